@@ -1,0 +1,62 @@
+# Everything runs in .venv, which the targets make themselves; Python 3.11+ and make are enough.
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The first interpreter that runs, is new enough and can make a virtual environment. Being found is
+# not enough: a version manager may put names on the PATH that fail when called.
+CHECK := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for candidate in python3.13 python3.12 python3.11 python3; do \
+	if $$candidate -c '$(CHECK)' >/dev/null 2>&1; then echo $$candidate; break; fi; done)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SECONDARY:
+
+.PHONY: help
+help:  ## list the targets
+	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+.PHONY: demo
+demo: $(VENV)/.installed-plot  ## train and show a stingy model on the embedded thyroid data
+	$(BIN)/python examples/demo.py
+
+.PHONY: test
+test: $(VENV)/.installed-dev  ## run the tests
+	$(BIN)/python -m pytest
+
+.PHONY: test-env
+test-env: $(VENV)/.installed-dev  ## only set up what test and lint need
+
+.PHONY: lint
+lint: $(VENV)/.installed-dev  ## check format, style, types and the direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy src
+	$(BIN)/python -m pytest tests/test_imports.py -q
+
+.PHONY: format
+format: $(VENV)/.installed-dev  ## format the code and fix what ruff can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: $(VENV)/.installed-bench  ## print speed ratios against the peers
+	$(BIN)/python -m benchmarks
+
+.PHONY: clean
+clean:  ## remove the environment, caches and build results
+	rm -rf $(VENV) build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 that can make a virtual environment was" \
+		"found; name one with make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# One stamp per extra; a change of pyproject.toml makes all of them stale.
+$(VENV)/.installed-%: pyproject.toml $(VENV)/.created
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,257 @@
+"""Columns of numbers become columns of small integers.
+
+A feature has at most 255 bins of values and, if it was ever missing, one more bin for that. Where
+a column has few distinct values each has a bin of its own, so nothing is lost; elsewhere the bins
+hold about the same weight, and a value that is heavier than that keeps a bin to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from greedymiser.tables import Rows, Table
+from greedymiser.threads import Threads
+
+# Eight features of a row share one 64-bit word: one load serves eight histograms, which together
+# (8 x 256 words of 64 bits) fit into the first-level cache.
+LANES = 8
+MAX_BINS = 255
+
+
+@dataclass(frozen=True)
+class BinnedMatrix:
+    """The training data as an engine sees it."""
+
+    # (n_blocks, n_rows) uint64: byte k of word (b, i) is the bin of row i in lane 8 b + k.
+    codes: NDArray[np.uint64]
+    # Feature of each lane, -1 for the padding of the last block. Features are laid out in an order
+    # that the caller chooses, so that those that are skipped together lie together.
+    lane_feature: NDArray[np.int32]
+    # Lane of each feature.
+    feature_lane: NDArray[np.int32]
+    # Per feature: number of bins of values; code n_bins[f] means missing.
+    n_bins: NDArray[np.int32]
+    has_missing: NDArray[np.bool_]
+    is_categorical: NDArray[np.bool_]
+
+    @property
+    def n_rows(self) -> int:
+        return self.codes.shape[1]
+
+    @property
+    def n_features(self) -> int:
+        return len(self.n_bins)
+
+
+class BinMapper:
+    """Learns where to cut each column, and cuts.
+
+    Parameters
+    ----------
+    max_bins : int
+        Most bins of values per feature, up to 255. Missing values have one more.
+    categorical : sequence of int
+        Columns whose values are codes 0, 1, ... of categories.
+    order : sequence of int, optional
+        Order in which the features are laid out in memory.
+    """
+
+    def __init__(
+        self,
+        max_bins: int = MAX_BINS,
+        categorical: Sequence[int] = (),
+        order: Sequence[int] | None = None,
+    ):
+        self.max_bins = max_bins
+        self.categorical = frozenset(categorical)
+        self.order = order
+
+    def fit_transform(
+        self, table: Table, rows: Rows, weight: NDArray[np.float64] | None, threads: Threads
+    ) -> BinnedMatrix:
+        """Learn the cuts from the chosen rows of a table, and bin those rows."""
+        d = table.n_columns
+        self.edges: list[NDArray[np.float64]] = [np.empty(0)] * d
+        self.has_missing = np.zeros(d, dtype=bool)
+        parts = None if weight is None else integer_weights(weight)
+
+        def learn(feature: int, values: NDArray[np.float64]) -> None:
+            present = ~np.isnan(values)
+            self.has_missing[feature] = not present.all()
+            self.edges[feature] = self._find_edges(feature, values, present, parts)
+
+        return self._bin(table, rows, threads, learn)
+
+    def transform(self, table: Table, rows: Rows, threads: Threads) -> BinnedMatrix:
+        """Bin the chosen rows of another table with the cuts that were learned.
+
+        A value that is missing where none was missing before gets the missing code all the same.
+        """
+        return self._bin(table, rows, threads, lambda feature, values: None)
+
+    def threshold(self, feature: int, bin: int) -> float:
+        """Value that separates a bin from the next; +inf behind the last."""
+        edges = self.edges[feature]
+        return float(edges[bin]) if bin < len(edges) else float("inf")
+
+    def _bin(self, table: Table, rows: Rows, threads: Threads, learn: Any) -> BinnedMatrix:
+        d = table.n_columns
+        n = table.n_rows if rows is None else len(rows)
+        order = np.arange(d) if self.order is None else np.asarray(self.order)
+        n_blocks = -(-d // LANES)
+        lane_feature = np.full(n_blocks * LANES, -1, dtype=np.int32)
+        lane_feature[:d] = order
+        feature_lane = np.empty(d, dtype=np.int32)
+        feature_lane[order] = np.arange(d, dtype=np.int32)
+        codes = np.zeros((n_blocks, n), dtype=np.uint64)
+
+        def bin_block(block: int) -> None:
+            lanes = codes[block].view(np.uint8).reshape(n, LANES)
+            features = lane_feature[block * LANES : (block + 1) * LANES]
+            features = features[features >= 0]
+            values = table.columns(features.tolist(), rows)
+            for lane, feature in enumerate(features):
+                learn(int(feature), values[lane])
+                edges = self.edges[feature]
+                padded = np.full(MAX_BINS, np.inf)
+                padded[: len(edges)] = edges
+                write_bins(values[lane], padded, len(edges) + 1, lanes[:, lane])
+
+        threads.run(bin_block, [(block,) for block in range(n_blocks)])
+        categorical = np.zeros(d, dtype=bool)
+        categorical[list(self.categorical)] = True
+        return BinnedMatrix(
+            codes=codes,
+            lane_feature=lane_feature,
+            feature_lane=feature_lane,
+            n_bins=np.array([len(edges) + 1 for edges in self.edges], dtype=np.int32),
+            has_missing=self.has_missing.copy(),
+            is_categorical=categorical,
+        )
+
+    def _find_edges(
+        self,
+        feature: int,
+        values: NDArray[np.float64],
+        present: NDArray[np.bool_],
+        parts: NDArray[np.int64] | None,
+    ) -> NDArray[np.float64]:
+        known = values if present.all() else values[present]
+        if len(known) == 0:
+            return np.empty(0)
+        if feature in self.categorical:  # codes already: one bin each
+            return np.arange(int(known.max())) + 0.5
+        if parts is None:
+            ordered = np.sort(known)
+            shares = np.empty(0, dtype=np.int64)
+        else:
+            by_value = np.argsort(known, kind="stable")
+            ordered, shares = known[by_value], parts[present][by_value]
+        distinct = np.empty(len(ordered))
+        mass = np.empty(len(ordered), dtype=np.int64)
+        m = merge_equal(ordered, shares, distinct, mass)
+        lower = np.empty(self.max_bins - 1)
+        upper = np.empty(self.max_bins - 1)
+        n_edges = place_edges(distinct[:m], mass[:m], self.max_bins, lower, upper)
+        return midpoints(lower[:n_edges], upper[:n_edges])
+
+
+def integer_weights(weight: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Weights on an integer grid, so that their sums do not depend on the order of rows."""
+    bits = min(30, 54 - int(len(weight)).bit_length())
+    return np.maximum(1, np.rint(weight / weight.max() * 2.0**bits)).astype(np.int64)
+
+
+def midpoints(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A finite threshold t with lower <= t < upper for each pair, half-way where that exists."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        middle = lower + (upper - lower) / 2
+    usable = np.isfinite(middle) & (middle < upper)
+    return np.maximum(np.where(usable, middle, lower), np.finfo(np.float64).min)
+
+
+@njit(cache=True, nogil=True)
+def merge_equal(ordered, shares, distinct, mass):  # type: ignore[no-untyped-def]
+    """Write the distinct values of a sorted array and their weights; return how many there are.
+
+    Without ``shares`` (length 0) every entry weighs 1.
+    """
+    m = 0
+    for i in range(ordered.size):
+        share = shares[i] if shares.size else 1
+        if m > 0 and distinct[m - 1] == ordered[i]:
+            mass[m - 1] += share
+        else:
+            distinct[m] = ordered[i]
+            mass[m] = share
+            m += 1
+    return m
+
+
+@njit(cache=True, nogil=True)
+def place_edges(distinct, mass, max_bins, lower, upper):  # type: ignore[no-untyped-def]
+    """Choose at most ``max_bins - 1`` cuts; write the values on either side; return the number.
+
+    A value that outweighs a fair bin gets its own; the rest shares the bins that are left, evenly.
+    """
+    m = distinct.size
+    if m <= max_bins:
+        for i in range(m - 1):
+            lower[i] = distinct[i]
+            upper[i] = distinct[i + 1]
+        return max(0, m - 1)
+
+    # Taking the heavy values out lowers the fair share of the others, which may make more of
+    # them heavy: repeat until nothing changes.
+    heavy = np.zeros(m, dtype=np.bool_)
+    weight, bins = mass.sum(), max_bins
+    changed = True
+    while changed and bins > 1:
+        changed = False
+        left_weight, left_bins = weight, bins
+        for i in range(m):
+            if not heavy[i] and mass[i] * bins >= weight and left_bins > 1:
+                heavy[i] = True
+                left_weight -= mass[i]
+                left_bins -= 1
+                changed = True
+        weight, bins = left_weight, left_bins
+
+    n_edges = 0
+    filled = 0  # weight in the bin of light values that is being filled
+    for i in range(m - 1):
+        close = heavy[i]
+        if not heavy[i]:
+            filled += mass[i]
+            # The last bin of light values is kept for what follows the last cut.
+            if bins > 1 and (filled * bins >= weight or heavy[i + 1]):
+                close = True
+        if close:
+            if filled > 0 and not heavy[i]:
+                weight -= filled
+                bins -= 1
+            filled = 0
+            lower[n_edges] = distinct[i]
+            upper[n_edges] = distinct[i + 1]
+            n_edges += 1
+    return n_edges
+
+
+@njit(cache=True, nogil=True)
+def write_bins(values, edges, missing, out):  # type: ignore[no-untyped-def]
+    """Bin of a value: the number of edges below it; ``missing`` for NaN."""
+    for i in range(values.size):
+        x = values[i]
+        position = np.uint64(0)
+        step = np.uint64(128)
+        while step > np.uint64(0):
+            if edges[position + step - np.uint64(1)] < x:
+                position += step
+            step >>= np.uint64(1)
+        out[i] = missing if x != x else position

@@ -1,0 +1,269 @@
+"""Algorithm 1: boosting, round by round, with someone watching."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
+
+import numpy as np
+
+from greedymiser.costs import Ledger, Purchase
+from greedymiser.engines import Floats
+from greedymiser.growing import Grower, Growth
+from greedymiser.losses import Loss
+from greedymiser.trees import Tree
+
+
+class Action(enum.Enum):
+    """What a callback wants to happen next."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What callbacks are told after each round."""
+
+    # Rounds of the model so far, the most there will be, and how many of them this fit has done.
+    n_iter: int
+    max_iter: int
+    done: int
+    train_loss: float
+    # Higher is better; None without validation data.
+    validation_score: float | None
+    # What the model costs now (eq. 3), and how many features it uses.
+    cost: float
+    n_features: int
+    elapsed: float
+
+
+class Callback(Protocol):
+    """Called after each round. All callbacks run, even when one of them says stop."""
+
+    def __call__(self, progress: Progress) -> Action | None: ...
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """What is learned from: targets and weights of the rows that the engine holds."""
+
+    y: Floats
+    # None for weights of 1.
+    weight: Floats | None
+    loss: Loss
+    # Raw predictions (n_outputs, n); updated in place as trees are added.
+    raw: Floats
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores the model on data that it does not learn from."""
+
+    # Adds a new tree's values to the raw predictions of one output.
+    add_tree: Callable[[Tree, int], None]
+    # Score of the raw predictions as they are; higher is better.
+    score: Callable[[], float]
+
+
+@dataclass
+class History:
+    """What boosting left behind."""
+
+    rounds: list[list[Tree]] = field(default_factory=list)
+    purchases: list[Purchase] = field(default_factory=list)
+    train_loss: list[float] = field(default_factory=list)
+    validation_score: list[float] = field(default_factory=list)
+    # What the model costs after each round (eq. 3).
+    costs: list[float] = field(default_factory=list)
+    # Features that the model uses, those of earlier fits included.
+    features: set[int] = field(default_factory=set)
+    # Why there are no more rounds.
+    stopped: str = "max_iter"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Stop when the score has not improved for ``rounds`` rounds; None to go on to the end."""
+
+    rounds: int | None = None
+    tol: float = 1e-7
+
+
+def boost(
+    grower: Grower,
+    train: TrainingSet,
+    validation: Validation | None,
+    history: History,
+    *,
+    first: int,
+    max_iter: int,
+    patience: Patience,
+    step: str = "newton",
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Greedy Miser (Algorithm 1). Appends to ``history``, whole rounds only.
+
+    An interruption leaves in ``history`` the rounds that were finished.
+    """
+    start = time.perf_counter()
+    n_outputs = train.loss.n_outputs
+    for t in range(first, max_iter):
+        n_trees = (t + 1) * n_outputs
+        if grower.params.budget is not None and grower.ledger.total(n_trees) > grower.params.budget:
+            history.stopped = "budget"
+            return
+        gradients, hessians = _derivatives(train, step)
+        growths: list[Growth] = []
+        for k in range(n_outputs):
+            # h_t <- CART on eq. 5; the features that it uses are paid for from here on (phi <- 0).
+            growth = grower.grow(gradients[k], None if hessians is None else hessians[k], n_trees)
+            # H <- H + eta h_t.
+            _take_step(grower, train, growth, k)
+            growths.append(growth)
+        if all(growth.tree.is_leaf for growth in growths):
+            history.stopped = "nothing pays"
+            return
+        _record(history, grower.ledger, train, validation, growths, t)
+        progress = _progress(history, t + 1, max_iter, time.perf_counter() - start)
+        # A list, not a generator: every callback hears of every round.
+        if Action.STOP in [callback(progress) for callback in callbacks]:
+            history.stopped = "callback"
+            return
+        if _out_of_patience(history, patience):
+            history.stopped = "early stopping"
+            return
+
+
+def _progress(history: History, n_iter: int, max_iter: int, elapsed: float) -> Progress:
+    return Progress(
+        n_iter=n_iter,
+        max_iter=max_iter,
+        done=len(history.rounds),
+        train_loss=history.train_loss[-1],
+        validation_score=history.validation_score[-1] if history.validation_score else None,
+        cost=history.costs[-1],
+        n_features=len(history.features),
+        elapsed=elapsed,
+    )
+
+
+def _derivatives(train: TrainingSet, step: str) -> tuple[Floats, Floats | None]:
+    """Weighted gradients and Hessians, one row per output."""
+    raw = train.raw if train.loss.n_outputs > 1 else train.raw[0]
+    gradients, hessians = train.loss.gradients(train.y, raw)
+    gradients = _checked("gradients", gradients, train.raw.shape)
+    if hessians is not None:
+        hessians = _checked("hessians", hessians, train.raw.shape)
+        if hessians.min() < 0:
+            raise ValueError(f"the loss returned a negative hessian: {hessians.min():g}")
+    if step == "gradient":
+        hessians = None  # plain means of the negative gradient, as eq. 5 has it
+    if train.weight is None:
+        return gradients, hessians
+    weight = np.broadcast_to(train.weight, gradients.shape)
+    return gradients * weight, weight if hessians is None else hessians * weight
+
+
+def _checked(what: str, values: Floats, shape: tuple[int, ...]) -> Floats:
+    values = np.asarray(values, dtype=np.float64)
+    if values.size != np.prod(shape):
+        raise ValueError(f"the loss returned {what} of shape {values.shape}, expected {shape}")
+    # A sum is finite only if all of its terms are, and needs no array of flags.
+    if not np.isfinite(values.sum()) and not np.isfinite(values).all():
+        raise ValueError(f"the loss returned {what} that are not finite")
+    return values.reshape(shape)
+
+
+def _take_step(grower: Grower, train: TrainingSet, growth: Growth, output: int) -> None:
+    """Add a tree to the raw predictions of one output."""
+    nodes, raw = growth.tree.nodes, train.raw[output]
+    if train.loss.renews_leaves:
+        for leaf, (lower, upper) in growth.leaves.items():
+            rows = grower.engine.leaf_rows(leaf)
+            weight = None if train.weight is None else train.weight[rows]
+            best = train.loss.leaf_value(train.y[rows] - raw[rows], weight)
+            nodes["value"][leaf] = grower.params.learning_rate * min(max(best, lower), upper)
+    grower.engine.add_leaves(raw, {leaf: float(nodes["value"][leaf]) for leaf in growth.leaves})
+
+
+def _record(
+    history: History,
+    ledger: Ledger,
+    train: TrainingSet,
+    validation: Validation | None,
+    growths: Sequence[Growth],
+    iteration: int,
+) -> None:
+    """Write a finished round down, scores first: an interruption must not leave half a round."""
+    raw = train.raw if train.loss.n_outputs > 1 else train.raw[0]
+    train_loss = train.loss.value(train.y, raw, train.weight)
+    if validation is not None:
+        for k, growth in enumerate(growths):
+            validation.add_tree(growth.tree, k)
+        history.validation_score.append(validation.score())
+    history.train_loss.append(train_loss)
+    history.costs.append(ledger.total((iteration + 1) * len(growths)))
+    names = ledger.costs.feature_names
+    for k, growth in enumerate(growths):
+        for line in growth.bought:
+            feature = line.feature if names is None else names[line.feature]
+            history.purchases.append(
+                Purchase(
+                    iteration, k, line.depth, feature, line.resources,
+                    line.price, line.spent, line.gain,
+                )  # fmt: skip
+            )
+        history.features |= growth.tree.features
+    history.rounds.append([growth.tree for growth in growths])
+
+
+def _out_of_patience(history: History, patience: Patience) -> bool:
+    scores = history.validation_score or [-loss for loss in history.train_loss]
+    if patience.rounds is None or len(scores) <= patience.rounds:
+        return False
+    return max(scores[-patience.rounds :]) <= max(scores[: -patience.rounds]) + patience.tol
+
+
+class ProgressBar:
+    """A callback that keeps one line on a stream up to date, a few times a second."""
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 0.2):
+        self.stream = stream
+        self.interval = interval
+        self._last = -np.inf
+        self._width = 0
+
+    def __call__(self, progress: Progress) -> Action:
+        final = progress.n_iter == progress.max_iter
+        if final or progress.elapsed - self._last >= self.interval:
+            self._last = progress.elapsed
+            self._write("\r" + self._line(progress).ljust(self._width))
+        return Action.CONTINUE
+
+    def close(self) -> None:
+        """End the line."""
+        if self._width:
+            self._write("\n")
+
+    def _line(self, progress: Progress) -> str:
+        share = progress.n_iter / progress.max_iter
+        bar = ("#" * round(24 * share)).ljust(24, ".")
+        left = progress.elapsed / max(progress.done, 1) * (progress.max_iter - progress.n_iter)
+        score = progress.validation_score
+        line = (
+            f"[{bar}] {progress.n_iter}/{progress.max_iter}  loss {progress.train_loss:.5g}"
+            + (f"  validation {score:.5g}" if score is not None else "")
+            + f"  cost {progress.cost:g}  features {progress.n_features}  {left:.0f} s left"
+        )
+        self._width = max(self._width, len(line))
+        return line
+
+    def _write(self, text: str) -> None:
+        stream = sys.stderr if self.stream is None else self.stream
+        stream.write(text)
+        stream.flush()

@@ -1,0 +1,449 @@
+"""What things cost, and what is bought.
+
+The world is a set of *resources* with costs. A feature *needs* some resources, and its price is the
+sum of those that are not bought yet. The paper's two cases are special: one resource per feature
+(Yahoo), and a descriptor plus an evaluation of its own (Scene-15).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Feature = int | str
+"""A feature, by position or by column name."""
+
+
+class CostModel:
+    """Prices of features, with what they share.
+
+    Parameters
+    ----------
+    feature_costs : array-like of shape (n_features,) or mapping from column name to cost
+        What each feature costs by itself. By name, a model finds its columns whatever their order.
+    groups : mapping from group to features, or sequence with one group (or None) per feature
+        Features that share an entry price. A feature belongs to at most one group.
+    group_costs : mapping from group to entry price
+        Paid once, with the first feature of the group.
+    tree_cost : float
+        The paper's *e*: what evaluating one tree costs.
+
+    Examples
+    --------
+    >>> costs = CostModel({"age": 1.0, "TSH": 20.68, "T3": 9.31},
+    ...                   groups={"blood": ["TSH", "T3"]}, group_costs={"blood": 2.10})
+    >>> costs.total(["TSH", "T3"])
+    32.09
+    >>> costs.prices(bought=["TSH"]).round(2).tolist()
+    [1.0, 0.0, 9.31]
+    """
+
+    def __init__(
+        self,
+        feature_costs: ArrayLike | Mapping[str, float],
+        *,
+        groups: Mapping[Hashable, Sequence[Feature]] | Sequence[Hashable] | None = None,
+        group_costs: Mapping[Hashable, float] | None = None,
+        tree_cost: float = 0.0,
+    ):
+        names, own = _read_feature_costs(feature_costs)
+        group_of = _read_groups(groups, names, len(own))
+        prices = _read_group_costs(group_costs, group_of)
+        resources = [f"own:{name}" if prices else name for name in _labels(names, len(own))]
+        entry = {group: len(own) + i for i, group in enumerate(prices)}
+        needs = [
+            [feature] if group is None else [entry[group], feature]
+            for feature, group in enumerate(group_of)
+        ]
+        resources += [str(group) for group in prices]
+        self._set(names, resources, np.append(own, list(prices.values())), needs, tree_cost)
+
+    @classmethod
+    def from_resources(
+        cls,
+        resource_costs: Mapping[str, float],
+        needs: Mapping[str, Sequence[str]] | Sequence[Sequence[str]],
+        *,
+        tree_cost: float = 0.0,
+    ) -> CostModel:
+        """Build the general case: every feature needs some resources, resources may be shared.
+
+        Parameters
+        ----------
+        resource_costs : mapping from resource to cost
+        needs : mapping from column name to resources, or a sequence of resources per feature
+            An empty sequence makes a feature free.
+        tree_cost : float
+            The paper's *e*: what evaluating one tree costs.
+
+        Examples
+        --------
+        >>> costs = CostModel.from_resources(
+        ...     {"decode": 3.0, "hog": 2.0, "lbp": 1.0},
+        ...     {"hog_0": ["decode", "hog"], "hog_1": ["decode", "hog"], "lbp": ["decode", "lbp"]})
+        >>> costs.prices(bought=["hog_0"]).tolist()
+        [0.0, 0.0, 1.0]
+        """
+        resources = list(resource_costs)
+        position = {resource: i for i, resource in enumerate(resources)}
+        names = list(needs) if isinstance(needs, Mapping) else None
+        per_feature = list(needs.values()) if isinstance(needs, Mapping) else list(needs)
+        labels = _labels(names, len(per_feature))
+        indices: list[list[int]] = []
+        for label, wanted in zip(labels, per_feature, strict=True):
+            if isinstance(wanted, str):
+                raise TypeError(
+                    f"needs[{label!r}] must be a sequence of resources, got the string {wanted!r}"
+                )
+            for resource in wanted:
+                if resource not in position:
+                    raise ValueError(
+                        f"feature {label!r} needs resource {resource!r}, which has no cost"
+                    )
+            indices.append(sorted({position[resource] for resource in wanted}))
+        values = [_price(f"resource {name!r}", cost) for name, cost in resource_costs.items()]
+        model = cls.__new__(cls)
+        model._set(names, [str(r) for r in resources], np.array(values), indices, tree_cost)
+        return model
+
+    @classmethod
+    def uniform(cls, n_features: int) -> CostModel:
+        """Every feature costs 1: the cost of a model is the number of features that it uses."""
+        return cls(np.ones(n_features))
+
+    def _set(
+        self,
+        names: list[str] | None,
+        resources: list[str],
+        resource_costs: NDArray[np.float64],
+        needs: list[list[int]],
+        tree_cost: float,
+    ) -> None:
+        self.feature_names = names
+        self.resource_names = resources
+        self.resource_costs = np.asarray(resource_costs, dtype=np.float64)
+        self.needs = [tuple(wanted) for wanted in needs]
+        self.tree_cost = _price("tree_cost", tree_cost)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.needs)
+
+    def total(self, features: Iterable[Feature], n_trees: int = 0) -> float:
+        """Cost of a model that uses these features and this many trees (eq. 3)."""
+        owned = np.zeros(len(self.resource_names), dtype=bool)
+        for feature in features:
+            owned[list(self.needs[self.position(feature)])] = True
+        return self.bill(owned, n_trees)
+
+    def bill(self, owned: NDArray[np.bool_], n_trees: int) -> float:
+        """Cost of the marked resources and this many trees (eq. 3)."""
+        # fsum rounds once, so the bill does not depend on the order of the purchases.
+        return math.fsum([*self.resource_costs[owned], self.tree_cost * n_trees])
+
+    def prices(self, bought: Iterable[Feature] = ()) -> NDArray[np.float64]:
+        """What each feature would cost now, if the features in ``bought`` are already paid for."""
+        return Ledger(self, bought).prices.copy()
+
+    def position(self, feature: Feature) -> int:
+        """Position of a feature given by position or by name."""
+        if isinstance(feature, str):
+            if self.feature_names is None:
+                raise ValueError(f"feature {feature!r} is unknown: these costs have no names")
+            if feature not in self.feature_names:
+                raise ValueError(f"feature {feature!r} is unknown to these costs")
+            return self.feature_names.index(feature)
+        index = int(feature)
+        if not 0 <= index < self.n_features:
+            raise ValueError(f"feature {index} is out of range: there are {self.n_features}")
+        return index
+
+    def align(self, n_features: int, columns: Sequence[str] | None = None) -> CostModel:
+        """Return these costs in the order of a table's columns; raise if the two do not match."""
+        if self.feature_names is None:
+            if self.n_features != n_features:
+                raise ValueError(
+                    f"costs has {self.n_features} entries, but X has {n_features} features"
+                )
+            return self
+        if columns is None:
+            if self.n_features != n_features:
+                raise ValueError(
+                    f"costs names {self.n_features} features, but X has {n_features} columns "
+                    "without names"
+                )
+            return self
+        missing = [name for name in columns if name not in self.feature_names]
+        if missing:
+            raise ValueError(f"costs has no entry for feature {_listing(missing)}")
+        unknown = [name for name in self.feature_names if name not in set(columns)]
+        if unknown:
+            raise ValueError(f"costs names a feature that X does not have: {_listing(unknown)}")
+        aligned = CostModel.__new__(CostModel)
+        aligned._set(
+            list(columns),
+            self.resource_names,
+            self.resource_costs,
+            [list(self.needs[self.position(name)]) for name in columns],
+            self.tree_cost,
+        )
+        return aligned
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CostModel) and (
+            self.feature_names == other.feature_names
+            and self.resource_names == other.resource_names
+            and bool(np.array_equal(self.resource_costs, other.resource_costs))
+            and self.needs == other.needs
+            and self.tree_cost == other.tree_cost
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"<CostModel of {self.n_features} features, {len(self.resource_names)} resources, "
+            f"total {self.total(range(self.n_features)):g}, tree_cost {self.tree_cost:g}>"
+        )
+
+
+@dataclass(frozen=True)
+class Purchase:
+    """One line of a receipt: a split that made the model buy something."""
+
+    # Boosting round, from 0, and the output (class) whose tree made the split.
+    iteration: int
+    output: int
+    # Depth of the split in its tree; the root has depth 0.
+    depth: int
+    # The feature, by name where there are names, else by position.
+    feature: Feature
+    # The resources that became available with it.
+    resources: tuple[str, ...]
+    # What was paid for them, and the cost of all resources after it.
+    price: float
+    spent: float
+    # Drop in mean loss that the split promised (gain / W, before the price).
+    gain: float
+
+
+class Receipt(Sequence[Purchase]):
+    """What a model bought, when, at what price. Prints as a table; ``to_frame()`` for pandas."""
+
+    columns = ("iteration", "output", "depth", "feature", "resources", "price", "spent", "gain")
+
+    def __init__(self, purchases: Iterable[Purchase]):
+        self._purchases = tuple(purchases)
+
+    def __getitem__(self, index: Any) -> Any:
+        chosen = self._purchases[index]
+        return Receipt(chosen) if isinstance(index, slice) else chosen
+
+    def __len__(self) -> int:
+        return len(self._purchases)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Receipt) and self._purchases == other._purchases
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def total(self) -> float:
+        """What all the purchases together cost."""
+        return self._purchases[-1].spent if self._purchases else 0.0
+
+    def to_frame(self) -> Any:
+        """Return the receipt as a pandas DataFrame, one row per purchase."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [[getattr(line, name) for name in self.columns] for line in self._purchases],
+            columns=list(self.columns),
+        )
+
+    def __repr__(self) -> str:
+        rows = [
+            (
+                str(line.iteration),
+                str(line.feature),
+                ", ".join(line.resources),
+                f"{line.price:.6g}",
+                f"{line.spent:.6g}",
+                f"{line.gain:.3g}",
+            )
+            for line in self._purchases
+        ]
+        heads = ("round", "feature", "pays for", "price", "spent", "gain")
+        widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if 1 <= i <= 2 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in [heads, *rows]
+        )
+
+
+class Ledger:
+    """What is bought, and therefore what everything costs now. Prices only fall."""
+
+    def __init__(self, costs: CostModel, bought: Iterable[Feature] = ()):
+        self.costs = costs
+        self._owned = np.zeros(len(costs.resource_names), dtype=bool)
+        self._users: list[list[int]] = [[] for _ in costs.resource_names]
+        for feature, wanted in enumerate(costs.needs):
+            for resource in wanted:
+                self._users[resource].append(feature)
+        # The same as flat (feature, resource) pairs, to price all features at once.
+        self._pair_feature = np.repeat(np.arange(costs.n_features), [len(w) for w in costs.needs])
+        self._pair_resource = np.array([r for w in costs.needs for r in w], dtype=np.intp)
+        self.prices = np.array([self._price(feature) for feature in range(costs.n_features)])
+        for feature in bought:
+            self.buy(costs.position(feature))
+
+    def _price(self, feature: int) -> float:
+        # Summed anew, never subtracted from: a paid feature costs exactly 0, not 1e-17.
+        wanted = self.costs.needs[feature]
+        return math.fsum(self.costs.resource_costs[r] for r in wanted if not self._owned[r])
+
+    @property
+    def spent(self) -> float:
+        """Cost of all resources bought so far."""
+        return self.costs.bill(self._owned, 0)
+
+    @property
+    def resources(self) -> list[str]:
+        """Names of the resources bought so far."""
+        return [self.costs.resource_names[r] for r in np.flatnonzero(self._owned)]
+
+    def total(self, n_trees: int = 0, *, with_feature: int | None = None) -> float:
+        """Cost of a model that owns this, as eq. 3 has it, perhaps with one more feature."""
+        owned = self._owned
+        if with_feature is not None:
+            owned = owned.copy()
+            owned[list(self.costs.needs[with_feature])] = True
+        return self.costs.bill(owned, n_trees)
+
+    def buy(self, feature: int) -> tuple[str, ...]:
+        """Pay for what a feature needs; return the names of the resources that were new."""
+        new = [r for r in self.costs.needs[feature] if not self._owned[r]]
+        self._owned[new] = True
+        for resource in new:
+            for user in self._users[resource]:
+                self.prices[user] = self._price(user)
+        return tuple(self.costs.resource_names[r] for r in new)
+
+    def prices_if(self, features: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Prices, to rounding, as they would be if all the marked features were bought."""
+        owned = self._owned.copy()
+        owned[self._pair_resource[features[self._pair_feature]]] = True
+        dues = np.where(owned, 0.0, self.costs.resource_costs)[self._pair_resource]
+        return np.bincount(self._pair_feature, weights=dues, minlength=self.costs.n_features)
+
+    def copy(self) -> Ledger:
+        """Return an independent ledger with the same purchases."""
+        twin = copy.copy(self)
+        twin._owned, twin.prices = self._owned.copy(), self.prices.copy()
+        return twin
+
+
+def as_cost_model(costs: Any, n_features: int, columns: Sequence[str] | None) -> CostModel:
+    """Read an estimator's ``costs``: None, a CostModel, or what CostModel itself accepts."""
+    if costs is None:
+        return CostModel.uniform(n_features)
+    if not isinstance(costs, CostModel):
+        costs = CostModel(costs)
+    return costs.align(n_features, columns)
+
+
+def _labels(names: Sequence[str] | None, n: int) -> list[str]:
+    return list(names) if names is not None else [str(i) for i in range(n)]
+
+
+def _listing(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _price(what: str, cost: Any) -> float:
+    try:
+        value = float(cost)
+    except (TypeError, ValueError):
+        raise TypeError(f"the cost of {what} must be a number, got {cost!r}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"the cost of {what} must be finite, got {value}")
+    if value < 0:
+        raise ValueError(f"the cost of {what} must not be negative, got {value:g}")
+    return value
+
+
+def _read_feature_costs(
+    feature_costs: Any,
+) -> tuple[list[str] | None, NDArray[np.float64]]:
+    if hasattr(feature_costs, "to_dict") and not isinstance(feature_costs, Mapping):
+        feature_costs = feature_costs.to_dict()  # a pandas Series, indexed by column name
+        if all(isinstance(key, int | np.integer) for key in feature_costs):
+            feature_costs = list(feature_costs.values())
+    if isinstance(feature_costs, Mapping):
+        not_names = [key for key in feature_costs if not isinstance(key, str)]
+        if not_names:
+            raise TypeError(f"feature_costs must be keyed by column name, got {not_names[0]!r}")
+        names = list(feature_costs)
+        values = [_price(f"feature {name!r}", cost) for name, cost in feature_costs.items()]
+        return names, np.array(values, dtype=np.float64)
+    array = np.asarray(feature_costs)
+    if array.ndim != 1:
+        raise ValueError(f"feature_costs must have one dimension, got shape {array.shape}")
+    values = [_price(f"feature {i}", cost) for i, cost in enumerate(array.tolist())]
+    return None, np.array(values, dtype=np.float64)
+
+
+def _read_groups(groups: Any, names: list[str] | None, n: int) -> list[Hashable | None]:
+    """One group (or None) per feature."""
+    if groups is None:
+        return [None] * n
+    if not isinstance(groups, Mapping):
+        labels = list(groups)
+        if len(labels) != n:
+            raise ValueError(f"groups has {len(labels)} entries, but there are {n} features")
+        return labels
+    group_of: list[Hashable | None] = [None] * n
+    for group, members in groups.items():
+        if isinstance(members, str):
+            raise TypeError(
+                f"groups[{group!r}] must be a sequence of features, got the string {members!r}"
+            )
+        for member in members:
+            if isinstance(member, str):
+                if names is None or member not in names:
+                    raise ValueError(f"group {group!r} has an unknown feature {member!r}")
+                position = names.index(member)
+            else:
+                position = int(member)
+                if not 0 <= position < n:
+                    raise ValueError(f"group {group!r} has an unknown feature {member!r}")
+            if group_of[position] is not None:
+                raise ValueError(
+                    f"feature {member!r} is in two groups, {group_of[position]!r} and {group!r}; "
+                    "use CostModel.from_resources for features that share more than one thing"
+                )
+            group_of[position] = group
+    return group_of
+
+
+def _read_group_costs(group_costs: Any, group_of: list[Hashable | None]) -> dict[Hashable, float]:
+    used = list(dict.fromkeys(group for group in group_of if group is not None))
+    prices = dict(group_costs or {})
+    for group in used:
+        if group not in prices:
+            raise ValueError(f"group {group!r} has no entry in group_costs")
+    for group in prices:
+        if group not in used:
+            raise ValueError(f"group_costs names group {group!r}, which has no features")
+    return {group: _price(f"group {group!r}", prices[group]) for group in used}

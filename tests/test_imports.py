@@ -1,0 +1,325 @@
+"""Imports flow downwards, and importing the package is cheap."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "greedymiser"
+SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
+
+# The rooms from bottom to top. A room imports from those above it in this list only (they are
+# further down in the house); folders are one room. A new module has to be given its place here.
+ROOMS = [
+    "threads",
+    "tables",
+    "costs",
+    "metrics",
+    "losses",
+    "binning",
+    "trees",
+    "engines",
+    "growing",
+    "boosting",
+    "estimators",
+    "tradeoff",
+    "cascades",
+    "acquisition",
+    "persistence",
+    "plotting",
+    "report",
+    "cli",
+]
+
+# Rooms that anyone may import, with all that they may import themselves.
+OPEN_ROOMS = {"_version": set(), "datasets": {"costs"}}
+
+# The doors of the house: they may import everything and nobody imports them.
+DOORS = {"__init__", "__main__"}
+
+
+def room_of(module: str) -> str:
+    """The room of a module, given relative to the package: engines.cpu is in engines."""
+    return module.partition(".")[0]
+
+
+def imported(tree: ast.AST, module: str, is_folder: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of every import, wherever it stands.
+
+    Imports inside functions and under ``if TYPE_CHECKING`` count like all others. The names in
+    ``from a import b`` are given as a.b, since b may be a module.
+    """
+    path = [PACKAGE, *module.split(".")]
+    if module == "__init__":
+        path, is_folder = [PACKAGE], True
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = [node.module] if node.module else []
+            if node.level:
+                # One dot is the folder that the module is in, or the folder itself.
+                up = node.level - is_folder
+                base = path[: len(path) - up] + base
+            for alias in node.names:
+                yield node.lineno, ".".join([*base, alias.name])
+
+
+def direction_faults(source: str, module: str, is_folder: bool = False) -> list[str]:
+    """What is wrong with the imports of a module, one sentence per fault."""
+    room = room_of(module)
+    if room in DOORS:
+        return []
+    if room in OPEN_ROOMS:
+        allowed = OPEN_ROOMS[room] | {room}
+    elif room in ROOMS:
+        allowed = {*ROOMS[: ROOMS.index(room) + 1], *OPEN_ROOMS}
+    else:
+        return [f"{module} has no place in the order of rooms; give it one in {__file__}"]
+    faults = []
+    for line, name in imported(ast.parse(source), module, is_folder):
+        parts = name.split(".")
+        if parts[0] != PACKAGE:
+            continue
+        target = parts[1] if len(parts) > 1 else ""
+        if target not in ROOMS and target not in OPEN_ROOMS:
+            faults.append(f"{module}:{line} imports {name}: not from a room, but from the door")
+        elif target not in allowed:
+            faults.append(f"{module}:{line} imports {name}: {target} is above {room}")
+    return faults
+
+
+def imports_library(source: str, module: str, library: str) -> bool:
+    names = (name for _, name in imported(ast.parse(source), module))
+    return any(name.split(".")[0] == library for name in names)
+
+
+def prints(source: str) -> bool:
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package, named relative to it."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if len(parts) > 1 and parts[-1] == "__init__":
+            parts = parts[:-1]
+        found[".".join(parts)] = path
+    return found
+
+
+MODULES = modules()
+each_module = pytest.mark.parametrize("module", MODULES)
+
+
+def test_modules_are_found():
+    assert {"costs", "datasets", "_version"} <= MODULES.keys()
+
+
+@each_module
+def test_imports_flow_downwards(module):
+    path = MODULES[module]
+    is_folder = path.name == "__init__.py"
+    assert direction_faults(path.read_text(encoding="utf-8"), module, is_folder) == []
+
+
+@each_module
+def test_only_plotting_imports_matplotlib(module):
+    if module != "plotting":
+        assert not imports_library(
+            MODULES[module].read_text(encoding="utf-8"), module, "matplotlib"
+        )
+
+
+@each_module
+def test_only_the_cli_prints(module):
+    if module != "cli":
+        assert not prints(MODULES[module].read_text(encoding="utf-8"))
+
+
+def test_growing_knows_no_loops():
+    if "growing" in MODULES:
+        source = MODULES["growing"].read_text(encoding="utf-8")
+        assert not imports_library(source, "growing", "numba")
+
+
+# The checks themselves
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("costs", "from greedymiser.trees import Ensemble"),
+        ("costs", "from greedymiser import trees"),
+        ("costs", "from greedymiser import threads, trees"),
+        ("costs", "from .trees import Ensemble"),
+        ("costs", "from . import trees"),
+        ("costs", "import greedymiser.trees"),
+        ("costs", "import greedymiser.trees as t"),
+        ("costs", "import numpy, greedymiser.trees"),
+        ("costs", "if TYPE_CHECKING:\n    from greedymiser.trees import Ensemble"),
+        ("costs", "def f():\n    from greedymiser.trees import Ensemble"),
+        ("costs", "try:\n    from .trees import Ensemble\nexcept ImportError:\n    pass"),
+        ("engines.cpu", "from ..growing import Grower"),
+        ("engines.cpu", "from .. import growing"),
+        ("engines.deep.cpu", "from ...growing import Grower"),
+        ("engines.cpu", "import greedymiser.growing"),
+        ("trees", "from greedymiser.engines.cpu import CpuEngine"),
+        # The door is above every room.
+        ("cli", "import greedymiser"),
+        ("cli", "from greedymiser import MiserRegressor"),
+        ("estimators", "from . import CostModel"),
+        ("estimators", "from . import *"),
+        # Side by side is not downwards.
+        ("tradeoff", "from greedymiser.cascades import Cronus"),
+        # The open rooms stay small.
+        ("datasets", "from greedymiser.trees import Ensemble"),
+        ("datasets", "from greedymiser._version import __version__"),
+        ("_version", "from greedymiser.costs import CostModel"),
+        ("attic", "import numpy"),
+    ],
+)
+def test_faults_are_seen(module, line):
+    assert len(direction_faults(line, module)) == 1
+
+
+@pytest.mark.parametrize("line", ["from ..growing import Grower", "from .. import growing"])
+def test_faults_are_seen_in_a_folder(line):
+    assert len(direction_faults(line, "engines", is_folder=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "is_folder"),
+    [
+        ("trees", "from greedymiser.costs import CostModel", False),
+        ("trees", "from .costs import CostModel", False),
+        ("trees", "from . import costs, threads", False),
+        ("costs", "import numpy as np\nfrom trees import oak", False),
+        ("costs", "from greedymiserly.trees import Ensemble", False),
+        ("engines", "from .cpu import CpuEngine", True),
+        ("engines", "from . import cpu", True),
+        ("engines", "from ..trees import Ensemble", True),
+        ("engines.cpu", "from ._kernels import count", False),
+        ("engines.cpu", "from . import _kernels", False),
+        ("engines.cpu", "from ..trees import Ensemble", False),
+        ("engines.cpu", "from greedymiser.engines import Engine", False),
+        ("datasets", "from greedymiser.costs import CostModel", True),
+        ("cli", "from greedymiser._version import __version__", False),
+        ("costs", "from .datasets import load_thyroid", False),
+        ("__init__", "from .cli import main\nfrom greedymiser.trees import Ensemble", True),
+    ],
+)
+def test_downward_imports_pass(module, line, is_folder):
+    assert direction_faults(line, module, is_folder) == []
+
+
+def test_other_checks_can_fail():
+    assert imports_library("def f():\n    from numba import njit", "growing", "numba")
+    assert imports_library("import matplotlib.pyplot as plt", "report", "matplotlib")
+    assert not imports_library("from .plotting import matplotlib", "report", "matplotlib")
+    assert prints("def f():\n    print(1)")
+    assert not prints('"""print(1)"""\nself.print(1)')
+
+
+# What happens on import
+
+PROBE = '''
+import json, sys
+from numba.core import event
+from numba.core.dispatcher import Dispatcher
+
+package = sys.argv[1]
+heavy = set()
+
+class Watch:
+    """Hide the heavy libraries, and note who asks for them. Scikit-learn does, and may."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name in ("matplotlib", "pandas"):
+            frame = sys._getframe(1)
+            while frame.f_globals.get("__name__", "").startswith("importlib."):
+                frame = frame.f_back
+            importer = frame.f_globals["__name__"].partition(".")[0]
+            if importer != "sklearn":
+                heavy.add(f"{importer} imports {name}")
+            raise ModuleNotFoundError(f"{name} is hidden", name=name)
+
+watch = Watch()
+sys.meta_path.insert(0, watch)
+with event.install_recorder("numba:compile") as recorder:
+    __import__(package)
+    sys.meta_path.remove(watch)
+    # A public name may be looked up lazily, so ask for all of them.
+    exec(f"from {package} import *")
+ours = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == package]
+kernels = [value for module in ours for value in list(vars(module).values())
+           if isinstance(value, Dispatcher)]
+print(json.dumps({
+    "heavy": sorted(heavy),
+    "modules": len(ours),
+    # Has code, be it compiled just now or read from Numba's cache.
+    "ready": sorted({kernel.__name__ for kernel in kernels if kernel.signatures}),
+    # Catches what is not a kernel of a module: closures, vectorize, jitclass.
+    "compilations": sum(when_and_what[1].is_start for when_and_what in recorder.buffer),
+}))
+'''
+
+
+def probe(package: str, folder: Path) -> dict:
+    """What importing a package brings along, in a fresh interpreter."""
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    # With the JIT off, as for coverage, there would be nothing to see.
+    env = {**os.environ, "PYTHONPATH": path, "NUMBA_DISABLE_JIT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, package],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_importing_the_package_is_light():
+    report = probe(PACKAGE, SOURCE.parent)
+    assert report["modules"] > 0
+    assert report["heavy"] == []
+    assert report["ready"] == []
+    assert report["compilations"] == 0
+
+
+def test_the_probe_sees_what_is_heavy(tmp_path):
+    (tmp_path / "glutton.py").write_text(
+        "import sklearn.utils.fixes\n"
+        "try:\n"
+        "    import matplotlib.pyplot\n"
+        "except ImportError:\n"
+        "    pass\n"
+        "from numba import njit\n"
+        "@njit\n"
+        "def lazy(x):\n"
+        "    return x\n"
+        "@njit('int64(int64)')\n"
+        "def eager(x):\n"
+        "    return x\n"
+    )
+    report = probe("glutton", tmp_path)
+    assert report == {
+        "heavy": ["glutton imports matplotlib"],
+        "modules": 1,
+        "ready": ["eager"],
+        "compilations": 1,
+    }
