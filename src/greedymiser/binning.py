@@ -164,7 +164,7 @@ class BinMapper:
 
 def integer_weights(weight: NDArray[np.float64]) -> NDArray[np.int64]:
     """Weights on an integer grid, so that their sums do not depend on the order of rows."""
-    bits = min(30, 54 - int(len(weight)).bit_length())
+    bits = min(30, 54 - len(weight).bit_length())
     return np.maximum(1, np.rint(weight / weight.max() * 2.0**bits)).astype(np.int64)
 
 
@@ -245,13 +245,20 @@ def place_edges(distinct, mass, max_bins, lower, upper):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def write_bins(values, edges, missing, out):  # type: ignore[no-untyped-def]
-    """Bin of a value: the number of edges below it; ``missing`` for NaN."""
-    for i in range(values.size):
+    """Bin of a value: the number of edges below it; ``missing`` for NaN.
+
+    A binary search over exactly 255 edges (padded with +inf) whose steps are sums, not branches:
+    which way it goes cannot be predicted.
+    """
+    one = np.uint64(1)
+    for i in range(np.uint64(values.size)):
         x = values[i]
-        position = np.uint64(0)
-        step = np.uint64(128)
-        while step > np.uint64(0):
-            if edges[position + step - np.uint64(1)] < x:
-                position += step
-            step >>= np.uint64(1)
-        out[i] = missing if x != x else position
+        p = np.uint64(edges[np.uint64(127)] < x) << np.uint64(7)
+        p += np.uint64(edges[p + np.uint64(63)] < x) << np.uint64(6)
+        p += np.uint64(edges[p + np.uint64(31)] < x) << np.uint64(5)
+        p += np.uint64(edges[p + np.uint64(15)] < x) << np.uint64(4)
+        p += np.uint64(edges[p + np.uint64(7)] < x) << np.uint64(3)
+        p += np.uint64(edges[p + np.uint64(3)] < x) << np.uint64(2)
+        p += np.uint64(edges[p + one] < x) << one
+        p += np.uint64(edges[p] < x)
+        out[i] = missing if x != x else p

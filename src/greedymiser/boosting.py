@@ -214,9 +214,15 @@ def _record(
             feature = line.feature if names is None else names[line.feature]
             history.purchases.append(
                 Purchase(
-                    iteration, k, line.depth, feature, line.resources,
-                    line.price, line.spent, line.gain,
-                )  # fmt: skip
+                    iteration,
+                    k,
+                    line.depth,
+                    feature,
+                    line.resources,
+                    line.price,
+                    line.spent,
+                    line.gain,
+                )
             )
         history.features |= growth.tree.features
     history.rounds.append([growth.tree for growth in growths])

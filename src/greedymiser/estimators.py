@@ -30,7 +30,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from greedymiser.binning import MAX_BINS, BinMapper, BinnedMatrix
+from greedymiser.binning import MAX_BINS, BinMapper
 from greedymiser.boosting import (
     Callback,
     History,
@@ -88,7 +88,11 @@ class _Data:
 
     def loss(self, loss: Loss) -> Loss:
         """The loss, told where the queries are if it asks."""
-        return loss.over(self.starts) if isinstance(loss, LambdaMART) and self.starts is not None else loss  # noqa: E501
+        return (
+            loss.over(self.starts)
+            if isinstance(loss, LambdaMART) and self.starts is not None
+            else loss
+        )
 
 
 class _Miser(BaseEstimator):
@@ -656,8 +660,7 @@ class _Miser(BaseEstimator):
 
 
 class MiserRegressor(RegressorMixin, _Miser):
-    __doc__ = (
-        """Boosted regression trees that pay for their features.
+    __doc__ = """Boosted regression trees that pay for their features.
 
     ``loss`` is "squared_error" (the default), "absolute_error", "huber", "quantile", "poisson",
     "gamma", or a loss object such as ``greedymiser.losses.Huber(delta=2.0)``.
@@ -672,9 +675,7 @@ class MiserRegressor(RegressorMixin, _Miser):
     >>> thrifty.cost_ < MiserRegressor(costs=prices, max_iter=50).fit(X, y).cost_
     True
 
-    """
-        + (_Miser.__doc__ or "").split("\n\n", 1)[1]
-    )
+    """ + (_Miser.__doc__ or "").split("\n\n", 1)[1]
 
     def fit(
         self,
@@ -718,8 +719,7 @@ class MiserRegressor(RegressorMixin, _Miser):
 
 
 class MiserClassifier(ClassifierMixin, _Miser):
-    __doc__ = (
-        """Boosted classification trees that pay for their features.
+    __doc__ = """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
     of them has bought is free for the others. ``loss`` is "log_loss" (the default) or a loss
@@ -736,9 +736,7 @@ class MiserClassifier(ClassifierMixin, _Miser):
     >>> model.fit(data.X_train, data.y_train).cost_ < 60
     True
 
-    """
-        + (_Miser.__doc__ or "").split("\n\n", 1)[1]
-    )
+    """ + (_Miser.__doc__ or "").split("\n\n", 1)[1]
 
     _parameter_constraints = {
         **_Miser._parameter_constraints,
@@ -890,16 +888,13 @@ class MiserClassifier(ClassifierMixin, _Miser):
 
 
 class MiserRanker(_Miser):
-    __doc__ = (
-        """Boosted trees that rank the documents of a query and pay for their features.
+    __doc__ = """Boosted trees that rank the documents of a query and pay for their features.
 
     ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
     as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
     other k.
 
-    """
-        + (_Miser.__doc__ or "").split("\n\n", 1)[1]
-    )
+    """ + (_Miser.__doc__ or "").split("\n\n", 1)[1]
 
     def fit(
         self,

@@ -188,9 +188,7 @@ class Grower:
         position = self.set_of_feature.get(feature)
         categories = None if position is None else table.category_sets[row, position]
         # The children's numbers are known once the level is settled.
-        return Split(
-            node.id, -1, feature, int(cell["bin"]), bool(cell["missing_left"]), categories
-        )
+        return Split(node.id, -1, feature, int(cell["bin"]), bool(cell["missing_left"]), categories)
 
     def _buy(self, node: _Node, bought: list[Bought]) -> None:
         assert node.split is not None

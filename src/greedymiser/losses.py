@@ -369,7 +369,9 @@ def as_loss(loss: Any) -> Loss:
         return loss
     missing = [name for name in ("values", "gradients") if not callable(getattr(loss, name, None))]
     if missing:
-        raise TypeError(f"loss must have the methods values and gradients; {loss!r} lacks {missing}")
+        raise TypeError(
+            f"loss must have the methods values and gradients; {loss!r} lacks {missing}"
+        )
     return _Adapted(loss)
 
 

@@ -225,4 +225,3 @@ def _try_floats(series: Any) -> NDArray[np.float64] | None:
         return np.array([np.nan if v is None else v for v in series.to_list()], dtype=np.float64)
     except (TypeError, ValueError):
         return None
-

@@ -7,6 +7,7 @@ this compiles faster, may be called from any thread, and survives a fork.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -65,4 +66,4 @@ class Threads:
         if self.n_threads == 1:
             pieces = 1
         edges = [n * i // pieces for i in range(pieces + 1)]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return list(itertools.pairwise(edges))

@@ -385,9 +385,7 @@ def scan_categories(hist, lane, total, scale, cell, left_set):  # type: ignore[n
     key = np.empty(n_codes, dtype=np.float64)
     m = 0
     for code in range(n_codes):
-        g, h, c = unpack(
-            hist[code * n_words], hist[code * n_words + last], n_words, scale.shift
-        )
+        g, h, c = unpack(hist[code * n_words], hist[code * n_words + last], n_words, scale.shift)
         if c > 0:
             present[m] = code
             key[m] = g * scale.gradient / (h * scale.hessian + CATEGORY_SMOOTHING * per_row)
@@ -408,7 +406,9 @@ def scan_categories(hist, lane, total, scale, cell, left_set):  # type: ignore[n
         cell[0].gain = finish(best, total, scale)
         cell[0].bin = -1
         by_cut = present[:m][order]
-        cell[0].missing_left = fill_left_set(hist, by_cut, best_cut + 1, lane, total, scale, left_set)
+        cell[0].missing_left = fill_left_set(
+            hist, by_cut, best_cut + 1, lane, total, scale, left_set
+        )
 
 
 @njit(cache=True, nogil=True)
@@ -490,9 +490,9 @@ def scatter(  # type: ignore[no-untyped-def]
 ):
     """Copy (a part of) a node's rows to their side of the node; the order of rows is kept.
 
-        rows      |a b c d e f g|      goes_left   |1 0 0 1 1 0 1|
-        rows_out  |a d e g b c f|
-                   ^left_at ^right_at
+    rows      |a b c d e f g|      goes_left   |1 0 0 1 1 0 1|
+    rows_out  |a d e g b c f|
+               ^left_at ^right_at
     """
     left, right = np.uint64(left_at), np.uint64(right_at)
     one = np.uint64(1)

@@ -295,7 +295,11 @@ class CpuEngine:
         first, second = int(marks["first"].sum()), int(marks["second"].sum())
         left = self._node(node.start, middle, first, second, split.node)
         right = _Node(
-            middle, node.stop, node.gradient - left.gradient, node.hessian - left.hessian, split.node
+            middle,
+            node.stop,
+            node.gradient - left.gradient,
+            node.hessian - left.hessian,
+            split.node,
         )
         self.nodes[split.left], self.nodes[split.left + 1] = left, right
         return (

@@ -1,0 +1,337 @@
+"""Slow, obvious twins of what the library does fast.
+
+Everything here loops in plain Python over single rows. Gradients are rounded onto the same integer
+grid as in the library (that is part of the definition of a model), and everything else follows
+the paper and the design to the letter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+# -- the integer grid -----------------------------------------------------------------------------
+
+
+def grid_step(values, bits):
+    """Power of two such that the largest value needs at most ``bits`` bits."""
+    largest = max(abs(float(v)) for v in values)
+    exponent = math.frexp(largest)[1]
+    return math.ldexp(1.0, exponent - bits)
+
+
+def on_grid(values, bits):
+    """Integers and the step that they count."""
+    step = grid_step(values, bits)
+    return [round(float(v) / step) for v in values], step
+
+
+# -- binning --------------------------------------------------------------------------------------
+
+
+def place_edges(distinct, mass, max_bins):
+    """Pairs of neighbouring values between which a column is cut."""
+    m = len(distinct)
+    if m <= max_bins:
+        return list(itertools.pairwise(distinct))
+    heavy = set()
+    while True:
+        bins = max_bins - len(heavy)
+        weight = sum(mass[i] for i in range(m) if i not in heavy)
+        more = [i for i in range(m) if i not in heavy and mass[i] * bins >= weight][: bins - 1]
+        if not more:
+            break
+        heavy |= set(more)
+    bins = max_bins - len(heavy)
+    weight = sum(mass[i] for i in range(m) if i not in heavy)
+    pairs, run = [], []
+    for i in range(m - 1):
+        if i in heavy:
+            pairs.append((distinct[i], distinct[i + 1]))
+            run = []
+            continue
+        run.append(i)
+        filled = sum(mass[j] for j in run)
+        if bins > 1 and (filled * bins >= weight or i + 1 in heavy):
+            pairs.append((distinct[i], distinct[i + 1]))
+            weight -= filled
+            bins -= 1
+            run = []
+    return pairs
+
+
+def bin_of(x, edges):
+    """Number of edges below x; one more than the bins of values for NaN."""
+    if math.isnan(x):
+        return len(edges) + 1
+    return sum(1 for edge in edges if edge < x)
+
+
+# -- one tree -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Node:
+    rows: list
+    depth: int
+    feature: int | None = None
+    cut: int | None = None  # largest bin that goes left
+    left_codes: set | None = None  # categories that go left
+    missing_left: bool | None = None
+    left: Node | None = None
+    right: Node | None = None
+    gain: float = 0.0
+    value: float = 0.0
+
+
+@dataclass
+class Shop:
+    """Resources, what they cost, what features need, and what is owned."""
+
+    resource_costs: list
+    needs: list
+    owned: set = field(default_factory=set)
+
+    def price(self, f):
+        return math.fsum(self.resource_costs[r] for r in self.needs[f] if r not in self.owned)
+
+    def total_with(self, f, tree_costs):
+        owned = self.owned | set(self.needs[f])
+        return math.fsum([*(self.resource_costs[r] for r in owned), tree_costs])
+
+
+@dataclass
+class Settings:
+    tradeoff: float = 0.0
+    budget: float | None = None
+    max_depth: int = 3
+    max_leaf_nodes: int | None = None
+    min_samples_leaf: int = 1
+    l2: float = 0.0
+    learning_rate: float = 0.1
+    categorical: frozenset = frozenset()
+
+
+class NaiveTree:
+    """Grows one tree on binned rows; ``codes[i][f]`` is a bin, ``n_bins[f]`` means missing."""
+
+    def __init__(
+        self, codes, n_bins, gradients, hessians, total_weight, settings, shop, tree_costs
+    ):
+        n = len(gradients)
+        self.codes, self.n_bins, self.settings, self.shop = codes, n_bins, settings, shop
+        self.total_weight = total_weight
+        bits = min(30, 63 - 2 * n.bit_length())
+        if hessians is None:
+            self.g, self.g_step = on_grid(gradients, bits)
+            self.h, self.h_step = [1] * n, 1.0
+        else:
+            self.g, self.g_step = on_grid(gradients, min(30, 62 - n.bit_length()))
+            self.h, self.h_step = on_grid(hessians, bits)
+        self.min_hessian = 1e-3 * total_weight / n
+        self.tree_costs = tree_costs
+        self.bought = []
+        self.root = Node(list(range(n)), 0)
+        self.grow()
+
+    def sums(self, rows):
+        return sum(self.g[i] for i in rows), sum(self.h[i] for i in rows)
+
+    def score(self, rows):
+        g, h = self.sums(rows)
+        g, h = g * self.g_step, h * self.h_step + self.settings.l2
+        return g * g / h
+
+    def gain(self, left, right):
+        """Raw gain of a split, or None if it is not allowed."""
+        for side in (left, right):
+            h = self.sums(side)[1]
+            if len(side) < self.settings.min_samples_leaf or h <= 0:
+                return None
+            if h * self.h_step < self.min_hessian:
+                return None
+        both = self.score(left) + self.score(right)
+        gain = 0.5 * (both - self.score(left + right))
+        return gain if gain > 2.0**-40 * both else None
+
+    def options(self, rows, f):
+        """All splits of some rows on a feature: (left, right, cut, left codes, missing left)."""
+        missing = [i for i in rows if self.codes[i][f] == self.n_bins[f]]
+        known = [i for i in rows if self.codes[i][f] != self.n_bins[f]]
+        if f in self.settings.categorical:
+            yield from self.category_options(rows, f)
+            return
+        for cut in range(self.n_bins[f]):
+            left = [i for i in known if self.codes[i][f] <= cut]
+            right = [i for i in known if self.codes[i][f] > cut]
+            if missing:
+                yield left + missing, right, cut, None, True
+                yield left, right + missing, cut, None, False
+            else:
+                yield left, right, cut, None, 2 * len(left) >= len(rows)
+
+    def category_options(self, rows, f):
+        by_code = {}
+        for i in rows:
+            by_code.setdefault(self.codes[i][f], []).append(i)
+        per_row = self.sums(rows)[1] * self.h_step / len(rows)
+
+        def key(code):
+            g, h = self.sums(by_code[code])
+            return (g * self.g_step / (h * self.h_step + 10.0 * per_row), code)
+
+        order = sorted(by_code, key=key)
+        for k in range(1, len(order)):
+            left = [i for code in order[:k] for i in by_code[code]]
+            right = [i for code in order[k:] for i in by_code[code]]
+            many_left = 2 * len(left) >= len(rows)
+            codes = {c for c in range(self.n_bins[f]) if c not in by_code and many_left}
+            codes |= set(order[:k]) - {self.n_bins[f]}
+            missing = self.n_bins[f]
+            missing_left = missing in order[:k] if missing in by_code else many_left
+            yield left, right, None, codes, missing_left
+
+    def best_split(self, rows, f):
+        best = None
+        for left, right, cut, codes, missing_left in self.options(rows, f):
+            if not left or not right:
+                continue
+            both = self.allowed_score(left, right)
+            if both is not None and (best is None or both > best[0]):
+                best = (both, left, right, cut, codes, missing_left)
+        if best is None:
+            return None
+        gain = self.gain(best[1], best[2])
+        return None if gain is None else (gain, *best[1:])
+
+    def allowed_score(self, left, right):
+        for side in (left, right):
+            h = self.sums(side)[1]
+            if len(side) < self.settings.min_samples_leaf or h <= 0:
+                return None
+            if h * self.h_step < self.min_hessian:
+                return None
+        return self.score(left) + self.score(right)
+
+    def grow(self):
+        level, n_leaves = [self.root], 1
+        while level and level[0].depth < self.settings.max_depth:
+            d = len(self.n_bins)
+            table = [[self.best_split(node.rows, f) for f in range(d)] for node in level]
+            open_nodes = set(range(len(level)))
+            forbidden = set()
+            while self.settings.max_leaf_nodes is None or n_leaves < self.settings.max_leaf_nodes:
+                best = None
+                for v in sorted(open_nodes):
+                    for f in range(d):
+                        if table[v][f] is None or f in forbidden:
+                            continue
+                        price = self.settings.tradeoff * self.shop.price(f)
+                        net = table[v][f][0] / self.total_weight - price
+                        if net > 0 and (best is None or net > best[0]):
+                            best = (net, v, f)
+                if best is None:
+                    break
+                _, v, f = best
+                budget = self.settings.budget
+                if budget is not None and self.shop.total_with(f, self.tree_costs) > budget:
+                    forbidden.add(f)
+                    continue
+                self.split(level[v], f, table[v][f])
+                open_nodes.remove(v)
+                n_leaves += 1
+            level = [child for node in level if node.left for child in (node.left, node.right)]
+        self.set_values(self.root)
+
+    def split(self, node, f, found):
+        gain, left, right, node.cut, node.left_codes, node.missing_left = found
+        node.gain = gain / self.total_weight
+        new = [r for r in self.shop.needs[f] if r not in self.shop.owned]
+        if new:
+            self.bought.append((f, self.shop.price(f)))
+            self.shop.owned |= set(new)
+        node.feature = f
+        node.left = Node(sorted(left), node.depth + 1)
+        node.right = Node(sorted(right), node.depth + 1)
+
+    def set_values(self, node):
+        g, h = self.sums(node.rows)
+        stiffness = h * self.h_step + self.settings.l2
+        node.value = self.settings.learning_rate * (-(g * self.g_step) / stiffness)
+        for child in (node.left, node.right):
+            if child is not None:
+                self.set_values(child)
+
+    def leaf_of(self, codes):
+        node = self.root
+        while node.left is not None:
+            code = codes[node.feature]
+            if code == self.n_bins[node.feature]:
+                go_left = node.missing_left
+            elif node.left_codes is not None:
+                go_left = code in node.left_codes
+            else:
+                go_left = code <= node.cut
+            node = node.left if go_left else node.right
+        return node
+
+
+# -- Algorithm 1 ----------------------------------------------------------------------------------
+
+
+@dataclass
+class NaiveModel:
+    edges: list
+    baseline: list
+    rounds: list = field(default_factory=list)  # one list of trees per round, one per output
+    bought: list = field(default_factory=list)
+
+    def raw_predict(self, X):
+        out = [[b] * len(X) for b in self.baseline]
+        for i, row in enumerate(X):
+            codes = [bin_of(x, self.edges[f]) for f, x in enumerate(row)]
+            for trees in self.rounds:
+                for k, tree in enumerate(trees):
+                    out[k][i] += tree.leaf_of(codes).value
+        return np.array(out)
+
+
+def boost(X, y, weight, edges, loss, settings, shop, max_iter, tree_cost=0.0):
+    """Algorithm 1, with one tree per output and round."""
+    n = len(y)
+    codes = [[bin_of(x, edges[f]) for f, x in enumerate(row)] for row in X]
+    n_bins = [len(e) + 1 for e in edges]
+    total = float(n) if weight is None else math.fsum(weight)
+    w = None if weight is None else np.asarray(weight, dtype=float)
+    baseline = [float(b) for b in loss.prior(np.asarray(y, float), w)]
+    model = NaiveModel(edges, baseline)
+    K = len(baseline)
+    raw = np.repeat(np.array(baseline)[:, None], n, axis=1)
+    for t in range(max_iter):
+        tree_costs = tree_cost * (t + 1) * K
+        if settings.budget is not None:
+            owned = math.fsum([*(shop.resource_costs[r] for r in shop.owned), tree_costs])
+            if owned > settings.budget:
+                break
+        g, h = loss.gradients(np.asarray(y, float), raw if K > 1 else raw[0])
+        g = np.reshape(g, (K, n))
+        h = None if h is None else np.reshape(h, (K, n))
+        if w is not None:
+            g = g * w
+            h = np.repeat(w[None], K, axis=0) if h is None else h * w
+        trees = []
+        for k in range(K):
+            hessian = None if h is None else h[k]
+            tree = NaiveTree(codes, n_bins, g[k], hessian, total, settings, shop, tree_costs)
+            for i in range(n):
+                raw[k, i] += tree.leaf_of(codes[i]).value
+            trees.append(tree)
+        if all(tree.root.left is None for tree in trees):
+            break
+        for k, tree in enumerate(trees):
+            model.bought += [(t, k, f, price) for f, price in tree.bought]
+        model.rounds.append(trees)
+    return model

@@ -1,0 +1,185 @@
+"""The fast model against the slow, plain reading of Algorithm 1."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import naive
+from greedymiser import CostModel, MiserClassifier, MiserRegressor
+from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, Poisson, SquaredError
+
+
+@st.composite
+def problems(draw):
+    """Small data with ties, missing values, weights, shared costs, budgets and depths."""
+    n = draw(st.integers(2, 40))
+    d = draw(st.integers(1, 5))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    levels = draw(st.integers(2, 8))
+    X = rng.integers(0, levels, size=(n, d)).astype(float)
+    if draw(st.booleans()):
+        X[rng.random((n, d)) < 0.2] = np.nan
+    y = rng.integers(0, 6, size=n).astype(float)
+    if draw(st.booleans()):
+        y += rng.standard_normal(n).round(2)
+    weight = rng.integers(1, 5, size=n).astype(float) if draw(st.booleans()) else None
+    r = draw(st.integers(1, 6))
+    resource_costs = rng.integers(0, 4, size=r) / 2.0
+    needs = [sorted(rng.choice(r, size=rng.integers(0, r + 1), replace=False)) for _ in range(d)]
+    categorical = [f for f in range(d) if draw(st.integers(0, 3)) == 0]
+    return dict(
+        X=X,
+        y=y,
+        weight=weight,
+        resource_costs=[float(c) for c in resource_costs],
+        needs=[[int(r) for r in wanted] for wanted in needs],
+        tree_cost=draw(st.sampled_from([0.0, 0.0, 0.25])),
+        max_iter=draw(st.integers(1, 3)),
+        settings=naive.Settings(
+            tradeoff=draw(st.sampled_from([0.0, 0.001, 0.05, 0.3, 10.0])),
+            budget=draw(st.sampled_from([None, None, 0.0, 1.0, 2.5])),
+            max_depth=draw(st.integers(1, 4)),
+            max_leaf_nodes=draw(st.sampled_from([None, None, 2, 5])),
+            min_samples_leaf=draw(st.integers(1, 4)),
+            l2=draw(st.sampled_from([0.0, 0.0, 1.5])),
+            categorical=frozenset(categorical),
+        ),
+    )
+
+
+def cost_model(problem):
+    names = [f"r{i}" for i in range(len(problem["resource_costs"]))]
+    return CostModel.from_resources(
+        dict(zip(names, problem["resource_costs"], strict=True)),
+        [[names[r] for r in wanted] for wanted in problem["needs"]],
+        tree_cost=problem["tree_cost"],
+    )
+
+
+def edges_of(X, categorical):
+    """Half-way between all distinct values; codes of categories are 0, 1, ... of what is there."""
+    edges = []
+    for f in range(X.shape[1]):
+        values = sorted({x for x in X[:, f] if not math.isnan(x)})
+        if f in categorical:
+            edges.append([k + 0.5 for k in range(len(values) - 1)])
+        else:
+            edges.append([(a + b) / 2 for a, b in itertools.pairwise(values)])
+    return edges
+
+
+def encoded(X, categorical):
+    """Categories as positions among the sorted distinct values."""
+    X = X.copy()
+    for f in categorical:
+        known = np.unique(X[~np.isnan(X[:, f]), f])
+        for i in range(len(X)):
+            if not math.isnan(X[i, f]):
+                X[i, f] = np.flatnonzero(known == X[i, f])[0]
+    return X
+
+
+def fitted(estimator, problem, y):
+    s = problem["settings"]
+    model = estimator.set_params(
+        costs=cost_model(problem),
+        tradeoff=s.tradeoff,
+        budget=s.budget,
+        max_depth=s.max_depth,
+        max_leaf_nodes=s.max_leaf_nodes,
+        min_samples_leaf=s.min_samples_leaf,
+        l2_regularization=s.l2,
+        max_iter=problem["max_iter"],
+        categorical_features=sorted(s.categorical),
+        early_stopping=False,
+        n_jobs=1,
+    )
+    return model.fit(problem["X"], y, sample_weight=problem["weight"])
+
+
+def slow(problem, y, loss):
+    shop = naive.Shop(problem["resource_costs"], problem["needs"])
+    s = problem["settings"]
+    return naive.boost(
+        encoded(problem["X"], s.categorical),
+        y,
+        problem["weight"],
+        edges_of(problem["X"], s.categorical),
+        loss,
+        s,
+        shop,
+        problem["max_iter"],
+        problem["tree_cost"],
+    )
+
+
+def assert_same_tree(node, tree, index=0):
+    """The same splits, side by side, down to the leaves."""
+    record = tree.nodes[index]
+    assert record["count"] == len(node.rows)
+    assert record["value"] == pytest.approx(node.value, abs=1e-12, rel=1e-12)
+    if node.left is None:
+        assert record["feature"] == -1
+        return
+    assert record["feature"] == node.feature
+    assert record["missing_left"] == node.missing_left
+    assert record["gain"] == pytest.approx(node.gain, rel=1e-12)
+    if node.left_codes is None:
+        assert record["bin"] == node.cut
+    else:
+        words = tree.category_sets[record["category_set"]]
+        codes = {c for c in range(256) if int(words[c // 64]) >> (c % 64) & 1}
+        assert codes == node.left_codes
+    assert_same_tree(node.left, tree, record["left"])
+    assert_same_tree(node.right, tree, record["left"] + 1)
+
+
+def assert_same_model(fast, plain, problem):
+    ensemble = fast.ensemble_
+    assert ensemble.n_iter == len(plain.rounds)
+    K = ensemble.n_outputs
+    for t, trees in enumerate(plain.rounds):
+        for k, tree in enumerate(trees):
+            assert_same_tree(tree.root, ensemble.tree(t * K + k))
+    receipt = [(line.iteration, line.output, line.feature, line.price) for line in fast.receipt()]
+    assert receipt == plain.bought
+    X = problem["X"]
+    expected = plain.raw_predict(encoded(X, problem["settings"].categorical))
+    np.testing.assert_allclose(fast._raw_predict(X), expected, rtol=1e-6, atol=1e-6)
+
+
+slowly = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@slowly
+@given(problems())
+@pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
+def test_regression_is_algorithm_1(problem):
+    fast = fitted(MiserRegressor(), problem, problem["y"])
+    assert_same_model(fast, slow(problem, problem["y"], SquaredError()), problem)
+
+
+@slowly
+@given(problems())
+@pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
+def test_poisson_is_algorithm_1(problem):
+    y = np.abs(problem["y"]) + 0.5
+    fast = fitted(MiserRegressor(loss="poisson"), problem, y)
+    assert_same_model(fast, slow(problem, y, Poisson()), problem)
+
+
+@slowly
+@given(problems(), st.integers(2, 4))
+@pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
+def test_classification_is_algorithm_1(problem, n_classes):
+    y = np.floor(problem["y"]) % n_classes
+    y[0], y[1] = 0, 1
+    y = np.unique(y, return_inverse=True)[1].astype(float)
+    fast = fitted(MiserClassifier(), problem, y)
+    K = int(y.max()) + 1
+    loss = BinaryLogLoss() if K == 2 else MultinomialLogLoss(K)
+    assert_same_model(fast, slow(problem, y, loss), problem)
