@@ -335,3 +335,224 @@ def boost(X, y, weight, edges, loss, settings, shop, max_iter, tree_cost=0.0):
             model.bought += [(t, k, f, price) for f, price in tree.bought]
         model.rounds.append(trees)
     return model
+
+
+# -- costs ----------------------------------------------------------------------------------------
+
+
+def prices(resource_costs, needs, bought):
+    """What each feature costs if the features in ``bought`` are paid for."""
+    owned = {r for f in bought for r in needs[f]}
+    return [math.fsum(resource_costs[r] for r in set(wanted) - owned) for wanted in needs]
+
+
+def total(resource_costs, needs, features, tree_costs=0.0):
+    """Equation 3."""
+    owned = {r for f in features for r in needs[f]}
+    return math.fsum([*(resource_costs[r] for r in owned), tree_costs])
+
+
+# -- ranking --------------------------------------------------------------------------------------
+
+
+def orders(scores):
+    """All orders with the best score first: documents with equal scores in every order."""
+    levels = sorted(set(scores), reverse=True)
+    tied = [[i for i, s in enumerate(scores) if s == level] for level in levels]
+    for choice in itertools.product(*(itertools.permutations(group) for group in tied)):
+        yield [i for group in choice for i in group]
+
+
+def dcg(labels, order, k):
+    return sum((2 ** labels[i] - 1) / math.log2(rank + 2) for rank, i in enumerate(order[:k]))
+
+
+def ndcg(labels, scores, k, no_relevant=1.0):
+    """Expected NDCG@k of one query if ties are broken at random."""
+    ideal = max(dcg(labels, order, k) for order in orders(labels))
+    if ideal == 0:
+        return no_relevant
+    found = [dcg(labels, order, k) for order in orders(scores)]
+    return math.fsum(found) / len(found) / ideal
+
+
+def lambdas(labels, scores, truncation, sigma):
+    """Gradients and Hessians of one query, pair by pair.
+
+    Equal scores are ranked as badly as possible; documents with equal labels as well share places.
+    """
+    n = len(labels)
+    ranked = sorted(range(n), key=lambda i: (-scores[i], labels[i]))
+    places = {i: [] for i in range(n)}
+    for i in range(n):
+        for place, j in enumerate(ranked):
+            if scores[j] == scores[i] and labels[j] == labels[i]:
+                places[i].append(place)
+    discount = [sum(1 / math.log2(p + 2) for p in places[i]) / len(places[i]) for i in range(n)]
+    ideal = dcg(labels, sorted(range(n), key=lambda i: -labels[i]), truncation)
+    g, h = [0.0] * n, [0.0] * n
+    for i, j in itertools.permutations(range(n), 2):
+        if labels[i] <= labels[j]:
+            continue
+        if min(places[i]) >= truncation and min(places[j]) >= truncation:
+            continue
+        swing = (2 ** labels[i] - 2 ** labels[j]) * abs(discount[i] - discount[j]) / ideal
+        doubt = 1 / (1 + math.exp(sigma * (scores[i] - scores[j])))
+        g[i] -= sigma * swing * doubt
+        g[j] += sigma * swing * doubt
+        h[i] += sigma**2 * swing * doubt * (1 - doubt)
+        h[j] += sigma**2 * swing * doubt * (1 - doubt)
+    return g, h
+
+
+# -- losses ---------------------------------------------------------------------------------------
+
+
+def pinball(values, weight, quantile, at):
+    """Weighted pinball loss of a constant, times the sum of weights."""
+    return math.fsum(
+        w * (quantile * (v - at) if v > at else (1 - quantile) * (at - v))
+        for v, w in zip(values, weight, strict=True)
+    )
+
+
+def weighted_quantile(values, weight, quantile):
+    """Middle of all constants with the least pinball loss; some value is always among them."""
+    losses = {v: pinball(values, weight, quantile, v) for v in values}
+    least = min(losses.values())
+    best = [v for v, loss in losses.items() if loss <= least + 1e-9 * (1 + abs(least))]
+    return 0.5 * (min(best) + max(best))
+
+
+# -- more binning ---------------------------------------------------------------------------------
+
+
+def merge_equal(ordered, shares):
+    """Distinct values of a sorted list with the sum of their shares; -0.0 is 0.0."""
+    distinct = []
+    for x in ordered:
+        if x not in distinct:
+            distinct.append(x)
+    mass = [
+        sum(share for y, share in zip(ordered, shares, strict=True) if y == x) for x in distinct
+    ]
+    return distinct, mass
+
+
+def code(words, feature_lane, row, feature):
+    """Bin of one row on one feature: a byte of a word of a block of eight lanes."""
+    lane = int(feature_lane[feature])
+    return int(words[lane // 8][row]) >> (8 * (lane % 8)) & 255
+
+
+# -- walking trees --------------------------------------------------------------------------------
+
+
+def in_set(words, c):
+    """Whether bit c is set in four words of 64 bits."""
+    return int(words[c // 64]) >> (c % 64) & 1 == 1
+
+
+def leaf_of(nodes, category_sets, row):
+    """Leaf that a row of values reaches; categories are whole numbers, NaN is missing."""
+    at = 0
+    while nodes[at]["left"] >= 0:
+        node = nodes[at]
+        x = float(row[node["feature"]])
+        if math.isnan(x):
+            go_left = bool(node["missing_left"])
+        elif node["category_set"] >= 0:
+            go_left = in_set(category_sets[node["category_set"]], int(x))
+        else:
+            go_left = x <= node["threshold"]
+        at = int(node["left"]) + (0 if go_left else 1)
+    return at
+
+
+def leaf_of_codes(nodes, category_sets, codes, n_bins):
+    """Leaf that a row of bins reaches; bin ``n_bins[f]`` is missing."""
+    at = 0
+    while nodes[at]["left"] >= 0:
+        node = nodes[at]
+        f = node["feature"]
+        if codes[f] == n_bins[f]:
+            go_left = bool(node["missing_left"])
+        elif node["category_set"] >= 0:
+            go_left = in_set(category_sets[node["category_set"]], codes[f])
+        else:
+            go_left = codes[f] <= node["bin"]
+        at = int(node["left"]) + (0 if go_left else 1)
+    return at
+
+
+def raw_predict(baseline, trees, X):
+    """Raw predictions (outputs, rows); tree t adds to output t modulo the number of outputs."""
+    out = [[float(b)] * len(X) for b in baseline]
+    for t, (nodes, category_sets) in enumerate(trees):
+        for i, row in enumerate(X):
+            out[t % len(baseline)][i] += float(nodes[leaf_of(nodes, category_sets, row)]["value"])
+    return np.array(out).reshape(len(baseline), len(X))
+
+
+# -- an engine ------------------------------------------------------------------------------------
+
+
+class PlainEngine(NaiveTree):
+    """What an engine must answer, counted anew from single rows at every question."""
+
+    def __init__(self, codes, n_bins, rules, categorical=(), most_bits=30):
+        self.codes, self.n_bins, self.most_bits = codes, n_bins, most_bits
+        self.settings = Settings(
+            min_samples_leaf=rules.min_samples_leaf,
+            l2=rules.l2_regularization,
+            categorical=frozenset(categorical),
+        )
+        self.min_hessian = rules.min_hessian
+        self.monotone = rules.monotonic_cst
+        self.lower, self.upper, self.direction = -math.inf, math.inf, 0
+
+    def begin(self, gradients, hessians):
+        n = len(gradients)
+        beside_count = min(self.most_bits, 63 - 2 * n.bit_length())
+        if hessians is None:
+            self.g, self.g_step = on_grid(gradients, beside_count)
+            self.h, self.h_step = [1] * n, 1.0
+        else:
+            self.g, self.g_step = on_grid(gradients, min(self.most_bits, 62 - n.bit_length()))
+            self.h, self.h_step = on_grid(hessians, beside_count)
+        self.rows = {0: list(range(n))}
+
+    def stats(self, node):
+        """Gradient, Hessian and count."""
+        g, h = self.sums(self.rows[node])
+        return g * self.g_step, h * self.h_step, len(self.rows[node])
+
+    def best(self, node, f, lower=-math.inf, upper=math.inf):
+        """Gain, left rows, right rows, cut, left codes and missing side; None if there is none."""
+        self.lower, self.upper = lower, upper
+        self.direction = 0 if self.monotone is None else self.monotone[f]
+        return self.best_split(self.rows[node], f)
+
+    def divide(self, node, left_child, left_rows):
+        left = set(left_rows)
+        self.rows[left_child] = [i for i in self.rows[node] if i in left]
+        self.rows[left_child + 1] = [i for i in self.rows[node] if i not in left]
+
+    def value(self, rows):
+        """Best value of some rows inside the bounds."""
+        g, h = self.sums(rows)
+        best = -(g * self.g_step) / (h * self.h_step + self.settings.l2)
+        return min(max(best, self.lower), self.upper)
+
+    def score(self, rows):
+        if self.monotone is None:
+            return super().score(rows)
+        g, h = self.sums(rows)
+        g, h, v = g * self.g_step, h * self.h_step + self.settings.l2, self.value(rows)
+        return -(2.0 * g * v + h * v * v)
+
+    def allowed_score(self, left, right):
+        both = super().allowed_score(left, right)
+        if both is not None and (self.value(right) - self.value(left)) * self.direction < 0:
+            return None
+        return both

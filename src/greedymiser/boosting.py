@@ -117,7 +117,7 @@ def boost(
         if grower.params.budget is not None and grower.ledger.total(n_trees) > grower.params.budget:
             history.stopped = "budget"
             return
-        gradients, hessians = _derivatives(train, step)
+        gradients, hessians = derivatives(train, step)
         growths: list[Growth] = []
         for k in range(n_outputs):
             # h_t <- CART on eq. 5; the features that it uses are paid for from here on (phi <- 0).
@@ -152,7 +152,7 @@ def _progress(history: History, n_iter: int, max_iter: int, elapsed: float) -> P
     )
 
 
-def _derivatives(train: TrainingSet, step: str) -> tuple[Floats, Floats | None]:
+def derivatives(train: TrainingSet, step: str) -> tuple[Floats, Floats | None]:
     """Weighted gradients and Hessians, one row per output."""
     raw = train.raw if train.loss.n_outputs > 1 else train.raw[0]
     gradients, hessians = train.loss.gradients(train.y, raw)
@@ -171,8 +171,9 @@ def _derivatives(train: TrainingSet, step: str) -> tuple[Floats, Floats | None]:
 
 def _checked(what: str, values: Floats, shape: tuple[int, ...]) -> Floats:
     values = np.asarray(values, dtype=np.float64)
-    if values.size != np.prod(shape):
-        raise ValueError(f"the loss returned {what} of shape {values.shape}, expected {shape}")
+    expected = shape if shape[0] > 1 else shape[1:]
+    if values.shape not in (shape, expected):
+        raise ValueError(f"the loss returned {what} of shape {values.shape}, expected {expected}")
     # A sum is finite only if all of its terms are, and needs no array of flags.
     if not np.isfinite(values.sum()) and not np.isfinite(values).all():
         raise ValueError(f"the loss returned {what} that are not finite")

@@ -130,6 +130,8 @@ class CostModel:
         self.resource_costs = np.asarray(resource_costs, dtype=np.float64)
         self.needs = [tuple(wanted) for wanted in needs]
         self.tree_cost = _price("tree_cost", tree_cost)
+        if math.isinf(sum(self.resource_costs.tolist())):
+            raise ValueError("the costs add up to more than a float can hold")
 
     @property
     def n_features(self) -> int:
@@ -171,7 +173,11 @@ class CostModel:
                 raise ValueError(
                     f"costs has {self.n_features} entries, but X has {n_features} features"
                 )
-            return self
+            if columns is None:
+                return self
+            named = copy.copy(self)
+            named.feature_names = list(columns)  # so that a receipt tells names
+            return named
         if columns is None:
             if self.n_features != n_features:
                 raise ValueError(
@@ -355,11 +361,12 @@ class Ledger:
 
 def as_cost_model(costs: Any, n_features: int, columns: Sequence[str] | None) -> CostModel:
     """Read an estimator's ``costs``: None, a CostModel, or what CostModel itself accepts."""
-    if costs is None:
-        return CostModel.uniform(n_features)
-    if not isinstance(costs, CostModel):
-        costs = CostModel(costs)
-    return costs.align(n_features, columns)
+    if isinstance(costs, CostModel):
+        return costs.align(n_features, columns)
+    model = CostModel.uniform(n_features) if costs is None else CostModel(costs)
+    if model.feature_names is None and columns is not None:
+        model.resource_names = list(columns)  # one resource per feature: they share a name
+    return model.align(n_features, columns)
 
 
 def _labels(names: Sequence[str] | None, n: int) -> list[str]:

@@ -6,23 +6,26 @@ The parameters follow scikit-learn's HistGradientBoosting, so a user can swap th
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
+    _num_samples,
     assert_all_finite,
     check_consistent_length,
     check_is_fitted,
@@ -39,8 +42,9 @@ from greedymiser.boosting import (
     TrainingSet,
     Validation,
     boost,
+    derivatives,
 )
-from greedymiser.costs import Feature, Ledger, Purchase, Receipt, as_cost_model
+from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt, as_cost_model
 from greedymiser.engines import Engine, Floats, SplitRules
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
@@ -64,7 +68,12 @@ from greedymiser.tables import (
     learn_categories,
 )
 from greedymiser.threads import Threads, thread_count
-from greedymiser.trees import Ensemble, Tree, walk_binned
+from greedymiser.trees import Ensemble, Tree, stack_trees, walk_binned
+
+_Class = TypeVar("_Class", bound=type)
+
+# What prediction can read as it is.
+PLAIN_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
@@ -74,25 +83,77 @@ class BudgetWarning(UserWarning):
     """A budget is too small to buy anything useful."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Sample:
+    """X, y and what goes with them, in the user's terms."""
+
+    X: Any
+    y: Any
+    weight: Any
+    qid: Any = None
+    # Once checked: the rows of X that y, weight and qid are about.
+    rows: Rows = None
+
+
+@dataclass(frozen=True)
 class _Data:
-    """Some rows of a table, with what belongs to them."""
+    """Some rows of a table and what goes with them, in the loss's terms."""
 
     table: Table
     # None for all rows, in their order.
     rows: Rows
     y: Floats
     weight: Floats | None
-    # Where each query starts, for ranking.
+    # Where each query starts; None if all rows are one query.
     starts: NDArray[np.intp] | None = None
 
-    def loss(self, loss: Loss) -> Loss:
+    def take(self, chosen: NDArray[np.intp]) -> _Data:
+        rows = chosen if self.rows is None else self.rows[chosen]
+        weight = None if self.weight is None else self.weight[chosen]
+        return _Data(self.table, rows, self.y[chosen], weight)
+
+    def by_query(self, qid: NDArray[Any]) -> _Data:
+        """The same rows, those of each query together."""
+        order, starts = query_order(qid)
+        return replace(self.take(order), starts=starts)
+
+    def take_queries(self, queries: NDArray[np.intp]) -> _Data:
+        assert self.starts is not None
+        sizes = np.diff(self.starts)[queries]
+        chosen = np.concatenate([np.arange(*self.starts[q : q + 2]) for q in queries])
+        return replace(self.take(chosen), starts=np.append(0, np.cumsum(sizes)))
+
+    def told(self, loss: Loss) -> Loss:
         """The loss, told where the queries are if it asks."""
-        return (
-            loss.over(self.starts)
-            if isinstance(loss, LambdaMART) and self.starts is not None
-            else loss
-        )
+        if self.starts is None or not isinstance(loss, LambdaMART):
+            return loss
+        return loss.over(self.starts)
+
+    @property
+    def qid(self) -> NDArray[np.intp]:
+        if self.starts is None:
+            return np.zeros(len(self.y), dtype=np.intp)
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+
+class _Scores(NamedTuple):
+    """Scores of a model before boosting goes on; higher is better."""
+
+    train: float
+    # None without validation data.
+    validation: float | None
+
+    @classmethod
+    def at_start(cls, training: TrainingSet, validation: Validation | None) -> _Scores:
+        raw = training.raw if training.loss.n_outputs > 1 else training.raw[0]
+        with np.errstate(over="ignore"):
+            loss = training.loss.value(training.y, raw, training.weight)
+        if not math.isfinite(loss):
+            most = np.abs(training.y).max()
+            raise ValueError(
+                f"the loss of the first model is {loss}; y reaches {most:g} and may need rescaling"
+            )
+        return cls(-loss, None if validation is None else validation.score())
 
 
 class _Miser(BaseEstimator):
@@ -131,7 +192,8 @@ class _Miser(BaseEstimator):
         Share (or number) of rows to set aside if early stopping has no validation data; None stops
         on the training loss.
     scoring : "loss", scorer name or callable
-        What the validation data is scored with.
+        What the validation data is scored with. A callable takes the model so far, X and y, and
+        perhaps ``sample_weight``.
     warm_start : bool
         Continue from the previous fit. What was bought is not charged again.
     random_state : int, RandomState or None
@@ -154,14 +216,19 @@ class _Miser(BaseEstimator):
     feature_importances_ : array of shape (n_features,)
         Share of the total raw gain.
     train_score_, validation_score_ : arrays
-        Negative training loss, and validation score, of each round that was tried.
+        Entry i is the score after i rounds, entry 0 that of the constant model; rounds that were
+        tried and not kept are there too. Training scores are negative losses. Without validation
+        data, ``validation_score_`` is empty.
+    stopped_ : str
+        Why there are no more rounds: "max_iter", "early stopping", "budget", "nothing pays" or
+        "callback".
     ensemble_ : Ensemble
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
         "costs": "no_validation",
         "tradeoff": [Interval(Real, 0, None, closed="left")],
-        "budget": [Interval(Real, 0, None, closed="left"), None],
+        "budget": [Interval(Real, 0, np.inf, closed="both"), None],
         "loss": [str, HasMethods(["values", "gradients"])],
         "step": [StrOptions({"newton", "gradient"})],
         "init": [StrOptions({"prior", "zero"})],
@@ -243,104 +310,108 @@ class _Miser(BaseEstimator):
 
     # -- what subclasses say --------------------------------------------------------------------
 
-    def _encode_target(self, y: Any) -> Floats:
+    def _learn(self, sample: _Sample) -> None:
+        """Learn from the rows that count what their entries mean."""
+        columns = self._categorical_columns(sample.X)
+        self.categories_ = learn_categories(sample.X, columns, sample.rows, self.max_bins)
+
+    def _encode_target(self, y: NDArray[Any]) -> Floats:
         """Check y and turn it into numbers that the loss understands."""
         return _finite_target(self, y)
 
-    def _make_loss(self, y: Floats) -> Loss:
-        raise NotImplementedError
+    def _decode_target(self, y: Floats) -> NDArray[Any]:
+        """Do the inverse of ``_encode_target``."""
+        return y
 
-    def _stratify(self, y: Floats) -> Floats | None:
+    def _weigh(self, train: _Data) -> _Data:
+        """Give the training rows the weight that their targets deserve."""
+        return train
+
+    def _strata(self, y: Floats) -> Floats:
         """Labels to keep in proportion when validation data is set aside."""
-        return None
+        return np.zeros(len(y))
+
+    def _make_loss(self) -> Loss:
+        raise NotImplementedError
 
     # -- fitting --------------------------------------------------------------------------------
 
-    def _fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        qid: Any,
-        X_val: Any,
-        y_val: Any,
-        sample_weight_val: Any,
-        qid_val: Any,
-        callbacks: Sequence[Callback],
-    ) -> Self:
+    def _fit(self, sample: _Sample, sample_val: _Sample, callbacks: Sequence[Callback]) -> Self:
         self._validate_params()
+        self._check_scoring()
         continued = self.warm_start and hasattr(self, "ensemble_")
-        X = self._check_X(X, reset=not continued)
-        y, weight, positive = self._check_target(X, y, sample_weight, learn=not continued)
-        categorical = self._categorical_columns(X)
-        monotonic = self._monotonic_constraints(categorical)
+        sample = self._check(sample, reset=not continued)
         if not continued:
-            self.categories_ = learn_categories(X, categorical, positive, self.max_bins)
-        self.costs_ = as_cost_model(self.costs, self.n_features_in_, self._columns())
-        train = _arrange(as_table(X, self.categories_), positive, y, weight, qid)
-        held_out = self._held_out(X_val, y_val, sample_weight_val, qid_val)
-        if held_out is None and self._stops_early(len(train.y), given=False):
+            self._learn(sample)
+        train = self._weigh(self._encode(sample))
+        held_out = self._held_out(sample_val)
+        patient = self._is_patient(train, held_out)
+        loss = self._make_loss()
+        _check_targets(loss, train, held_out)
+        if continued:
+            self._check_continuation(loss)
+        else:
+            self._seed = check_random_state(self.random_state).randint(2**31)
+        if patient and held_out is None and self.validation_fraction is not None:
             train, held_out = self._set_aside(train)
-        loss = self._make_loss(train.y)
-        loss.check_target(train.y)
+        self.costs_ = self._read_costs()
+        self._loss = loss
         if not continued:
-            baseline = np.zeros(loss.n_outputs)
-            if self.init == "prior":
-                baseline = loss.prior(train.y, train.weight)
-            self.ensemble_ = Ensemble.empty(baseline, self.n_features_in_)
-            self._purchases: list[Purchase] = []
-            self.train_score_ = np.empty(0)
-            self.validation_score_ = np.empty(0)
-        elif self.max_iter < self.n_iter_:
+            self._start(train)
+        with Threads(thread_count(self.n_jobs)) as threads:
+            self._boost(train, held_out, patient, threads, callbacks)
+        return self
+
+    def _read_costs(self) -> CostModel:
+        costs = as_cost_model(self.costs, self.n_features_in_, self._columns())
+        dearest = float(costs.prices().max())
+        if math.isinf(self.tradeoff * dearest):
+            raise ValueError(f"tradeoff={self.tradeoff} times a price of {dearest} overflows")
+        return costs
+
+    def _check_continuation(self, loss: Loss) -> None:
+        if self.max_iter < self.n_iter_:
             raise ValueError(
                 f"max_iter={self.max_iter} must not be less than n_iter_={self.n_iter_} "
                 "when warm_start=True"
             )
-        elif loss.n_outputs != self.ensemble_.n_outputs:
+        if loss.n_outputs != self.ensemble_.n_outputs:
             raise ValueError(
                 f"warm_start=True needs the same outputs as before: {self.ensemble_.n_outputs}, "
                 f"got {loss.n_outputs}"
             )
-        self._loss = loss
-        with Threads(thread_count(self.n_jobs)) as threads:
-            self._boost(loss, train, held_out, categorical, monotonic, threads, callbacks)
-        return self
+
+    def _start(self, train: _Data) -> None:
+        """Begin with a model that has no trees."""
+        baseline = np.zeros(self._loss.n_outputs)
+        if self.init == "prior":
+            baseline = self._loss.prior(train.y, train.weight)
+        self.ensemble_ = Ensemble.empty(baseline, self.n_features_in_)
+        self._purchases: list[Purchase] = []
+        self.train_score_ = self.validation_score_ = np.empty(0)
 
     def _boost(
         self,
-        loss: Loss,
         train: _Data,
         held_out: _Data | None,
-        categorical: list[int],
-        monotonic: tuple[int, ...] | None,
+        patient: bool,
         threads: Threads,
         callbacks: Sequence[Callback],
     ) -> None:
-        # Features that are skipped together lie together: the dear ones behind the cheap ones.
-        order = np.argsort(self.costs_.prices(), kind="stable")
-        mapper = BinMapper(self.max_bins, categorical, order.tolist())
-        binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
-        params = self._grower_params(train, monotonic)
-        engine: Engine = CpuEngine(threads)
-        engine.place(binned, params.rules)
-        ledger = Ledger(self.costs_, self.ensemble_.features)
-        grower = Grower(engine, ledger, mapper.threshold, np.array(sorted(categorical)), params)
-        raw = self._raw_of(train, threads)
-        training = TrainingSet(train.y, train.weight, train.loss(loss), raw)
-        validation = None
-        if held_out is not None:
-            validation = self._validation(held_out, loss, mapper, threads)
+        mapper = self._mapper()
+        grower = self._grower(train, mapper, threads)
+        training = self._training_set(train, threads)
+        validation = self._validation(held_out, mapper, threads) if held_out else None
+        scores = _Scores.at_start(training, validation)
         history = History(features=set(self.ensemble_.features))
         bar = [ProgressBar()] if self.verbose else []
-        patient = self._stops_early(len(train.y), given=held_out is not None)
-        first = self.n_iter_
         try:
             boost(
                 grower,
                 training,
                 validation,
                 history,
-                first=first,
+                first=self.n_iter_,
                 max_iter=self.max_iter,
                 patience=Patience(self.n_iter_no_change if patient else None),
                 step=self.step,
@@ -349,26 +420,25 @@ class _Miser(BaseEstimator):
         finally:  # an interruption keeps the rounds that were finished
             for shown in bar:
                 shown.close()
-            self._keep(history, first)
-        if self.n_iter_ == 0 and self.budget is not None:
+            self._keep(history, scores)
+        if self.n_iter_ == 0 and not history.rounds:
             self._warn_of_budget(grower, training)
 
-    def _keep(self, history: History, first: int) -> None:
-        """Take over what boosting made, up to its best round."""
-        trees = [tree for trees in history.rounds for tree in trees]
-        self.ensemble_ = self.ensemble_.extended(trees)
-        self._purchases += history.purchases
-        self.train_score_ = np.append(self.train_score_, -np.array(history.train_loss))
-        self.validation_score_ = np.append(self.validation_score_, history.validation_score)
-        self.stopped_ = history.stopped
-        if history.validation_score:
-            self._shorten(first + 1 + int(np.argmax(history.validation_score)))
+    def _mapper(self) -> BinMapper:
+        # Features that are skipped together lie together: the dear ones behind the cheap ones.
+        order = np.argsort(self.costs_.prices(), kind="stable")
+        return BinMapper(self.max_bins, list(self.categories_), order.tolist())
 
-    def _shorten(self, n_iter: int) -> None:
-        self.ensemble_ = self.ensemble_.truncated(n_iter)
-        self._purchases = [line for line in self._purchases if line.iteration < n_iter]
+    def _grower(self, train: _Data, mapper: BinMapper, threads: Threads) -> Grower:
+        params = self._grower_params(train)
+        engine: Engine = CpuEngine(threads)
+        binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
+        engine.place(binned, params.rules)
+        ledger = Ledger(self.costs_, self.ensemble_.features)
+        categorical = np.array(list(self.categories_), dtype=np.intp)
+        return Grower(engine, ledger, mapper.threshold, categorical, params)
 
-    def _grower_params(self, train: _Data, monotonic: tuple[int, ...] | None) -> GrowerParams:
+    def _grower_params(self, train: _Data) -> GrowerParams:
         n = len(train.y)
         # fsum, so that the order of the rows does not matter.
         total = float(n) if train.weight is None else math.fsum(train.weight)
@@ -376,7 +446,7 @@ class _Miser(BaseEstimator):
             min_samples_leaf=self.min_samples_leaf,
             min_hessian=MIN_HESSIAN * total / n,
             l2_regularization=float(self.l2_regularization),
-            monotonic_cst=monotonic,
+            monotonic_cst=self._monotonic_constraints(),
         )
         return GrowerParams(
             rules=rules,
@@ -388,36 +458,87 @@ class _Miser(BaseEstimator):
             max_leaf_nodes=self.max_leaf_nodes,
         )
 
+    def _training_set(self, train: _Data, threads: Threads) -> TrainingSet:
+        raw = self._raw_of(train, threads)
+        return TrainingSet(train.y, train.weight, train.told(self._loss), raw)
+
+    def _raw_of(self, data: _Data, threads: Threads) -> Floats:
+        """Raw predictions of the model so far, for the chosen rows."""
+        if self.n_iter_ == 0:
+            return np.repeat(self.ensemble_.baseline[:, None], len(data.y), axis=1)
+        raw = self.ensemble_.raw_predict(data.table, threads)
+        return raw if data.rows is None else np.ascontiguousarray(raw[:, data.rows])
+
+    def _keep(self, history: History, scores: _Scores) -> None:
+        """Take over what boosting made, up to its best round."""
+        first, n = self.n_iter_, len(history.rounds)
+        self.ensemble_ = self.ensemble_.extended(stack_trees(history.rounds))
+        # An interruption may have left half a round behind.
+        bought = [line for line in history.purchases if line.iteration < first + n]
+        self._purchases = [*self._purchases, *bought]
+        losses = [scores.train, *(-loss for loss in history.train_loss[:n])]
+        self.train_score_ = _spliced(self.train_score_, first, losses)
+        self.stopped_ = history.stopped
+        if scores.validation is None:
+            self.validation_score_ = np.empty(0)
+            return
+        tried = [scores.validation, *history.validation_score[:n]]
+        self.validation_score_ = _spliced(self.validation_score_, first, tried)
+        # A score that is not a number is no reason to buy anything.
+        self._shorten(first + int(np.argmax(np.nan_to_num(tried, nan=-np.inf))))
+
+    def _shorten(self, n_iter: int) -> None:
+        self.ensemble_ = self.ensemble_.truncated(n_iter)
+        self._purchases = [line for line in self._purchases if line.iteration < n_iter]
+
     def _warn_of_budget(self, grower: Grower, training: TrainingSet) -> None:
         """Say what the cheapest useful feature would have cost."""
+        gradients, hessians = derivatives(training, self.step)
         gains = np.full(self.n_features_in_, -np.inf)
-        for k in range(training.loss.n_outputs):
-            raw = training.raw if training.loss.n_outputs > 1 else training.raw[0]
-            gradients, _ = training.loss.gradients(training.y, raw)
-            gains = np.maximum(gains, grower.root_gains(np.atleast_2d(gradients)[k].copy(), None))
-        useful = np.flatnonzero(gains > grower.params.tradeoff * grower.ledger.prices)
-        if len(useful) == 0:
-            return
-        n_trees = training.loss.n_outputs
-        bills = {int(f): grower.ledger.total(n_trees, with_feature=int(f)) for f in useful}
-        cheapest = min(bills, key=lambda f: bills[f])
-        if self.budget is not None and bills[cheapest] > self.budget:
-            warnings.warn(
-                f"budget={self.budget:g} buys no useful feature; the cheapest is "
-                f"{self._name(cheapest)!r}, and a model with it costs {bills[cheapest]:g}. "
-                "The model is a constant.",
-                BudgetWarning,
-                stacklevel=5,
-            )
+        for k, gradient in enumerate(gradients):
+            hessian = None if hessians is None else hessians[k]
+            gains = np.maximum(gains, grower.root_gains(gradient, hessian))
+        useful = np.flatnonzero(gains > grower.params.tradeoff * grower.ledger.prices).tolist()
+        bills = {f: grower.ledger.total(len(gradients), with_feature=f) for f in useful}
+        cheapest = min(useful, key=bills.__getitem__, default=None)
+        if self.budget is None or cheapest is None or bills[cheapest] <= self.budget:
+            return  # the budget is not to blame
+        price = grower.ledger.prices[cheapest]
+        trees = f" (with its trees, {bills[cheapest]:g})" if bills[cheapest] != price else ""
+        warnings.warn(
+            f"budget={self.budget:g} buys no useful feature, so the model is a constant; "
+            f"the cheapest useful feature is {self._name(cheapest)!r} and costs {price:g}{trees}",
+            BudgetWarning,
+            stacklevel=5,
+        )
 
     # -- data -----------------------------------------------------------------------------------
 
-    def _check_X(self, X: Any, reset: bool) -> Any:
+    def _check(self, sample: _Sample, reset: bool) -> _Sample:
+        """Check the shapes, and leave out the rows of weight 0: they are as good as not there."""
+        X = self._check_features(sample.X, reset)
+        if sample.y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, "
+                "but the target y is None."
+            )
+        y = column_or_1d(sample.y, warn=True)
+        check_consistent_length(X, y)
+        weight = _check_weight(sample.weight, X)
+        qid = _check_qid(sample.qid, X)
+        if weight is None or weight.all():
+            return _Sample(X, y, weight, qid)
+        rows = np.flatnonzero(weight)
+        return _Sample(X, y[rows], weight[rows], None if qid is None else qid[rows], rows)
+
+    def _check_features(self, X: Any, reset: bool) -> Any:
         if is_frame(X):
             validate_data(self, X=X, reset=reset, skip_check_array=True)
             if min(X.shape) == 0:
                 raise ValueError(f"X must have at least one row and one column, got {X.shape}")
             return X
+        if hasattr(X, "collect"):
+            raise TypeError(f"X is a lazy {type(X).__name__}; call its collect() first")
         return validate_data(
             self,
             X=X,
@@ -427,61 +548,42 @@ class _Miser(BaseEstimator):
             ensure_all_finite=False,
         )
 
-    def _check_target(
-        self, X: Any, y: Any, sample_weight: Any, learn: bool
-    ) -> tuple[Floats, Floats | None, Rows]:
-        """Target and weights of the rows that count, and which those are (None for all)."""
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, "
-                "but the target y is None."
-            )
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        weight = _check_weight(sample_weight, X)
-        # A row of weight 0 is a row that is not there.
-        rows = None
-        if weight is not None and not weight.all():
-            rows = np.flatnonzero(weight)
-            y, weight = y[rows], weight[rows]
-        return self._encode_target(y), weight, rows
+    def _encode(self, sample: _Sample) -> _Data:
+        """From the user's terms to the loss's: categories and labels become numbers."""
+        table = as_table(sample.X, self.categories_)
+        data = _Data(table, sample.rows, self._encode_target(sample.y), sample.weight)
+        return data if sample.qid is None else data.by_query(sample.qid)
 
-    def _held_out(self, X_val: Any, y_val: Any, weight: Any, qid: Any) -> _Data | None:
+    def _held_out(self, sample: _Sample) -> _Data | None:
         """Validation data that the user gave."""
-        if X_val is None and y_val is None:
-            if weight is not None or qid is not None:
+        if sample.X is None and sample.y is None:
+            if sample.weight is not None or sample.qid is not None:
                 raise ValueError("sample_weight_val and qid_val need X_val and y_val")
             return None
-        if X_val is None or y_val is None:
-            raise ValueError("X_val and y_val must be given together")
-        X_val = self._check_X(X_val, reset=False)
-        y_val, weight, rows = self._check_target(X_val, y_val, weight, learn=False)
-        return _arrange(as_table(X_val, self.categories_), rows, y_val, weight, qid)
+        if sample.X is None or sample.y is None:
+            missing = "X_val" if sample.X is None else "y_val"
+            raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
+        try:
+            return self._encode(self._check(sample, reset=False))
+        except ValueError as error:
+            error.add_note("This is about the validation data (X_val, y_val, ...).")
+            raise
 
-    def _stops_early(self, n: int, given: bool) -> bool:
-        if self.early_stopping == "auto":
-            return given or n > 10_000
+    def _is_patient(self, train: _Data, held_out: _Data | None) -> bool:
+        """Whether to stop when the score no longer improves."""
+        if isinstance(self.early_stopping, str):  # "auto"
+            return held_out is not None or len(train.y) > 10_000
         return bool(self.early_stopping)
 
-    def _set_aside(self, data: _Data) -> tuple[_Data, _Data | None]:
-        """Divide data into a part to learn from and a part to validate with."""
-        if self.validation_fraction is None:
-            return data, None
-        from sklearn.model_selection import train_test_split
-
-        share = self.validation_fraction
-        seed = check_random_state(self.random_state)
+    def _set_aside(self, data: _Data) -> tuple[_Data, _Data]:
+        """Divide data into a part to learn from and a part to validate with: rows, or queries."""
+        share, seed = self.validation_fraction, np.random.RandomState(self._seed)
+        assert share is not None
         if data.starts is None:
-            learn, check = train_test_split(
-                np.arange(len(data.y)),
-                test_size=share,
-                random_state=seed,
-                stratify=self._stratify(data.y),
-            )
-            return _take(data, np.sort(learn)), _take(data, np.sort(check))
-        queries = np.arange(len(data.starts) - 1)
-        learn, check = train_test_split(queries, test_size=share, random_state=seed)
-        return _take_queries(data, np.sort(learn)), _take_queries(data, np.sort(check))
+            learn, check = _divide(self._strata(data.y), share, seed, "rows")
+            return data.take(learn), data.take(check)
+        learn, check = _divide(np.zeros(len(data.starts) - 1), share, seed, "queries")
+        return data.take_queries(learn), data.take_queries(check)
 
     def _categorical_columns(self, X: Any) -> list[int]:
         given = self.categorical_features
@@ -490,47 +592,47 @@ class _Miser(BaseEstimator):
         if isinstance(given, str):  # "from_dtype"
             return categorical_columns(X) if is_frame(X) else []
         given = np.asarray(given)
-        if given.size == 0:
-            return []
-        if given.dtype == bool:
-            if given.shape != (self.n_features_in_,):
-                raise ValueError(
-                    f"categorical_features has shape {given.shape}, "
-                    f"but X has {self.n_features_in_} features"
-                )
+        if given.dtype == bool or given.ndim != 1:
+            self._check_one_per_feature("categorical_features", given)
             return np.flatnonzero(given).tolist()
         return sorted({self._position(f, "categorical_features") for f in given.tolist()})
 
-    def _monotonic_constraints(self, categorical: list[int]) -> tuple[int, ...] | None:
+    def _monotonic_constraints(self) -> tuple[int, ...] | None:
         given = self.monotonic_cst
         if given is None:
             return None
-        values = np.zeros(self.n_features_in_)
+        values = np.zeros(self.n_features_in_, dtype=object)
         if isinstance(given, dict):
-            for name, direction in given.items():
-                values[self._position(name, "monotonic_cst")] = direction
+            for feature, direction in given.items():
+                values[self._position(feature, "monotonic_cst")] = direction
         else:
-            values = np.asarray(given)
-            if values.shape != (self.n_features_in_,):
-                raise ValueError(
-                    f"monotonic_cst has shape {values.shape}, "
-                    f"but X has {self.n_features_in_} features"
-                )
-        if not np.isin(values, (-1, 0, 1)).all():
-            bad = values[~np.isin(values, (-1, 0, 1))][0]
-            raise ValueError(f"monotonic_cst must hold only -1, 0 and 1, got {bad}")
-        both = [f for f in categorical if values[f] != 0]
+            self._check_one_per_feature("monotonic_cst", np.asarray(given))
+            values[:] = np.asarray(given).tolist()
+        bad = [value for value in values if value not in (-1, 0, 1)]
+        if bad:
+            raise ValueError(f"monotonic_cst must hold only -1, 0 and 1, got {bad[0]!r}")
+        both = [f for f in self.categories_ if values[f] != 0]
         if both:
-            raise ValueError(f"feature {self._name(both[0])!r} is categorical and monotonic")
-        return tuple(int(v) for v in values) if values.any() else None
+            raise ValueError(
+                f"monotonic_cst has {values[both[0]]} for {self._name(both[0])!r}, "
+                "which is a categorical feature"
+            )
+        if any(values) and self._loss.n_outputs > 1:
+            raise ValueError(
+                "monotonic_cst is not supported for more than two classes: "
+                "their probabilities compete"
+            )
+        return tuple(int(v) for v in values) if any(values) else None
+
+    def _check_one_per_feature(self, argument: str, values: NDArray[Any]) -> None:
+        if values.shape != (self.n_features_in_,):
+            raise ValueError(
+                f"{argument} has shape {values.shape}, but X has {self.n_features_in_} features"
+            )
 
     def _columns(self) -> list[str] | None:
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else list(names)
-
-    def _name(self, feature: int) -> Feature:
-        names = self._columns()
-        return int(feature) if names is None else str(names[feature])
 
     def _position(self, feature: Any, argument: str) -> int:
         if isinstance(feature, str):
@@ -538,51 +640,61 @@ class _Miser(BaseEstimator):
             if names is None or feature not in names:
                 raise ValueError(f"{argument} names {feature!r}, which is not a column of X")
             return names.index(feature)
-        if not 0 <= int(feature) < self.n_features_in_:
+        position = int(feature) if isinstance(feature, Integral) else -1
+        if not 0 <= position < self.n_features_in_:
             raise ValueError(
                 f"{argument} has {feature!r}, but X has {self.n_features_in_} features"
             )
-        return int(feature)
-
-    def _raw_of(self, data: _Data, threads: Threads) -> Floats:
-        """Raw predictions of the model so far, for the chosen rows."""
-        if self.n_iter_ == 0:
-            return np.repeat(self.ensemble_.baseline[:, None], len(data.y), axis=1)
-        raw = self.ensemble_.raw_predict(data.table, threads)
-        return raw if data.rows is None else np.ascontiguousarray(raw[:, data.rows])
+        return position
 
     # -- validation -----------------------------------------------------------------------------
 
-    def _validation(
-        self, data: _Data, loss: Loss, mapper: BinMapper, threads: Threads
-    ) -> Validation:
+    def _check_scoring(self) -> None:
+        if self.scoring is not None and self.scoring != "loss":
+            from sklearn.metrics import check_scoring
+
+            check_scoring(self, self.scoring)
+
+    def _validation(self, data: _Data, mapper: BinMapper, threads: Threads) -> Validation:
         binned = mapper.transform(data.table, data.rows, threads)
         raw = self._raw_of(data, threads)
+        grown: list[Tree] = []
 
         def add_tree(tree: Tree, output: int) -> None:
             walk_binned(tree, binned.codes, binned.feature_lane, binned.n_bins, raw[output])
+            grown.append(tree)
 
-        return Validation(add_tree, self._scorer(data, loss, raw))
+        return Validation(add_tree, self._scorer(data, raw, grown))
 
-    def _scorer(self, data: _Data, loss: Loss, raw: Floats) -> Callable[[], float]:
+    def _scorer(self, data: _Data, raw: Floats, grown: list[Tree]) -> Callable[[], float]:
         """Score of the validation rows at their present raw predictions; higher is better."""
-        if self.scoring in ("loss", None):
-            own = data.loss(loss)
+        if self.scoring is None or self.scoring == "loss":
+            loss = data.told(self._loss)
             seen = raw if loss.n_outputs > 1 else raw[0]
-            return lambda: -own.value(data.y, seen, data.weight)
+            return lambda: -loss.value(data.y, seen, data.weight)
+        return self._sklearn_scorer(data, raw, grown)
+
+    def _sklearn_scorer(self, data: _Data, raw: Floats, grown: list[Tree]) -> Callable[[], float]:
         from sklearn.metrics import check_scoring
 
         scorer = check_scoring(self, self.scoring)
-        snapshot = copy.copy(self)
+        X, y = data.table.take(data.rows), self._decode_target(data.y)
+        weight = {}
+        if data.weight is not None and _accepts(scorer, "sample_weight"):
+            weight = {"sample_weight": data.weight}
         # The scorer meets an ordinary estimator that happens to know these rows by heart.
-        snapshot._raw_predict = lambda X: raw  # type: ignore[method-assign]
-        stand_in = np.zeros((len(data.y), self.n_features_in_), dtype=np.int8)
-        y = self._decode_target(data.y)
-        weight = {} if data.weight is None else {"sample_weight": data.weight}
-        return lambda: float(scorer(snapshot, stand_in, y, **weight))
+        model = copy.copy(self)
 
-    def _decode_target(self, y: Floats) -> Any:
-        return y
+        def recite(asked: Any) -> Floats:
+            return raw.copy() if asked is X else type(self)._raw_predict(model, asked)
+
+        def score() -> float:
+            model.ensemble_ = model.ensemble_.extended(grown)
+            grown.clear()
+            return float(scorer(model, X, y, **weight))
+
+        model.__dict__["_raw_predict"] = recite
+        return score
 
     # -- prediction -----------------------------------------------------------------------------
 
@@ -598,17 +710,18 @@ class _Miser(BaseEstimator):
             yield from self.ensemble_.staged_raw_predict(table, threads)
 
     def _table(self, X: Any) -> Table:
-        check_is_fitted(self, "ensemble_")
         if (
             type(X) is np.ndarray
-            and X.dtype in (np.float64, np.float32)
+            and X.dtype in PLAIN_DTYPES
             and X.ndim == 2
-            and X.shape[1] == self.n_features_in_
             and len(X) > 0
-            and not hasattr(self, "feature_names_in_")
+            and "ensemble_" in self.__dict__
+            and "feature_names_in_" not in self.__dict__
+            and X.shape[1] == self.n_features_in_
         ):
             return ArrayTable(X, self.categories_)  # nothing to check: the way for single rows
-        return as_table(self._check_X(X, reset=False), self.categories_)
+        check_is_fitted(self, "ensemble_")
+        return as_table(self._check_features(X, reset=False), self.categories_)
 
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs (eq. 3): here the same for all, ``cost_``."""
@@ -635,7 +748,14 @@ class _Miser(BaseEstimator):
     @property
     def feature_importances_(self) -> Floats:
         gains = self.ensemble_.importances()
-        return gains / gains.sum() if gains.sum() > 0 else gains
+        return gains / gains.sum() if gains.any() else np.zeros(self.n_features_in_)
+
+    def _name(self, feature: int) -> Feature:
+        """Name of a feature where X or the costs have names, else its position."""
+        names = self._columns()
+        if names is None and hasattr(self, "costs_"):
+            names = self.costs_.feature_names
+        return feature if names is None else names[feature]
 
     def receipt(self) -> Receipt:
         """What was bought, when, at what price."""
@@ -645,7 +765,7 @@ class _Miser(BaseEstimator):
     def truncate(self, n_iter: int) -> Self:
         """Return a copy that stops after ``n_iter`` rounds, and costs accordingly."""
         check_is_fitted(self, "ensemble_")
-        if not 0 <= n_iter <= self.n_iter_:
+        if not 0 <= operator.index(n_iter) <= self.n_iter_:
             raise ValueError(f"n_iter must lie between 0 and {self.n_iter_}, got {n_iter}")
         shorter = copy.copy(self)
         shorter._shorten(n_iter)
@@ -659,8 +779,17 @@ class _Miser(BaseEstimator):
         return tags
 
 
+def _fully_documented(estimator: _Class) -> _Class:
+    """Put what the estimators share into a docstring, before its examples."""
+    shared = (_Miser.__doc__ or "").partition("\n\n")[2].rstrip()
+    own, heading, examples = (estimator.__doc__ or "").partition("    Examples\n")
+    estimator.__doc__ = f"{own.rstrip()}\n\n{shared}\n\n{heading}{examples}".rstrip() + "\n    "
+    return estimator
+
+
+@_fully_documented
 class MiserRegressor(RegressorMixin, _Miser):
-    __doc__ = """Boosted regression trees that pay for their features.
+    """Boosted regression trees that pay for their features.
 
     ``loss`` is "squared_error" (the default), "absolute_error", "huber", "quantile", "poisson",
     "gamma", or a loss object such as ``greedymiser.losses.Huber(delta=2.0)``.
@@ -674,8 +803,7 @@ class MiserRegressor(RegressorMixin, _Miser):
     >>> thrifty = MiserRegressor(costs=prices, tradeoff=20.0, max_iter=50).fit(X, y)
     >>> thrifty.cost_ < MiserRegressor(costs=prices, max_iter=50).fit(X, y).cost_
     True
-
-    """ + (_Miser.__doc__ or "").split("\n\n", 1)[1]
+    """
 
     def fit(
         self,
@@ -702,24 +830,26 @@ class MiserRegressor(RegressorMixin, _Miser):
             Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
         """
         return self._fit(
-            X, y, sample_weight, None, X_val, y_val, sample_weight_val, None, callbacks
+            _Sample(X, y, sample_weight), _Sample(X_val, y_val, sample_weight_val), callbacks
         )
 
     def predict(self, X: Any) -> Floats:
         """Predict the target."""
-        return self._loss.response(self._raw_predict(X)[0])
+        raw = self._raw_predict(X)
+        return self._loss.response(raw[0])
 
     def staged_predict(self, X: Any) -> Iterator[Floats]:
         """Predictions after each round."""
         for raw in self._staged_raw_predict(X):
             yield self._loss.response(raw[0])
 
-    def _make_loss(self, y: Floats) -> Loss:
+    def _make_loss(self) -> Loss:
         return _named_loss(self.loss, REGRESSION_LOSSES, "squared_error")
 
 
+@_fully_documented
 class MiserClassifier(ClassifierMixin, _Miser):
-    __doc__ = """Boosted classification trees that pay for their features.
+    """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
     of them has bought is free for the others. ``loss`` is "log_loss" (the default) or a loss
@@ -735,10 +865,9 @@ class MiserClassifier(ClassifierMixin, _Miser):
     >>> model = MiserClassifier(costs=data.costs, tradeoff=1e-4, max_iter=50)
     >>> model.fit(data.X_train, data.y_train).cost_ < 60
     True
+    """
 
-    """ + (_Miser.__doc__ or "").split("\n\n", 1)[1]
-
-    _parameter_constraints = {
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
         **_Miser._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -805,7 +934,7 @@ class MiserClassifier(ClassifierMixin, _Miser):
             Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
         """
         return self._fit(
-            X, y, sample_weight, None, X_val, y_val, sample_weight_val, None, callbacks
+            _Sample(X, y, sample_weight), _Sample(X_val, y_val, sample_weight_val), callbacks
         )
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -843,42 +972,55 @@ class MiserClassifier(ClassifierMixin, _Miser):
             return self.classes_[(raw[0] > 0).astype(np.intp)]
         return self.classes_[np.argmax(raw, axis=0)]
 
-    def _check_target(
-        self, X: Any, y: Any, sample_weight: Any, learn: bool
-    ) -> tuple[Floats, Floats | None, Rows]:
-        if y is not None:
-            check_classification_targets(y)
-        if y is not None and self.class_weight is not None and learn:
-            by_class = compute_sample_weight(self.class_weight, y)
-            given = _check_weight(sample_weight, X)
-            sample_weight = by_class if given is None else given * by_class
-        self._learn_classes = learn
-        return super()._check_target(X, y, sample_weight, learn)
+    def _learn(self, sample: _Sample) -> None:
+        if sample.y.dtype.kind in "fO":
+            assert_all_finite(sample.y, input_name="y")
+        self.classes_ = _sorted_labels(sample.y)
+        check_classification_targets(sample.y)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least two classes, but y has only one class: "
+                f"{self.classes_.tolist()[0]!r}"
+            )
+        super()._learn(sample)
 
-    def _encode_target(self, y: Any) -> Floats:
-        if self.__dict__.pop("_learn_classes", False):
-            if y.dtype.kind == "f":
-                assert_all_finite(y, input_name="y")
-            self.classes_, codes = np.unique(y, return_inverse=True)
-            if len(self.classes_) < 2:
-                raise ValueError(
-                    f"{type(self).__name__} needs at least two classes, but y has only one class: "
-                    f"{self.classes_[0]!r}"
-                )
-            return codes.astype(np.float64)
-        known = {label: code for code, label in enumerate(self.classes_.tolist())}
-        unknown = [label for label in np.unique(y).tolist() if label not in known]
-        if unknown:
-            raise ValueError(f"y has a class that the model does not know: {unknown[0]!r}")
-        return np.array([known[label] for label in y.tolist()], dtype=np.float64)
+    def _encode_target(self, y: NDArray[Any]) -> Floats:
+        code_of = {label: code for code, label in enumerate(self.classes_.tolist())}
+        codes = np.array([code_of.get(label, -1) for label in y.tolist()], dtype=np.float64)
+        if codes.min() < 0:
+            unknown = y[np.argmin(codes)]
+            raise ValueError(
+                f"y has a class that the model does not know: {unknown} is not one of "
+                f"{list(code_of)}"
+            )
+        return codes
 
-    def _decode_target(self, y: Floats) -> Any:
+    def _decode_target(self, y: Floats) -> NDArray[Any]:
         return self.classes_[y.astype(np.intp)]
 
-    def _stratify(self, y: Floats) -> Floats:
+    def _weigh(self, train: _Data) -> _Data:
+        if self.class_weight is None:
+            return train
+        factor = self._class_factors(train)[train.y.astype(np.intp)]
+        return replace(train, weight=factor if train.weight is None else factor * train.weight)
+
+    def _class_factors(self, train: _Data) -> Floats:
+        """What the weights of each class are multiplied with."""
+        if isinstance(self.class_weight, str):  # "balanced": every class weighs the same
+            weight = np.ones(len(train.y)) if train.weight is None else train.weight
+            # fsum, so that the order of the rows does not matter.
+            masses = np.array([math.fsum(weight[train.y == k]) for k in range(len(self.classes_))])
+            return math.fsum(weight) / (len(masses) * masses)
+        labels = self._decode_target(train.y)
+        factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
+        if not (factors > 0).all() or not np.isfinite(factors).all():
+            raise ValueError(f"class_weight must be positive, got {self.class_weight}")
+        return factors
+
+    def _strata(self, y: Floats) -> Floats:
         return y
 
-    def _make_loss(self, y: Floats) -> Loss:
+    def _make_loss(self) -> Loss:
         if not isinstance(self.loss, str):
             return as_loss(self.loss)
         if self.loss not in ("auto", "log_loss"):
@@ -887,14 +1029,14 @@ class MiserClassifier(ClassifierMixin, _Miser):
         return BinaryLogLoss() if n_classes == 2 else MultinomialLogLoss(n_classes)
 
 
+@_fully_documented
 class MiserRanker(_Miser):
-    __doc__ = """Boosted trees that rank the documents of a query and pay for their features.
+    """Boosted trees that rank the documents of a query and pay for their features.
 
     ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
     as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
     other k.
-
-    """ + (_Miser.__doc__ or "").split("\n\n", 1)[1]
+    """
 
     def fit(
         self,
@@ -925,11 +1067,10 @@ class MiserRanker(_Miser):
         callbacks : sequence of callables
             Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
         """
-        qid = _every_row_one_query(X) if qid is None else qid
-        if X_val is not None and qid_val is None:
-            qid_val = _every_row_one_query(X_val)
         return self._fit(
-            X, y, sample_weight, qid, X_val, y_val, sample_weight_val, qid_val, callbacks
+            _Sample(X, y, sample_weight, qid),
+            _Sample(X_val, y_val, sample_weight_val, qid_val),
+            callbacks,
         )
 
     def predict(self, X: Any) -> Floats:
@@ -951,24 +1092,33 @@ class MiserRanker(_Miser):
         k: int = 5,
     ) -> float:
         """Mean NDCG@k over queries."""
-        qid = _every_row_one_query(X) if qid is None else qid
+        if qid is None:
+            qid = np.zeros(_num_samples(X), dtype=np.intp)
         return ndcg_score(y, self.predict(X), qid, k=k, sample_weight=sample_weight)
 
-    def _make_loss(self, y: Floats) -> Loss:
+    def _make_loss(self) -> Loss:
         known: dict[str, type[Loss]] = {"lambdamart": LambdaMART, "squared_error": SquaredError}
         return _named_loss(self.loss, known, "lambdamart")
 
-    def _scorer(self, data: _Data, loss: Loss, raw: Floats) -> Callable[[], float]:
+    def _ndcg_depth(self) -> int | None:
+        """The k of ``scoring="ndcg@k"``; None if it is something else."""
         asked = re.fullmatch(r"ndcg@(\d+)", self.scoring) if isinstance(self.scoring, str) else None
-        if asked is None or data.starts is None:
-            return super()._scorer(data, loss, raw)
-        sizes = np.diff(data.starts)
-        qid, k = np.repeat(np.arange(len(sizes)), sizes), int(asked[1])
-        return lambda: ndcg_score(data.y, raw[0], qid, k=k, sample_weight=data.weight)
+        return int(asked[1]) if asked else None
 
+    def _check_scoring(self) -> None:
+        if self._ndcg_depth() is None:
+            super()._check_scoring()
 
-def _every_row_one_query(X: Any) -> NDArray[np.intp]:
-    return np.zeros(X.shape[0] if hasattr(X, "shape") else len(X), dtype=np.intp)
+    def _scorer(self, data: _Data, raw: Floats, grown: list[Tree]) -> Callable[[], float]:
+        k = self._ndcg_depth()
+        if k is None:
+            return super()._scorer(data, raw, grown)
+        return lambda: ndcg_score(data.y, raw[0], data.qid, k=k, sample_weight=data.weight)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
 
 
 def _named_loss(loss: Any, known: dict[str, type[Loss]], default: str) -> Loss:
@@ -984,13 +1134,33 @@ def _unknown_loss(loss: str, known: list[str]) -> ValueError:
     return ValueError(f"loss={loss!r} is unknown; choose from {known} or pass a loss object")
 
 
-def _finite_target(estimator: _Miser, y: Any) -> Floats:
+def _finite_target(estimator: _Miser, y: NDArray[Any]) -> Floats:
     try:
-        y = np.array(y, dtype=np.float64)
+        if y.dtype.kind in "USc":  # NumPy would read strings, and drop imaginary parts
+            raise TypeError
+        numbers = np.array(y, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{type(estimator).__name__} needs a numeric y, got {y[:1]!r}") from None
-    assert_all_finite(y, input_name="y")
-    return y
+        raise ValueError(
+            f"{type(estimator).__name__} needs a numeric y, got {y[:1].tolist()[0]!r}"
+        ) from None
+    assert_all_finite(numbers, input_name="y")
+    return numbers
+
+
+def _sorted_labels(y: NDArray[Any]) -> NDArray[Any]:
+    try:
+        return np.unique(y)
+    except TypeError:
+        kinds = sorted({type(label).__name__ for label in y.tolist()})
+        raise TypeError(
+            f"y mixes labels of different types, which have no order: {kinds}"
+        ) from None
+
+
+def _check_targets(loss: Loss, train: _Data, held_out: _Data | None) -> None:
+    loss.check_target(train.y)
+    if held_out is not None:
+        loss.check_target(held_out.y)
 
 
 def _check_weight(sample_weight: Any, X: Any) -> Floats | None:
@@ -1004,26 +1174,45 @@ def _check_weight(sample_weight: Any, X: Any) -> Floats | None:
     return weight
 
 
-def _arrange(table: Table, rows: Rows, y: Floats, weight: Floats | None, qid: Any) -> _Data:
-    """Put the rows of each query together; without queries, leave them as they are."""
+def _check_qid(qid: Any, X: Any) -> NDArray[Any] | None:
     if qid is None:
-        return _Data(table, rows, y, weight)
-    qid = column_or_1d(qid)
-    if len(qid) != table.n_rows:
-        raise ValueError(f"qid has {len(qid)} entries, but X has {table.n_rows} rows")
-    order, starts = query_order(qid if rows is None else qid[rows])
-    data = _take(_Data(table, rows, y, weight), order)
-    return replace(data, starts=starts)
+        return None
+    qid = np.asarray(qid)
+    if qid.shape != (_num_samples(X),):
+        raise ValueError(f"qid has shape {qid.shape}, but X has {_num_samples(X)} rows")
+    if qid.dtype.kind == "f":
+        assert_all_finite(qid, input_name="qid")
+    return qid
 
 
-def _take(data: _Data, chosen: NDArray[np.intp]) -> _Data:
-    rows = chosen if data.rows is None else data.rows[chosen]
-    weight = None if data.weight is None else data.weight[chosen]
-    return _Data(data.table, rows, data.y[chosen], weight)
+def _divide(
+    strata: Floats, share: float | int, rng: np.random.RandomState, what: str
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions to learn from, and a random share of all to check with, even over the strata."""
+    n = len(strata)
+    shuffled = rng.permutation(n)
+    ordered = shuffled[np.argsort(strata[shuffled], kind="stable")]
+    # One of each stratum is kept to learn from: there must be no class that nobody has seen.
+    spare = ordered[np.append(False, np.diff(strata[ordered]) == 0)]
+    size = int(share) if isinstance(share, Integral) else math.ceil(share * n)
+    if size > len(spare):
+        raise ValueError(
+            f"validation_fraction={share} asks to set {size} of {n} {what} aside for early "
+            f"stopping, but only {len(spare)} can be spared; pass X_val and y_val instead, or set "
+            "early_stopping=False or validation_fraction=None"
+        )
+    every = (np.arange(size) + rng.uniform()) * len(spare) / size
+    check = spare[every.astype(np.intp)]
+    return np.setdiff1d(np.arange(n), check), np.sort(check)
 
 
-def _take_queries(data: _Data, queries: NDArray[np.intp]) -> _Data:
-    assert data.starts is not None
-    sizes = np.diff(data.starts)[queries]
-    chosen = np.concatenate([np.arange(*data.starts[q : q + 2]) for q in queries])
-    return replace(_take(data, chosen), starts=np.append(0, np.cumsum(sizes)))
+def _spliced(scores: Floats, first: int, new: Sequence[float]) -> Floats:
+    """Scores by round, with new ones from round ``first`` on; NaN for rounds without any."""
+    before = np.full(first, np.nan)
+    before[: len(scores[:first])] = scores[:first]
+    return np.append(before, new)
+
+
+def _accepts(function: Callable[..., Any], argument: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return argument in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())

@@ -219,7 +219,7 @@ class MultinomialLogLoss(Loss):
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
         p = softmax(raw, axis=0)
-        hessian = p * (1.0 - p)
+        hessian = p * (1.0 - p) * (self.n_outputs / (self.n_outputs - 1.0))
         p[y.astype(np.intp), np.arange(len(y))] -= 1.0
         return p, hessian
 

@@ -34,6 +34,9 @@ class Table(Protocol):
     def rows(self, start: int, stop: int, wanted: Sequence[int]) -> NDArray[np.floating]:
         """Rows ``start:stop``, as an array (rows, columns); only ``wanted`` columns are filled."""
 
+    def take(self, rows: Rows) -> Any:
+        """Chosen rows as the user would pass them, categories and all."""
+
 
 class ArrayTable:
     """A dense NumPy array."""
@@ -66,6 +69,9 @@ class ArrayTable:
                 block[:, column] = encode(block[:, column], known)
         return block
 
+    def take(self, rows: Rows) -> NDArray[Any]:
+        return self.array if rows is None else self.array[rows]
+
 
 class SparseTable:
     """A SciPy sparse matrix; what is not stored is zero, as in scikit-learn."""
@@ -90,6 +96,9 @@ class SparseTable:
         dense = self._by_row[start:stop].toarray()
         return ArrayTable(dense, self.categories).rows(0, len(dense), wanted)
 
+    def take(self, rows: Rows) -> Any:
+        return self.matrix if rows is None else self.matrix.tocsr()[rows]
+
 
 class FrameTable:
     """A pandas, polars or pyarrow table, read column by column."""
@@ -102,7 +111,7 @@ class FrameTable:
     def _column(self, index: int, rows: slice | None = None) -> NDArray[np.float64]:
         series = self.frame[:, index] if rows is None else self.frame[rows, index]
         if index in self.categories:
-            return encode(_objects(series), self.categories[index])
+            return encode(_labels(series), self.categories[index])
         return _numbers(series)
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
@@ -114,6 +123,9 @@ class FrameTable:
         for index in wanted:
             block[:, index] = self._column(index, slice(start, stop))
         return block
+
+    def take(self, rows: Rows) -> Any:
+        return (self.frame if rows is None else self.frame[rows, :]).to_native()
 
 
 def is_frame(X: Any) -> bool:
@@ -140,66 +152,66 @@ def categorical_columns(frame: Any) -> list[int]:
 
 def learn_categories(X: Any, columns: Sequence[int], rows: Rows, most: int) -> Categories:
     """Sorted distinct values of the categorical columns, at most ``most`` of them each."""
+    frame = nw.from_native(X, eager_only=True) if is_frame(X) else None
     known: Categories = {}
     for index in columns:
-        if is_frame(X):
-            values = _objects(nw.from_native(X, eager_only=True)[:, index])
+        name: int | str = index
+        if frame is None:
+            labels = as_table(X).columns([index], None)[0]
         else:
-            values = as_table(X).columns([index], None)[0]
-        distinct = _distinct(values if rows is None else values[rows])
-        if len(distinct) > most:
+            name, labels = frame.columns[index], _labels(frame[:, index])
+        known[index] = _distinct(labels if rows is None else labels[rows])
+        if len(known[index]) > most:
             raise ValueError(
-                f"categorical feature {index} has {len(distinct)} categories, "
-                f"but max_bins allows at most {most}"
+                f"categorical feature {name!r} has {len(known[index])} categories, "
+                f"but max_bins={most} allows at most {most}"
             )
-        known[index] = distinct
     return known
 
 
-def encode(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.float64]:
-    """Position of each value among the known categories, NaN where it is missing or unknown."""
-    codes = np.full(len(values), np.nan)
-    if len(known) == 0:
-        return codes
-    if values.dtype == object or known.dtype == object:
-        position = {value: float(i) for i, value in enumerate(known.tolist())}
-        distinct, inverse = _factorize(values)
-        return np.array([position.get(value, np.nan) for value in distinct] or [np.nan])[inverse]
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    found = known[places] == values
-    codes[found] = places[found]
+def encode(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.float64]:
+    """Position of each label among the known categories, NaN where it is missing or unknown."""
+    if labels.dtype == object or known.dtype == object:
+        position = {label: float(i) for i, label in enumerate(known.tolist())}
+        return np.array([position.get(label, np.nan) for label in labels.tolist()])
+    codes = np.full(len(labels), np.nan)
+    if len(known) > 0:
+        places = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+        found = known[places] == labels
+        codes[found] = places[found]
     return codes
 
 
-def _factorize(values: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
-    position: dict[Any, int] = {}
-    inverse = np.array([position.setdefault(v, len(position)) for v in values.tolist()], np.intp)
-    return list(position), inverse
-
-
-def _distinct(values: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype != object:
-        return np.unique(values[~np.isnan(values)])
-    present = {value for value in values.tolist() if not _is_missing(value)}
+def _distinct(labels: NDArray[Any]) -> NDArray[Any]:
+    if labels.dtype != object:
+        return np.unique(labels[labels == labels])
+    present = {label for label in set(labels.tolist()) if not _is_missing(label)}
     try:
         ordered = sorted(present)
     except TypeError:  # a mixture, such as strings and numbers
-        ordered = sorted(present, key=lambda value: (type(value).__name__, str(value)))
+        ordered = sorted(present, key=lambda label: (type(label).__name__, str(label)))
     result = np.empty(len(ordered), dtype=object)
     result[:] = ordered
     return result
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or value != value
+def _is_missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA does not say whether it differs from itself
+        return True
 
 
-def _objects(series: Any) -> NDArray[Any]:
-    """Values of a categorical column as Python objects; what is missing is None."""
-    values = series.to_list()
-    result = np.empty(len(values), dtype=object)
-    result[:] = [None if _is_missing(value) else value for value in values]
-    return result
+def _labels(series: Any) -> NDArray[Any]:
+    """Values of a categorical column: numbers if it holds numbers, else Python objects."""
+    labels: NDArray[Any] = series.to_numpy()
+    is_number = labels.dtype.kind in "biuf"
+    if series.null_count() == 0:
+        return labels if is_number else labels.astype(object)
+    labels = labels.astype(np.float64 if is_number else object)
+    # Said again: pyarrow gives some category to the missing entries of a dictionary.
+    labels[series.is_null().to_numpy()] = np.nan if is_number else None
+    return labels
 
 
 def _numbers(series: Any) -> NDArray[np.float64]:

@@ -8,8 +8,9 @@ this compiles faster, may be called from any thread, and survives a fork.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +32,8 @@ class Threads:
     """A context in which ``run`` calls a function once per task, on up to ``n_threads`` threads.
 
     >>> with Threads(2) as threads:
-    ...     threads.run(lambda start, stop: None, [(0, 10), (10, 20)])
+    ...     threads.run(lambda start, stop: stop - start, [(0, 10), (10, 25)])
+    [10, 15]
     """
 
     def __init__(self, n_threads: int):
@@ -52,13 +54,36 @@ class Threads:
             self._pool = None
 
     def run(self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Call ``function(*task)`` for every task; results come in the order of the tasks."""
+        """Call ``function(*task)`` for every task; results come in the order of the tasks.
+
+        Threads take the next task when they are done with one, and the caller is one of them: it
+        is at work while the others wake up.
+        """
         tasks = list(tasks)
-        if self.n_threads == 1 or len(tasks) <= 1:
-            return [function(*task) for task in tasks]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.n_threads, thread_name_prefix="greedymiser")
-        return list(self._pool.map(lambda task: function(*task), tasks))
+        results: list[Any] = [None] * len(tasks)
+        waiting = deque(enumerate(tasks))
+
+        def work() -> None:
+            while True:
+                try:
+                    i, task = waiting.popleft()  # atomic
+                except IndexError:
+                    return
+                results[i] = function(*task)
+
+        n_helpers = min(self.n_threads, len(tasks)) - 1
+        if n_helpers > 0 and self._pool is None:
+            self._pool = ThreadPoolExecutor(self.n_threads - 1, thread_name_prefix="greedymiser")
+        helpers = [self._pool.submit(work) for _ in range(n_helpers) if self._pool is not None]
+        try:
+            work()
+            for helper in helpers:
+                helper.result()
+        except BaseException:
+            waiting.clear()  # nobody starts another task, and nobody is left at work
+            wait(helpers)
+            raise
+        return results
 
     def slices(self, n: int, smallest: int, per_thread: int = 1) -> list[tuple[int, int]]:
         """Cut ``range(n)`` into even (start, stop) pieces of at least ``smallest`` items."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from greedymiser.engines._intrinsics import add_pair_to_lanes, prefetch
 from greedymiser.trees import CATEGORY_WORDS
 
 BINS = 256
@@ -82,6 +83,12 @@ SCALE_DTYPE = np.dtype(
     ]
 )
 
+# How many rows ahead of its use a row's codes are asked for.
+AHEAD = 32
+
+# Stands for infinity where 0 times it must be 0.
+HUGE = 1e300
+
 # A gain below this share of the score is rounding noise: a pure node must not be split.
 NOISE = 2.0**-40
 
@@ -95,7 +102,7 @@ def quantise_one(gradients, scale, shift, start, stop, words):  # type: ignore[n
     total = np.int64(0)
     for i in range(np.uint64(start), np.uint64(stop)):
         word = (np.int64(np.rint(gradients[i] * scale)) << shift) + 1
-        words[i, 0] = word
+        words[i, np.uint64(0)] = word
         total += word
     return total
 
@@ -110,8 +117,8 @@ def quantise_two(  # type: ignore[no-untyped-def]
     for i in range(np.uint64(start), np.uint64(stop)):
         g = np.int64(np.rint(gradients[i] * g_scale))
         h = (np.int64(np.rint(hessians[i] * h_scale)) << shift) + 1
-        words[i, 0] = g
-        words[i, 1] = h
+        words[i, np.uint64(0)] = g
+        words[i, np.uint64(1)] = h
         total += g
         total_h += h
     return total, total_h
@@ -119,7 +126,7 @@ def quantise_two(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def energy(words, scale, start, stop):  # type: ignore[no-untyped-def]
-    """Sum of g^2/h over some rows; infinite where a row has a gradient but no Hessian."""
+    """Sum of g^2/h over some rows; huge where a row has a gradient but no Hessian."""
     total = 0.0
     for i in range(np.uint64(start), np.uint64(stop)):
         total += energy_of_row(words, i, scale)
@@ -130,13 +137,13 @@ def energy(words, scale, start, stop):  # type: ignore[no-untyped-def]
 def energy_of_row(words, i, scale):  # type: ignore[no-untyped-def]
     """g^2/h of one row."""
     if words.shape[1] == 1:
-        g = (words[i, 0] >> scale.shift) * scale.gradient
+        g = (words[i, np.uint64(0)] >> scale.shift) * scale.gradient
         return g * g / scale.hessian
-    g = words[i, 0] * scale.gradient
-    h = (words[i, 1] >> scale.shift) * scale.hessian
+    g = words[i, np.uint64(0)] * scale.gradient
+    h = (words[i, np.uint64(1)] >> scale.shift) * scale.hessian
     if g == 0.0:
         return 0.0
-    return g * g / h if h > 0.0 else np.inf
+    return g * g / h if h > 0.0 else HUGE
 
 
 @njit(cache=True, nogil=True)
@@ -144,7 +151,7 @@ def count_all_one(codes, words, hist):  # type: ignore[no-untyped-def]
     """Add every row to the histograms of one block's eight lanes."""
     byte = np.uint64(255)
     for i in range(np.uint64(codes.size)):
-        c, w = codes[i], words[i, 0]
+        c, w = codes[i], words[i, np.uint64(0)]
         hist[c & byte] += w
         hist[np.uint64(256) + ((c >> np.uint64(8)) & byte)] += w
         hist[np.uint64(512) + ((c >> np.uint64(16)) & byte)] += w
@@ -159,8 +166,12 @@ def count_all_one(codes, words, hist):  # type: ignore[no-untyped-def]
 def count_some_one(codes, rows, words, start, stop, hist):  # type: ignore[no-untyped-def]
     """Add the rows of one node; ``words`` lie in the order of ``rows``."""
     byte = np.uint64(255)
+    ahead = np.uint64(AHEAD)
+    last = np.uint64(rows.size - 1)
     for i in range(np.uint64(start), np.uint64(stop)):
-        c, w = codes[np.uint64(rows[i])], words[i, 0]
+        # The rows of a node are scattered: without this, most of the time is waiting for memory.
+        prefetch(codes, np.uint64(rows[min(i + ahead, last)]))
+        c, w = codes[np.uint64(rows[i])], words[i, np.uint64(0)]
         hist[c & byte] += w
         hist[np.uint64(256) + ((c >> np.uint64(8)) & byte)] += w
         hist[np.uint64(512) + ((c >> np.uint64(16)) & byte)] += w
@@ -174,14 +185,11 @@ def count_some_one(codes, rows, words, start, stop, hist):  # type: ignore[no-un
 @njit(cache=True, nogil=True)
 def count_some_two(codes, rows, words, start, stop, hist):  # type: ignore[no-untyped-def]
     """Add the rows of one node where gradients and Hessians have a word each."""
-    one, byte = np.uint64(1), np.uint64(255)
+    ahead = np.uint64(AHEAD)
+    last = np.uint64(rows.size - 1)
     for i in range(np.uint64(start), np.uint64(stop)):
-        c = codes[np.uint64(rows[i])]
-        g, h = words[i, 0], words[i, 1]
-        for k in range(np.uint64(8)):
-            b = ((k << np.uint64(8)) + ((c >> (k << np.uint64(3))) & byte)) << one
-            hist[b] += g
-            hist[b + one] += h
+        prefetch(codes, np.uint64(rows[min(i + ahead, last)]))
+        add_pair_to_lanes(hist, codes[np.uint64(rows[i])], words, i)
 
 
 @njit(cache=True, nogil=True)
@@ -270,6 +278,8 @@ def scan_block(  # type: ignore[no-untyped-def]
         cell = candidates[lane.feature : lane.feature + 1]
         if lane.categorical >= 0:
             scan_categories(part, lane, total, scale, cell, category_sets[lane.categorical])
+        elif n_words == 1 and not lane.has_missing and not scale.bounded:
+            scan_plain_bins(part, lane, total, scale, cell)
         else:
             scan_bins(part, lane, total, scale, cell)
 
@@ -372,6 +382,39 @@ def scan_bins(hist, lane, total, scale, cell):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def scan_plain_bins(hist, lane, total, scale, cell):  # type: ignore[no-untyped-def]
+    """Do as ``scan_bins`` does, in the common case: one word, nothing missing, no bounds."""
+    shift, g_step, h_step, l2 = scale.shift, scale.gradient, scale.hessian, scale.l2
+    mask = (np.int64(1) << shift) - 1
+    total_g, total_c = total.gradient, total.count
+    # Hessian and count are the same number here, so both rules are a rule for the count.
+    fewest = max(scale.min_count, np.int64(np.ceil(scale.min_hessian / h_step)), 1)
+    best, best_bin, best_count = -1.0, np.uint64(0), np.int64(0)
+    packed = np.int64(0)
+    for b in range(np.uint64(lane.n_bins - 1)):
+        packed += hist[b]
+        c = packed & mask
+        if c < fewest:
+            continue
+        if total_c - c < fewest:
+            break
+        g = (packed >> shift) * g_step
+        gr = (total_g - (packed >> shift)) * g_step
+        h = c * h_step + l2
+        hr = (total_c - c) * h_step + l2
+        # Divisions are slow. Cross-multiplied, and with room for rounding, the comparison rules
+        # out most cuts without one.
+        if g * g * hr + gr * gr * h >= best * (h * hr) * (1.0 - 1e-14):
+            found = g * g / h + gr * gr / hr
+            if found > best:
+                best, best_bin, best_count = found, b, c
+    if best >= 0.0:
+        cell[0].gain = finish(best, total, scale)
+        cell[0].bin = best_bin
+        cell[0].missing_left = 2 * best_count >= total.count
+
+
+@njit(cache=True, nogil=True)
 def scan_categories(hist, lane, total, scale, cell, left_set):  # type: ignore[no-untyped-def]
     """Best cut of the categories in the order of their mean gradients; missing is one of them.
 
@@ -434,54 +477,34 @@ def fill_left_set(hist, by_cut, n_left, lane, total, scale, left_set):  # type: 
 
 
 @njit(cache=True, nogil=True)
-def mark_left(  # type: ignore[no-untyped-def]
-    codes, lane, rows, words, start, stop, cut, missing, missing_left, is_set, categories, scale,
-    goes_left, sums,
-):  # fmt: skip
-    """Decide for each row of (a part of) a node whether it goes left.
-
-    Writes ``goes_left[start:stop]`` and, to ``sums``, the sums of both words over the rows that go
-    left, their number, and the energies of the left and of the right rows.
-    """
+def mark_left(codes, lane, rows, start, stop, left_codes, goes_left):  # type: ignore[no-untyped-def]
+    """Look up for each row of (a part of) a node whether its code goes left; return how many do."""
     move = np.uint64(8 * lane)
-    last = words.shape[1] - 1
-    first, second, count = np.int64(0), np.int64(0), np.int64(0)
+    count = np.int64(0)
+    for i in range(np.uint64(start), np.uint64(stop)):
+        left = left_codes[(codes[np.uint64(rows[i])] >> move) & np.uint64(255)]
+        goes_left[i] = left
+        count += left
+    return count
+
+
+@njit(cache=True, nogil=True)
+def sum_sides(goes_left, words, scale, start, stop):  # type: ignore[no-untyped-def]
+    """Sums of both words over the rows that go left, and the energies of both sides.
+
+    Products instead of branches: which way a row goes cannot be predicted.
+    """
+    last = np.uint64(words.shape[1] - 1)
+    first, second = np.int64(0), np.int64(0)
     left_energy, right_energy = 0.0, 0.0
     for i in range(np.uint64(start), np.uint64(stop)):
-        code = (codes[np.uint64(rows[i])] >> move) & np.uint64(255)
-        if code == np.uint64(missing):
-            left = missing_left
-        elif is_set:
-            word = categories[code >> np.uint64(6)]
-            left = (word >> (code & np.uint64(63))) & np.uint64(1) == np.uint64(1)
-        else:
-            left = code <= np.uint64(cut)
-        goes_left[i] = left
+        one = np.int64(goes_left[i])
+        first += one * words[i, np.uint64(0)]
+        second += one * words[i, last]
         part = energy_of_row(words, i, scale)
-        if left:
-            first += words[i, 0]
-            second += words[i, last]
-            count += 1
-            left_energy += part
-        else:
-            right_energy += part
-    sums[0].first = first
-    sums[0].second = second
-    sums[0].count = count
-    sums[0].left_energy = left_energy
-    sums[0].right_energy = right_energy
-
-
-# What ``mark_left`` reports of one part of a node.
-MARK_DTYPE = np.dtype(
-    [
-        ("first", np.int64),
-        ("second", np.int64),
-        ("count", np.int64),
-        ("left_energy", np.float64),
-        ("right_energy", np.float64),
-    ]
-)
+        left_energy += one * part
+        right_energy += (1 - one) * part
+    return first, second, left_energy, right_energy
 
 
 @njit(cache=True, nogil=True)
@@ -497,14 +520,13 @@ def scatter(  # type: ignore[no-untyped-def]
     left, right = np.uint64(left_at), np.uint64(right_at)
     one = np.uint64(1)
     for i in range(np.uint64(start), np.uint64(stop)):
+        go = np.uint64(goes_left[i])
         to = left if goes_left[i] else right
         rows_out[to] = rows[i]
         for w in range(np.uint64(words.shape[1])):
             words_out[to, w] = words[i, w]
-        if goes_left[i]:
-            left += one
-        else:
-            right += one
+        left += go
+        right += one - go
 
 
 @njit(cache=True, nogil=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,6 @@ from greedymiser.engines import Floats, NodeStats, OpenNode, Split, SplitRules, 
 from greedymiser.engines._kernels import (
     BINS,
     LANE_DTYPE,
-    MARK_DTYPE,
     SCALE_DTYPE,
     TOTALS_DTYPE,
     WORK_DTYPE,
@@ -51,6 +51,17 @@ class _Node:
     @property
     def count(self) -> int:
         return self.stop - self.start
+
+
+class _Mark(NamedTuple):
+    """What dividing one piece of a node found."""
+
+    count: int
+    # Sums of both words over the rows that go left.
+    first: int
+    second: int
+    left_energy: float
+    right_energy: float
 
 
 class CpuEngine:
@@ -246,53 +257,77 @@ class CpuEngine:
     # -- rows -----------------------------------------------------------------------------------
 
     def partition(self, splits: Sequence[Split]) -> list[tuple[NodeStats, NodeStats]]:
+        # All nodes of the level are cut into pieces, so that two runs of threads serve them all.
+        pieces = [
+            (which, self.nodes[split.node].start + start, self.nodes[split.node].start + stop)
+            for which, split in enumerate(splits)
+            for start, stop in self.threads.slices(self.nodes[split.node].count, ROWS_PER_TASK)
+        ]
+        sides = [self._side_of_codes(split) for split in splits]
+        marks = self.threads.run(
+            lambda which, start, stop: self._mark(splits[which], sides[which], start, stop), pieces
+        )
+        self.threads.run(self._move, self._destinations(splits, pieces, marks))
+        children = []
+        for which, split in enumerate(splits):
+            mine = [mark for mark, piece in zip(marks, pieces, strict=True) if piece[0] == which]
+            children.append(self._settle_children(split, mine))
         split_nodes = {split.node for split in splits}
-        children = [self._divide(split) for split in splits]
         for name, node in self.nodes.items():  # nodes that were not split need no histogram
             if node.slot >= 0 and name not in split_nodes:
                 self._free.append(node.slot)
                 node.slot = -1
         return children
 
-    def _divide(self, split: Split) -> tuple[NodeStats, NodeStats]:
-        node = self.nodes[split.node]
+    def _side_of_codes(self, split: Split) -> NDArray[np.bool_]:
+        """For each of the 256 codes of a feature, whether it goes left."""
+        codes = np.arange(BINS)
+        if split.categories is None:
+            left = codes <= split.bin
+        else:
+            bits = split.categories[codes // 64] >> (codes % 64).astype(np.uint64)
+            left = (bits & np.uint64(1)).astype(bool)
+        left[self.binned.n_bins[split.feature]] = split.missing_left
+        return left
+
+    def _mark(self, split: Split, left_codes: NDArray[np.bool_], start: int, stop: int) -> _Mark:
         lane = int(self.binned.feature_lane[split.feature])
         codes = self.binned.codes[lane // LANES]
-        missing = int(self.binned.n_bins[split.feature])
-        is_set = split.categories is not None
-        categories = split.categories if is_set else np.zeros(CATEGORY_WORDS, dtype=np.uint64)
-        pieces = [
-            (node.start + start, node.start + stop, i)
-            for i, (start, stop) in enumerate(self.threads.slices(node.count, ROWS_PER_TASK))
-        ]
-        marks = np.zeros(len(pieces), dtype=MARK_DTYPE)
+        count = _kernels.mark_left(
+            codes, lane % LANES, self._rows, start, stop, left_codes, self._goes_left
+        )
+        sums = _kernels.sum_sides(self._goes_left, self._words, self._scale[0], start, stop)
+        return _Mark(count, *sums)
 
-        def mark(start: int, stop: int, i: int) -> None:
-            _kernels.mark_left(
-                codes, lane % LANES, self._rows, self._words, start, stop, split.bin, missing,
-                split.missing_left, is_set, categories, self._scale[0], self._goes_left,
-                marks[i : i + 1],
-            )  # fmt: skip
+    def _destinations(
+        self, splits: Sequence[Split], pieces: list[tuple[int, int, int]], marks: list[_Mark]
+    ) -> list[tuple[int, int, int, int]]:
+        """Where the left and the right rows of each piece begin in their node: a running count."""
+        n_left = [0] * len(splits)
+        for (which, _, _), mark in zip(pieces, marks, strict=True):
+            n_left[which] += mark.count
+        left = [self.nodes[split.node].start for split in splits]
+        right = [start + n for start, n in zip(left, n_left, strict=True)]
+        moves = []
+        for (which, start, stop), mark in zip(pieces, marks, strict=True):
+            moves.append((start, stop, left[which], right[which]))
+            left[which] += mark.count
+            right[which] += stop - start - mark.count
+        return moves
 
-        self.threads.run(mark, pieces)
-        n_left = int(marks["count"].sum())
-        lefts = node.start + np.cumsum(marks["count"]) - marks["count"]
-        sizes = np.array([stop - start for start, stop, _ in pieces])
-        rights = node.start + n_left + np.cumsum(sizes - marks["count"]) - (sizes - marks["count"])
+    def _move(self, start: int, stop: int, left_at: int, right_at: int) -> None:
+        _kernels.scatter(
+            self._goes_left, self._rows, self._words, start, stop, left_at, right_at,
+            self._rows_out, self._words_out,
+        )  # fmt: skip
 
-        def move(start: int, stop: int, i: int) -> None:
-            _kernels.scatter(
-                self._goes_left, self._rows, self._words, start, stop, lefts[i], rights[i],
-                self._rows_out, self._words_out,
-            )  # fmt: skip
-
-        self.threads.run(move, pieces)
+    def _settle_children(self, split: Split, marks: list[_Mark]) -> tuple[NodeStats, NodeStats]:
+        node = self.nodes[split.node]
         whole = slice(node.start, node.stop)
         self._rows[whole] = self._rows_out[whole]
         self._words[whole] = self._words_out[whole]
-
-        middle = node.start + n_left
-        first, second = int(marks["first"].sum()), int(marks["second"].sum())
+        middle = node.start + sum(mark.count for mark in marks)
+        first, second = sum(mark.first for mark in marks), sum(mark.second for mark in marks)
         left = self._node(node.start, middle, first, second, split.node)
         right = _Node(
             middle,
@@ -303,8 +338,8 @@ class CpuEngine:
         )
         self.nodes[split.left], self.nodes[split.left + 1] = left, right
         return (
-            self._stats(left, float(marks["left_energy"].sum())),
-            self._stats(right, float(marks["right_energy"].sum())),
+            self._stats(left, sum(mark.left_energy for mark in marks)),
+            self._stats(right, sum(mark.right_energy for mark in marks)),
         )
 
     def leaf_rows(self, node: int) -> NDArray[np.uint32]:

@@ -1,0 +1,11 @@
+"""Run every benchmark, one after the other."""
+
+import runpy
+import sys
+
+QUESTIONS = ("start_up", "accuracy", "memory", "predict_speed", "train_speed", "yahoo_shape")
+
+for question in sys.argv[1:] or QUESTIONS:
+    sys.argv = [question]
+    print(f"\n== {question}", flush=True)
+    runpy.run_module(f"benchmarks.{question}", run_name="__main__")

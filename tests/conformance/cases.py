@@ -1,0 +1,223 @@
+"""Small problems for engines, and the questions that a grower would ask."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+import naive
+from greedymiser.binning import LANES, BinnedMatrix
+from greedymiser.engines import OpenNode, Split, SplitRules
+from greedymiser.trees import CATEGORY_WORDS
+
+
+@dataclass
+class Case:
+    # codes[i][f] is a bin; n_bins[f] is missing.
+    codes: list
+    n_bins: list
+    categorical: list
+    order: list
+    gradients: np.ndarray
+    hessians: np.ndarray | None
+    rules: SplitRules
+
+    @property
+    def n(self):
+        return len(self.codes)
+
+    @property
+    def d(self):
+        return len(self.n_bins)
+
+    def binned(self):
+        return pack(self.codes, self.n_bins, self.categorical, self.order)
+
+    def plain(self, most_bits=30):
+        engine = naive.PlainEngine(
+            self.codes, self.n_bins, self.rules, self.categorical, most_bits
+        )
+        engine.begin(self.gradients, self.hessians)
+        return engine
+
+
+def pack(codes, n_bins, categorical=(), order=None):
+    """Codes as an engine wants them: eight lanes to a word."""
+    n, d = len(codes), len(n_bins)
+    order = list(range(d)) if order is None else order
+    n_blocks = -(-d // LANES)
+    words = [[0] * n for _ in range(n_blocks)]
+    for lane, f in enumerate(order):
+        for i in range(n):
+            words[lane // LANES][i] |= int(codes[i][f]) << (8 * (lane % LANES))
+    return BinnedMatrix(
+        codes=np.array(words, dtype=np.uint64).reshape(n_blocks, n),
+        lane_feature=np.array([*order, *[-1] * (n_blocks * LANES - d)], dtype=np.int32),
+        feature_lane=np.array([order.index(f) for f in range(d)], dtype=np.int32),
+        n_bins=np.array(n_bins, dtype=np.int32),
+        has_missing=np.array([any(row[f] == n_bins[f] for row in codes) for f in range(d)]),
+        is_categorical=np.array([f in categorical for f in range(d)]),
+    )
+
+
+def gradients_of(kind, rng, n):
+    return {
+        "few values": lambda: rng.integers(-2, 3, n).astype(float),
+        "normal": lambda: rng.standard_normal(n),
+        "wide": lambda: rng.standard_normal(n) * 10.0 ** rng.integers(-6, 7, n),
+        "equal": lambda: np.full(n, -0.7),
+    }[kind]()
+
+
+def hessians_of(kind, rng, n):
+    hessians = {
+        "none": lambda: None,
+        "weights": lambda: rng.integers(1, 4, n).astype(float),
+        "probabilities": lambda: rng.uniform(0.01, 0.25, n),
+        "some zero": lambda: np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0.0, 1.0, n)),
+    }[kind]()
+    if hessians is not None and not hessians.any():
+        hessians[0] = 1.0
+    return hessians
+
+
+@st.composite
+def cases(draw, *, monotone=False, most_features=18, most_rows=40):
+    """Ties, missing values, categories, full bytes, any layout, any rule."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n = draw(st.one_of(st.integers(1, 6), st.integers(most_rows // 2, most_rows)))
+    d = draw(st.integers(1, most_features))
+    n_bins = [int(b) for b in rng.choice([1, 2, 3, 5, 9], d)]
+    if draw(st.booleans()):
+        n_bins[0] = 255
+    codes = np.array([[rng.integers(b) for b in n_bins] for _ in range(n)]).reshape(n, d)
+    if draw(st.booleans()):
+        missing = rng.random((n, d)) < 0.3
+        codes = np.where(missing, n_bins, codes)
+    categorical = [] if monotone else [f for f in range(d) if rng.random() < 0.25]
+    if monotone:
+        constraints = tuple(int(c) for c in rng.integers(-1, 2, d))
+    return Case(
+        codes=codes.tolist(),
+        n_bins=n_bins,
+        categorical=categorical,
+        order=rng.permutation(d).tolist(),
+        gradients=gradients_of(
+            draw(st.sampled_from(["few values", "normal", "wide", "equal"])), rng, n
+        ),
+        hessians=hessians_of(
+            draw(st.sampled_from(["none", "weights", "probabilities", "some zero"])), rng, n
+        ),
+        rules=SplitRules(
+            min_samples_leaf=draw(st.sampled_from([1, 1, 2, 5])),
+            min_hessian=draw(st.sampled_from([0.0, 0.0, 0.3, 2.5])),
+            l2_regularization=draw(st.sampled_from([0.0, 0.0, 1.5])),
+            monotonic_cst=constraints if monotone else None,
+        ),
+    )
+
+
+def numbers(words):
+    """The categories in a set."""
+    return {c for c in range(64 * CATEGORY_WORDS) if naive.in_set(words, c)}
+
+
+def as_words(codes):
+    words = np.zeros(CATEGORY_WORDS, dtype=np.uint64)
+    for c in codes:
+        words[c // 64] |= np.uint64(1) << np.uint64(c % 64)
+    return words
+
+
+def check_stats(stats, plain, node):
+    """Sums of integers: equal, not only close."""
+    assert (stats.gradient, stats.hessian, stats.count) == plain.stats(node)
+
+
+def check_table(table, case, plain, nodes, columns):
+    """Every cell of a table against all splits there are."""
+    assert table.candidates.shape == (len(nodes), case.d)
+    for row, node in enumerate(nodes):
+        scale = sum(plain.g[i] ** 2 for i in plain.rows[node.id]) * plain.g_step**2
+        for f in range(case.d):
+            cell = table.candidates[row, f]
+            found = plain.best(node.id, f, node.lower, node.upper) if columns[f] else None
+            if found is None:
+                assert cell["gain"] == -np.inf, (node, f)
+                continue
+            gain, _, _, cut, codes, missing_left = found
+            assert abs(cell["gain"] - gain) <= 1e-12 * max(gain, scale), (node, f)
+            assert cell["missing_left"] == missing_left, (node, f)
+            if codes is None:
+                assert cell["bin"] == cut, (node, f)
+            else:
+                position = sorted(case.categorical).index(f)
+                assert numbers(table.category_sets[row, position]) == codes, (node, f)
+
+
+def split_of(plain, node, left, f):
+    """The plain engine's best split as the fast one wants it, and the rows that go left."""
+    _, left_rows, _, cut, codes, missing_left = plain.best(node.id, f, node.lower, node.upper)
+    categories = None if codes is None else as_words(codes)
+    bin = -1 if cut is None else cut
+    return Split(node.id, left, f, bin, missing_left, categories), left_rows
+
+
+def walk(engine, case, draw, *, depth=4, bounds=False, plain=None):
+    """Grow a tree by chance, as a grower might, and check every answer on the way.
+
+    Some nodes are not asked for, some columns are out of play on some levels.
+    """
+    plain = case.plain() if plain is None else plain
+    engine.place(case.binned(), case.rules)
+    stats = {0: engine.begin(case.gradients, case.hessians)}
+    parents = {}
+    check_stats(stats[0], plain, 0)
+    level, n_nodes = [0], 1
+    for d in range(depth):
+        asked = [id for id in level if id == 0 or draw(st.integers(0, 5)) > 0]
+        nodes = [OpenNode(id, *draw_bounds(draw, bounds)) for id in asked]
+        if not nodes:
+            break
+        columns = np.array([draw(st.integers(0, 3)) > 0 for _ in range(case.d)])
+        last = d == depth - 1
+        table = engine.split_table(nodes, columns, last)
+        check_table(table, case, plain, nodes, columns)
+        check_bounds(table, nodes, stats, parents)
+        splits, moves = [], []
+        for row, node in enumerate(nodes):
+            options = np.flatnonzero(table.candidates["gain"][row] > -np.inf).tolist()
+            if options:
+                f = draw(st.sampled_from(options))
+                split, left_rows = split_of(plain, node, n_nodes + 2 * len(splits), f)
+                splits.append(split)
+                moves.append(left_rows)
+        if not splits:
+            break
+        answers = engine.partition(splits)
+        level = []
+        for split, left_rows, answer in zip(splits, moves, answers, strict=True):
+            plain.divide(split.node, split.left, left_rows)
+            for child, child_stats in zip((split.left, split.left + 1), answer, strict=True):
+                stats[child], parents[child] = child_stats, split.node
+                check_stats(child_stats, plain, child)
+                assert engine.leaf_rows(child).tolist() == plain.rows[child]
+                level.append(child)
+        n_nodes += 2 * len(splits)
+    return plain, parents
+
+
+def draw_bounds(draw, bounds):
+    """Bounds that monotone ancestors might have put on a node."""
+    if not bounds:
+        return ()
+    return draw(st.sampled_from([-np.inf, -1.0, -0.1])), draw(st.sampled_from([0.0, 0.2, np.inf]))
+
+
+def check_bounds(table, nodes, stats, parents):
+    """No gain is above what was promised for its node, nor for any ancestor."""
+    for row, node in enumerate(nodes):
+        at = node.id
+        while at is not None:
+            assert (2 * table.candidates["gain"][row] <= stats[at].twice_impurity).all()
+            at = parents.get(at)

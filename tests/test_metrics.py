@@ -1,0 +1,123 @@
+"""NDCG over many queries."""
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from hypothesis import given
+from hypothesis import strategies as st
+
+import greedymiser.metrics
+import naive
+from greedymiser.metrics import ndcg_per_query, ndcg_score, query_order
+
+# Few distinct scores, so that there are ties; labels as in LETOR.
+documents = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([-1.5, -0.0, 0.0, 0.3, 2.0])))
+
+
+def test_doctests():
+    assert doctest.testmod(greedymiser.metrics).failed == 0
+
+
+def test_ndcg_by_hand():
+    # Gains 3, 0, 1 in this order; ideally 3, 1, 0.
+    found = 3 / math.log2(2) + 1 / math.log2(4)
+    ideal = 3 / math.log2(2) + 1 / math.log2(3)
+    labels, scores = [2, 0, 1], [0.9, 0.5, 0.1]
+    assert ndcg_score(labels, scores, [7, 7, 7]) == pytest.approx(found / ideal)
+    assert ndcg_score(labels, scores, [7, 7, 7], k=1) == 1.0
+    assert ndcg_score(labels, scores, [7, 7, 7], k=2) == pytest.approx(3 / ideal)
+
+
+def test_ties_share_their_places():
+    # One relevant document among three equal ones is first, second or third.
+    expected = (1 + 1 / math.log2(3) + 1 / 2) / 3
+    for labels in ([1, 0, 0], [0, 1, 0], [0, 0, 1]):
+        assert ndcg_score(labels, [0.0, 0.0, 0.0], [1, 1, 1]) == pytest.approx(expected)
+    # At k = 2 the third place counts for nothing.
+    expected = (1 + 1 / math.log2(3)) / 3
+    assert ndcg_score([0, 1, 0], [5.0, 5.0, 5.0], [1, 1, 1], k=2) == pytest.approx(expected)
+
+
+@given(
+    st.lists(documents.filter(lambda query: 1 <= len(query) <= 5), min_size=1, max_size=4),
+    st.integers(1, 7),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_ndcg_is_expected_over_the_orders_of_ties(queries, k, no_relevant):
+    plain = [
+        naive.ndcg([label for label, _ in query], [score for _, score in query], k, no_relevant)
+        for query in queries
+    ]
+    labels, scores = np.array([pair for query in queries for pair in query], dtype=float).T
+    qid = np.repeat(np.arange(len(queries)), [len(query) for query in queries])
+    starts = np.cumsum([0, *(len(query) for query in queries)])
+    found = ndcg_per_query(labels, scores, starts, k, no_relevant)
+    np.testing.assert_allclose(found, plain, rtol=1e-12)
+    mean = ndcg_score(labels, scores, qid, k=k, no_relevant=no_relevant)
+    assert mean == pytest.approx(sum(plain) / len(plain), rel=1e-12)
+
+
+@given(documents.filter(lambda query: len(query) >= 2), st.integers(1, 10))
+def test_ndcg_agrees_with_scikit_learn_on_one_query(query, k):
+    labels, scores = np.array(query, dtype=float).T
+    if not labels.any():
+        labels[0] = 1.0
+    # scikit-learn takes its gains as they are; ours are 2^label - 1.
+    expected = sklearn.metrics.ndcg_score([2**labels - 1], [scores], k=k)
+    assert ndcg_score(labels, scores, np.zeros(len(query)), k=k) == pytest.approx(expected)
+
+
+def test_queries_without_relevant_documents():
+    labels, scores, qid = [0, 0, 1, 0], [0.2, 0.1, 0.9, 0.8], [1, 1, 2, 2]
+    assert ndcg_score(labels, scores, qid) == 1.0
+    assert ndcg_score(labels, scores, qid, no_relevant=0.0) == 0.5
+    assert ndcg_score([0, 0], [0.2, 0.1], [1, 1], no_relevant=0.25) == 0.25
+
+
+def test_queries_of_one_size_count_by_their_weight():
+    # The first query is perfect, the second has its only relevant document in second place.
+    labels, scores, qid = [1, 0, 1, 0], [0.9, 0.1, 0.1, 0.9], [0, 0, 1, 1]
+    second = 1 / math.log2(3)
+    assert ndcg_score(labels, scores, qid) == pytest.approx((1 + second) / 2)
+    for weight in ([3, 3, 1, 1], [4, 2, 2, 0], [30, 30, 10, 10]):
+        found = ndcg_score(labels, scores, qid, sample_weight=weight)
+        assert found == pytest.approx((3 + second) / 4)
+    assert ndcg_score(labels, scores, qid, sample_weight=[1, 1, 0, 0]) == 1.0
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_rows_of_a_query_need_not_be_adjacent(random, weighted):
+    rng = np.random.default_rng(0)
+    qid = np.repeat([5, 2, 9], [4, 3, 5])
+    labels, scores = rng.integers(0, 3, 12), rng.integers(0, 4, 12) / 2
+    weight = rng.uniform(1, 2, 12) if weighted else None
+    order = list(range(12))
+    random.shuffle(order)
+    shuffled = ndcg_score(
+        labels[order],
+        scores[order],
+        qid[order],
+        sample_weight=None if weight is None else weight[order],
+    )
+    together = ndcg_score(labels, scores, qid, sample_weight=weight)
+    assert shuffled == pytest.approx(together, rel=1e-14)
+
+
+def test_query_order_brings_queries_together_and_keeps_their_rows_in_order():
+    order, starts = query_order(["b", "a", "b", "c", "a", "b"])
+    assert order.tolist() == [1, 4, 0, 2, 5, 3]
+    assert starts.tolist() == [0, 2, 5, 6]
+
+
+def test_query_order_of_queries_that_lie_together_changes_nothing():
+    order, starts = query_order([1, 1, 3, 8, 8])
+    assert order.tolist() == [0, 1, 2, 3, 4]
+    assert starts.tolist() == [0, 2, 3, 5]
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        ndcg_score([1, 0], [0.5, 0.2], [1, 1, 1])
