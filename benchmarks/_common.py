@@ -20,7 +20,9 @@ def machine() -> str:
             model = next(line.split(":")[1].strip() for line in lines if "model name" in line)
     except (OSError, StopIteration):
         pass
-    return f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    return (
+        f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    )
 
 
 def regression_data(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

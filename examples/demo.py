@@ -76,8 +76,12 @@ def main():
     out = parser.parse_args().out
     start = time.perf_counter()
     data = load_thyroid()
-    print(f"Thyroid disease: {len(data.y_train)} patients to learn from, {len(data.y_test)} to test.")
-    print("The first model compiles the kernels, which takes a few seconds; later runs reuse them.\n")
+    print(
+        f"Thyroid disease: {len(data.y_train)} patients to learn from, {len(data.y_test)} to test."
+    )
+    print(
+        "The first model compiles the kernels, which takes a few seconds; later runs reuse them.\n"
+    )
     print(f"{'tradeoff':>9} {'cost':>8} {'accuracy':>9} {'balanced':>9} {'trees':>6}  orders")
     rows = []
     for tradeoff in TRADEOFFS:

@@ -556,3 +556,34 @@ class PlainEngine(NaiveTree):
         if both is not None and (self.value(right) - self.value(left)) * self.direction < 0:
             return None
         return both
+
+
+# -- one level ------------------------------------------------------------------------------------
+
+
+def settle(gains, shop, tradeoff, budget=None, tree_costs=0.0, room=math.inf):
+    """Split the nodes of a level best first: what they split on, and what was bought in turn.
+
+    ``gains[v][f]`` is a drop in mean loss. Every candidate is priced anew at every step.
+    """
+    chosen, bought, forbidden = {}, [], set()
+    while len(chosen) < room:
+        best = None
+        for v, row in enumerate(gains):
+            if v in chosen:
+                continue
+            for f, gain in enumerate(row):
+                net = gain - tradeoff * shop.price(f)
+                if f not in forbidden and net > 0 and (best is None or net > best[0]):
+                    best = (net, v, f)
+        if best is None:
+            break
+        _, v, f = best
+        if budget is not None and shop.total_with(f, tree_costs) > budget:
+            forbidden.add(f)
+            continue
+        chosen[v] = f
+        if not set(shop.needs[f]) <= shop.owned:
+            bought.append((f, shop.price(f)))
+        shop.owned |= set(shop.needs[f])
+    return chosen, bought

@@ -167,6 +167,11 @@ def test_a_cost_must_be_a_number(cost):
         CostModel({"age": 1.0, "TSH": cost})
 
 
+def test_costs_must_add_up_to_a_number():
+    with pytest.raises(ValueError, match="add up to more than a float can hold"):
+        CostModel([1e308, 1e308])
+
+
 def test_costs_must_be_one_row_of_numbers():
     with pytest.raises(ValueError, match=r"one dimension, got shape \(1, 2\)"):
         CostModel([[1.0, 2.0]])
@@ -245,9 +250,12 @@ def test_align_keeps_every_total(columns):
 
 
 def test_align_by_position_takes_the_columns_as_they_come():
-    costs = CostModel([1.0, 2.0])
-    assert costs.align(2, ["a", "b"]) is costs
+    costs = CostModel([1.0, 2.0], groups=["g", None], group_costs={"g": 3.0})
     assert costs.align(2) is costs
+    named = costs.align(2, ["a", "b"])
+    assert named.feature_names == ["a", "b"]  # so that a receipt tells names
+    assert named.prices(bought=["b"]).tolist() == [4.0, 0.0]
+    assert costs.feature_names is None
     assert blood().align(3) == blood()  # names, but a table without any
 
 
@@ -256,7 +264,7 @@ def test_align_names_what_does_not_match():
         blood().align(4, ["age", "TSH", "T3", "weight"])
     with pytest.raises(ValueError, match="names a feature that X does not have: 'TSH', 'T3'"):
         blood().align(1, ["age"])
-    with pytest.raises(ValueError, match="no entry for feature 'c0', .*, 'c4' and 2 more"):
+    with pytest.raises(ValueError, match=r"no entry for feature 'c0', .*, 'c4' and 2 more"):
         blood().align(7, [f"c{i}" for i in range(7)])
     with pytest.raises(ValueError, match="costs has 2 entries, but X has 3 features"):
         CostModel([1.0, 2.0]).align(3)
@@ -266,7 +274,9 @@ def test_align_names_what_does_not_match():
 
 def test_as_cost_model_reads_what_an_estimator_is_given():
     assert as_cost_model(None, 2, None) == CostModel([1.0, 1.0])
-    assert as_cost_model([1.0, 2.0], 2, ["a", "b"]) == CostModel([1.0, 2.0])
+    assert as_cost_model(None, 2, ["a", "b"]) == CostModel({"a": 1.0, "b": 1.0})
+    assert as_cost_model([1.0, 2.0], 2, None) == CostModel([1.0, 2.0])
+    assert as_cost_model([1.0, 2.0], 2, ["a", "b"]) == CostModel({"a": 1.0, "b": 2.0})
     assert as_cost_model({"b": 2.0, "a": 1.0}, 2, ["a", "b"]).prices().tolist() == [1.0, 2.0]
     assert as_cost_model(blood(), 3, ["T3", "age", "TSH"]).prices().tolist() == [11.0, 1.0, 22.0]
     with pytest.raises(ValueError, match="costs has 1 entries, but X has 2 features"):

@@ -39,7 +39,7 @@ ROOMS = [
 ]
 
 # Rooms that anyone may import, with all that they may import themselves.
-OPEN_ROOMS = {"_version": set(), "datasets": {"costs"}}
+OPEN_ROOMS = {"_version": set(), "_intrinsics": set(), "datasets": {"costs"}}
 
 # The doors of the house: they may import everything and nobody imports them.
 DOORS = {"__init__", "__main__"}

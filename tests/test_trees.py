@@ -18,9 +18,7 @@ from greedymiser.trees import (
     ROW_BLOCK,
     Ensemble,
     Tree,
-    add_trees_with_categories,
     in_set,
-    stack_trees,
     walk_binned,
 )
 
@@ -31,13 +29,13 @@ patient = settings(max_examples=40, deadline=None)  # the first example compiles
 # -- random trees and rows ------------------------------------------------------------------------
 
 
-def random_tree(rng, n_features, depth, categorical=(), edges=None):
+def random_tree(rng, n_features, depth, categorical=(), edges=None, pruned=0.25):
     """A tree with nodes of every kind; children lie behind their parents, siblings together."""
     nodes, sets, level = [leaf(rng, 0)], [], [0]
     for level_depth in range(depth):
         parents, level = level, []
         for at in parents:
-            if rng.random() < 0.25 and at > 0:
+            if rng.random() < pruned and at > 0:
                 continue
             f = int(rng.integers(n_features))
             node = nodes[at]
@@ -81,7 +79,8 @@ def ensemble_of(trees, baseline, n_features):
 
 
 def plain_trees(ensemble):
-    return [(tree.nodes, tree.category_sets) for tree in map(ensemble.tree, range(ensemble.n_trees))]
+    trees = [ensemble.tree(t) for t in range(ensemble.n_trees)]
+    return [(tree.nodes, tree.category_sets) for tree in trees]
 
 
 def raw_predict(ensemble, X, n_threads=1, **rounds):
@@ -91,36 +90,68 @@ def raw_predict(ensemble, X, n_threads=1, **rounds):
 
 # -- prediction -----------------------------------------------------------------------------------
 
-sizes = st.sampled_from([0, 1, 2, 3, 4, 5, 7, ROW_BLOCK - 1, ROW_BLOCK, ROW_BLOCK + 1])
+# Few and many rows and trees take different ways; so do rows in whole and in broken blocks.
+sizes = st.sampled_from([0, 1, 3, 7, 8, 9, ROW_BLOCK - 1, ROW_BLOCK, ROW_BLOCK + 1])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("categorical", [(), (0, 3)], ids=["numeric", "categories"])
 @patient
-@given(st.integers(0, 2**32 - 1), sizes, st.integers(1, 3), st.integers(0, 5))
-def test_predictions_are_a_plain_walk(dtype, categorical, seed, n, n_outputs, depth):
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=sizes,
+    n_outputs=st.integers(1, 3),
+    n_rounds=st.sampled_from([1, 3, 12]),
+    depth=st.integers(0, 5),
+)
+def test_predictions_are_a_plain_walk(dtype, categorical, seed, n, n_outputs, n_rounds, depth):
     rng = np.random.default_rng(seed)
-    trees = [random_tree(rng, 5, depth, categorical) for _ in range(3 * n_outputs)]
+    trees = [random_tree(rng, 5, depth, categorical) for _ in range(n_rounds * n_outputs)]
     ensemble = ensemble_of(trees, rng.standard_normal(n_outputs), 5)
     X = random_rows(rng, n, 5, categorical, dtype)
     expected = naive.raw_predict(ensemble.baseline, plain_trees(ensemble), X)
     assert raw_predict(ensemble, X).tobytes() == expected.tobytes()
 
 
-@patient
-@given(st.integers(0, 2**32 - 1), sizes)
-def test_both_kernels_agree_where_there_are_no_categories(seed, n):
-    rng = np.random.default_rng(seed)
-    ensemble = ensemble_of([random_tree(rng, 4, 4) for _ in range(6)], [0.5, -0.5], 4)
-    X = random_rows(rng, n, 4)
-    s = ensemble.serving
-    assert not s.has_categories
-    out = np.repeat(ensemble.baseline[:, None], n, axis=1)
-    add_trees_with_categories(
-        X, s.threshold, s.feature, s.left, s.missing_right, s.value, s.category_set,
-        s.category_sets, s.root, s.steps, np.uint64(0), np.uint64(6), out,
-    )  # fmt: skip
-    assert raw_predict(ensemble, X).tobytes() == out.tobytes()
+@pytest.mark.parametrize("categorical", [(), (0, 3)], ids=["numeric", "categories"])
+@pytest.mark.parametrize("depth", [0, 1, 5, 6, 7, 8])
+def test_trees_of_any_size_may_be_mixed(depth, categorical):
+    """Full trees of up to 256 leaves among small ones: 64 is the number of bits in a word."""
+    rng = np.random.default_rng(depth)
+    trees = [random_tree(rng, 5, depth, categorical, pruned=0.0)]
+    assert len(trees[0].nodes) == 2 ** (depth + 1) - 1
+    trees += [random_tree(rng, 5, 3, categorical) for _ in range(5)]
+    trees += [random_tree(rng, 5, depth, categorical, pruned=0.02) for _ in range(4)]
+    ensemble = ensemble_of(trees, [0.5, -0.5], 5)
+    X = random_rows(rng, 70, 5, categorical)
+    expected = naive.raw_predict(ensemble.baseline, plain_trees(ensemble), X)
+    assert raw_predict(ensemble, X).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("side", ["left", "right", "by turns"])
+@pytest.mark.parametrize("n_leaves", [2, 63, 64, 65, 100])
+def test_trees_may_be_chains(n_leaves, side):
+    """One leaf at every depth, down to the last."""
+    rng = np.random.default_rng(n_leaves)
+    nodes = np.zeros(2 * n_leaves - 1, dtype=NODE_DTYPE)
+    for name in ("feature", "left", "category_set", "bin"):
+        nodes[name] = -1
+    nodes["value"] = rng.standard_normal(len(nodes))
+    at = 0
+    for depth in range(n_leaves - 1):
+        left = 2 * depth + 1
+        nodes[at]["feature"], nodes[at]["left"] = depth % 3, left
+        nodes[at]["threshold"], nodes[at]["missing_left"] = rng.standard_normal(), depth % 2
+        nodes["depth"][left : left + 2] = depth + 1
+        goes_on_left = {"left": True, "right": False, "by turns": depth % 2 == 0}[side]
+        at = left if goes_on_left else left + 1
+    tree = Tree(nodes, np.zeros((0, CATEGORY_WORDS), dtype=np.uint64))
+    ensemble = ensemble_of([tree] * 9, [0.0], 3)
+    X = np.where(rng.random((70, 3)) < 0.1, math.nan, 2 * rng.standard_normal((70, 3)))
+    X[:8] = [[9.0] * 3, [-9.0] * 3, [math.nan] * 3, [9.0, -9.0, 9.0]] * 2
+    expected = naive.raw_predict(ensemble.baseline, plain_trees(ensemble), X)
+    assert raw_predict(ensemble, X).tobytes() == expected.tobytes()
+    assert raw_predict(ensemble, X[:1]).tobytes() == expected[:, :1].tobytes()
 
 
 def stump(threshold, missing_left):
@@ -233,7 +264,6 @@ def test_an_empty_ensemble_predicts_its_baseline():
     assert list(ensemble.staged_raw_predict(ArrayTable(X), Threads(1))) == []
     assert ensemble.extended([]) is ensemble
     assert ensemble.truncated(0).n_trees == 0
-    assert len(ensemble.serving.root) == 0
 
 
 def test_extending_keeps_the_trees_and_their_categories():
@@ -298,13 +328,6 @@ def test_features_and_importances_are_those_of_the_splits():
     assert one.is_leaf
     assert one.features == set()
     assert not trees[0].is_leaf
-
-
-def test_rounds_are_stacked_in_order():
-    rng = np.random.default_rng(7)
-    a, b, c, d = (random_tree(rng, 2, 1) for _ in range(4))
-    assert stack_trees([[a, b], [c, d]]) == [a, b, c, d]
-    assert stack_trees([]) == []
 
 
 # -- trees of fitted models -----------------------------------------------------------------------

@@ -146,7 +146,7 @@ class BinMapper:
         if len(known) == 0:
             return np.empty(0)
         if feature in self.categorical:  # codes already: one bin each
-            return np.arange(int(known.max())) + 0.5
+            return np.arange(int(known.max()), dtype=np.float64) + 0.5
         if parts is None:
             ordered = np.sort(known)
             shares = np.empty(0, dtype=np.int64)

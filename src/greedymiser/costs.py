@@ -310,8 +310,8 @@ class Ledger:
         self._pair_feature = np.repeat(np.arange(costs.n_features), [len(w) for w in costs.needs])
         self._pair_resource = np.array([r for w in costs.needs for r in w], dtype=np.intp)
         self.prices = np.array([self._price(feature) for feature in range(costs.n_features)])
-        for feature in bought:
-            self.buy(costs.position(feature))
+        for owned in bought:
+            self.buy(costs.position(owned))
 
     def _price(self, feature: int) -> float:
         # Summed anew, never subtracted from: a paid feature costs exactly 0, not 1e-17.
@@ -350,7 +350,8 @@ class Ledger:
         owned = self._owned.copy()
         owned[self._pair_resource[features[self._pair_feature]]] = True
         dues = np.where(owned, 0.0, self.costs.resource_costs)[self._pair_resource]
-        return np.bincount(self._pair_feature, weights=dues, minlength=self.costs.n_features)
+        due = np.bincount(self._pair_feature, weights=dues, minlength=self.costs.n_features)
+        return due.astype(np.float64)  # bincount counts in integers where there is nothing
 
     def copy(self) -> Ledger:
         """Return an independent ledger with the same purchases."""

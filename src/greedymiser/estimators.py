@@ -68,7 +68,7 @@ from greedymiser.tables import (
     learn_categories,
 )
 from greedymiser.threads import Threads, thread_count
-from greedymiser.trees import Ensemble, Tree, stack_trees, walk_binned
+from greedymiser.trees import Ensemble, Tree, walk_binned
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -314,6 +314,8 @@ class _Miser(BaseEstimator):
         """Learn from the rows that count what their entries mean."""
         columns = self._categorical_columns(sample.X)
         self.categories_ = learn_categories(sample.X, columns, sample.rows, self.max_bins)
+        # Kept, so that a continued fit sets the same rows aside.
+        self._seed = check_random_state(self.random_state).randint(2**31)
 
     def _encode_target(self, y: NDArray[Any]) -> Floats:
         """Check y and turn it into numbers that the loss understands."""
@@ -343,19 +345,15 @@ class _Miser(BaseEstimator):
         sample = self._check(sample, reset=not continued)
         if not continued:
             self._learn(sample)
-        train = self._weigh(self._encode(sample))
-        held_out = self._held_out(sample_val)
-        patient = self._is_patient(train, held_out)
         loss = self._make_loss()
-        _check_targets(loss, train, held_out)
         if continued:
             self._check_continuation(loss)
-        else:
-            self._seed = check_random_state(self.random_state).randint(2**31)
+        train = self._weigh(self._encode(sample, loss))
+        held_out = self._held_out(sample_val, loss)
+        patient = self._is_patient(train, held_out)
         if patient and held_out is None and self.validation_fraction is not None:
             train, held_out = self._set_aside(train)
-        self.costs_ = self._read_costs()
-        self._loss = loss
+        self.costs_, self._loss = self._read_costs(), loss
         if not continued:
             self._start(train)
         with Threads(thread_count(self.n_jobs)) as threads:
@@ -421,8 +419,8 @@ class _Miser(BaseEstimator):
             for shown in bar:
                 shown.close()
             self._keep(history, scores)
-        if self.n_iter_ == 0 and not history.rounds:
-            self._warn_of_budget(grower, training)
+        if self.budget is not None and self.n_iter_ == 0 and not history.rounds:
+            self._warn_of_budget(self.budget, grower, training)
 
     def _mapper(self) -> BinMapper:
         # Features that are skipped together lie together: the dear ones behind the cheap ones.
@@ -472,7 +470,9 @@ class _Miser(BaseEstimator):
     def _keep(self, history: History, scores: _Scores) -> None:
         """Take over what boosting made, up to its best round."""
         first, n = self.n_iter_, len(history.rounds)
-        self.ensemble_ = self.ensemble_.extended(stack_trees(history.rounds))
+        self.ensemble_ = self.ensemble_.extended(
+            [tree for trees in history.rounds for tree in trees]
+        )
         # An interruption may have left half a round behind.
         bought = [line for line in history.purchases if line.iteration < first + n]
         self._purchases = [*self._purchases, *bought]
@@ -491,7 +491,7 @@ class _Miser(BaseEstimator):
         self.ensemble_ = self.ensemble_.truncated(n_iter)
         self._purchases = [line for line in self._purchases if line.iteration < n_iter]
 
-    def _warn_of_budget(self, grower: Grower, training: TrainingSet) -> None:
+    def _warn_of_budget(self, budget: float, grower: Grower, training: TrainingSet) -> None:
         """Say what the cheapest useful feature would have cost."""
         gradients, hessians = derivatives(training, self.step)
         gains = np.full(self.n_features_in_, -np.inf)
@@ -501,12 +501,12 @@ class _Miser(BaseEstimator):
         useful = np.flatnonzero(gains > grower.params.tradeoff * grower.ledger.prices).tolist()
         bills = {f: grower.ledger.total(len(gradients), with_feature=f) for f in useful}
         cheapest = min(useful, key=bills.__getitem__, default=None)
-        if self.budget is None or cheapest is None or bills[cheapest] <= self.budget:
+        if cheapest is None or bills[cheapest] <= budget:
             return  # the budget is not to blame
         price = grower.ledger.prices[cheapest]
         trees = f" (with its trees, {bills[cheapest]:g})" if bills[cheapest] != price else ""
         warnings.warn(
-            f"budget={self.budget:g} buys no useful feature, so the model is a constant; "
+            f"budget={budget:g} buys no useful feature, so the model is a constant; "
             f"the cheapest useful feature is {self._name(cheapest)!r} and costs {price:g}{trees}",
             BudgetWarning,
             stacklevel=5,
@@ -548,13 +548,14 @@ class _Miser(BaseEstimator):
             ensure_all_finite=False,
         )
 
-    def _encode(self, sample: _Sample) -> _Data:
+    def _encode(self, sample: _Sample, loss: Loss) -> _Data:
         """From the user's terms to the loss's: categories and labels become numbers."""
         table = as_table(sample.X, self.categories_)
         data = _Data(table, sample.rows, self._encode_target(sample.y), sample.weight)
+        loss.check_target(data.y)
         return data if sample.qid is None else data.by_query(sample.qid)
 
-    def _held_out(self, sample: _Sample) -> _Data | None:
+    def _held_out(self, sample: _Sample, loss: Loss) -> _Data | None:
         """Validation data that the user gave."""
         if sample.X is None and sample.y is None:
             if sample.weight is not None or sample.qid is not None:
@@ -564,7 +565,7 @@ class _Miser(BaseEstimator):
             missing = "X_val" if sample.X is None else "y_val"
             raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
         try:
-            return self._encode(self._check(sample, reset=False))
+            return self._encode(self._check(sample, reset=False), loss)
         except ValueError as error:
             error.add_note("This is about the validation data (X_val, y_val, ...).")
             raise
@@ -855,7 +856,8 @@ class MiserClassifier(ClassifierMixin, _Miser):
     of them has bought is free for the others. ``loss`` is "log_loss" (the default) or a loss
     object of your own with ``n_outputs`` raw outputs and a ``response`` that gives probabilities.
 
-    ``class_weight`` (a dict, "balanced" or None) multiplies the sample weights.
+    ``class_weight`` (a dict, "balanced" or None) multiplies the weights of the rows to learn from,
+    before any of them are set aside. "balanced" makes every class weigh the same.
 
     Examples
     --------
@@ -1155,12 +1157,6 @@ def _sorted_labels(y: NDArray[Any]) -> NDArray[Any]:
         raise TypeError(
             f"y mixes labels of different types, which have no order: {kinds}"
         ) from None
-
-
-def _check_targets(loss: Loss, train: _Data, held_out: _Data | None) -> None:
-    loss.check_target(train.y)
-    if held_out is not None:
-        loss.check_target(held_out.y)
 
 
 def _check_weight(sample_weight: Any, X: Any) -> Floats | None:

@@ -7,7 +7,7 @@ feature with the largest net gain, buy, re-price every other open node from its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,9 +206,7 @@ class Grower:
             return []
         for i, node in enumerate(split):
             assert node.split is not None
-            s = node.split
-            left = len(nodes) + 2 * i
-            node.split = Split(s.node, left, s.feature, s.bin, s.missing_left, s.categories)
+            node.split = replace(node.split, left=len(nodes) + 2 * i)
         stats = self.engine.partition([node.split for node in split if node.split is not None])
         level: list[_Node] = []
         for node, (left_stats, right_stats) in zip(split, stats, strict=True):

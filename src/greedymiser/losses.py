@@ -219,6 +219,7 @@ class MultinomialLogLoss(Loss):
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
         p = softmax(raw, axis=0)
+        # Friedman's factor: K outputs say what K - 1 could, and share the step between them.
         hessian = p * (1.0 - p) * (self.n_outputs / (self.n_outputs - 1.0))
         p[y.astype(np.intp), np.arange(len(y))] -= 1.0
         return p, hessian
@@ -382,14 +383,14 @@ class _Adapted(Loss):
         self._loss = loss
 
     def values(self, y: Any, raw: Floats) -> Floats:
-        return self._loss.values(y, raw)  # type: ignore[no-any-return]
+        return self._loss.values(y, raw)
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats | None]:
-        return self._loss.gradients(y, raw)  # type: ignore[no-any-return]
+        return self._loss.gradients(y, raw)
 
     def prior(self, y: Any, weight: Floats | None) -> Floats:
         given = getattr(self._loss, "prior", super().prior)
         return np.atleast_1d(given(y, weight)).astype(np.float64)
 
     def response(self, raw: Floats) -> Floats:
-        return getattr(self._loss, "response", super().response)(raw)  # type: ignore[no-any-return]
+        return getattr(self._loss, "response", super().response)(raw)

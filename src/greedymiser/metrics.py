@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_consistent_length, column_or_1d
@@ -12,11 +14,11 @@ def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
     The rows of a query keep their order; ``starts`` has one entry per query, and one for the end.
     """
-    qid = column_or_1d(qid)
-    order = np.argsort(qid, kind="stable").astype(np.intp)
-    sorted_qid = qid[order]
+    query: NDArray[Any] = column_or_1d(qid)
+    order = np.argsort(query, kind="stable").astype(np.intp)
+    sorted_qid = query[order]
     first = np.flatnonzero(np.append(True, sorted_qid[1:] != sorted_qid[:-1]))
-    return order, np.append(first, len(qid)).astype(np.intp)
+    return order, np.append(first, len(query)).astype(np.intp)
 
 
 def ndcg_per_query(

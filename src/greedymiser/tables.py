@@ -234,6 +234,6 @@ def _try_floats(series: Any) -> NDArray[np.float64] | None:
     if series.dtype != nw.Object:
         return None
     try:
-        return np.array([np.nan if v is None else v for v in series.to_list()], dtype=np.float64)
+        return np.array([np.nan if _is_missing(v) else float(v) for v in series.to_list()])
     except (TypeError, ValueError):
         return None

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from greedymiser._intrinsics import first_bit
 from greedymiser.tables import Table
 from greedymiser.threads import Threads
 
@@ -60,8 +62,10 @@ CANDIDATE_DTYPE = np.dtype(
 # A set of categories as 256 bits: code c is in the set if bit c % 64 of word c // 64 is set.
 CATEGORY_WORDS = 4
 
-# Rows that one kernel call predicts together: they stay in the second-level cache.
+# Rows that are asked together. What they need of X stays in the second-level cache.
 ROW_BLOCK = 64
+# Rows that are turned into numbers together.
+ROWS_AT_A_TIME = 4096
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class Ensemble:
             tree_starts=self.tree_starts[: n_trees + 1],
         )
 
-    @property
+    @cached_property
     def features(self) -> list[int]:
         """Features that any tree splits on."""
         used = self.nodes["feature"]
@@ -163,12 +167,13 @@ class Ensemble:
     def importances(self) -> NDArray[np.float64]:
         """Total raw gain of each feature's splits."""
         inner = self.nodes[self.nodes["feature"] >= 0]
-        return np.bincount(inner["feature"], weights=inner["gain"], minlength=self.n_features)
+        total = np.bincount(inner["feature"], weights=inner["gain"], minlength=self.n_features)
+        return total.astype(np.float64)  # bincount counts in integers where there is nothing
 
     def raw_predict(
         self, table: Table, threads: Threads, first: int = 0, last: int | None = None
     ) -> NDArray[np.float64]:
-        """Raw predictions, shape (n_outputs, n), of rounds ``first:last`` on top of the baseline."""
+        """Baseline plus rounds ``first:last``, shape (n_outputs, n)."""
         out = np.empty((self.n_outputs, table.n_rows))
         out[:] = self.baseline[:, None]
         self.add_rounds(table, threads, out, first, self.n_iter if last is None else last)
@@ -185,19 +190,22 @@ class Ensemble:
         self, table: Table, threads: Threads, out: NDArray[np.float64], first: int, last: int
     ) -> None:
         """Add what rounds ``first:last`` say about each row to ``out``."""
-        trees = (np.uint64(first * self.n_outputs), np.uint64(last * self.n_outputs))
-        if trees[0] == trees[1]:
+        if first == last:
             return
-        wanted = self.features
+        serving = self.serving
+        trees = first * self.n_outputs, last * self.n_outputs
 
         def add(start: int, stop: int) -> None:
             # Tables that are not plain arrays are turned into numbers a few rows at a time.
-            for begin in range(start, stop, 4096):
-                end = min(begin + 4096, stop)
-                rows = table.rows(begin, end, wanted)
-                self.serving.add(rows, out[:, begin:end], *trees)
+            for begin in range(start, stop, ROWS_AT_A_TIME):
+                end = min(begin + ROWS_AT_A_TIME, stop)
+                rows = table.rows(begin, end, self.features)
+                serving.add(rows, out[:, begin:end], *trees)
 
-        threads.run(add, threads.slices(table.n_rows, 4 * ROW_BLOCK, per_thread=4))
+        if table.n_rows <= ROW_BLOCK:
+            add(0, table.n_rows)
+        else:
+            threads.run(add, threads.slices(table.n_rows, 4 * ROW_BLOCK, per_thread=4))
 
     @cached_property
     def serving(self) -> Serving:
@@ -205,151 +213,248 @@ class Ensemble:
         return Serving.of(self)
 
 
-@dataclass(frozen=True)
-class Serving:
-    """An ensemble in the order and the widths that make prediction fast.
+# A node for rows that walk one by one. A leaf is its own left child and has threshold +inf, so
+# that every row may take the same number of steps through a tree.
+STEP_DTYPE = np.dtype(
+    [
+        ("threshold", np.float64),
+        ("feature", np.uint32),
+        ("left", np.uint32),
+        ("category_set", np.int32),
+        ("missing_right", np.bool_),
+    ]
+)
 
-    A leaf points to itself with threshold +inf, so every row takes the same number of steps
-    through a tree and the kernel has no branch that depends on the data.
-    """
+# Trees with more leaves than a word has bits are walked.
+MOST_LEAVES = 64
 
-    threshold: NDArray[np.float64]
-    feature: NDArray[np.uint32]
-    left: NDArray[np.uint32]
-    missing_right: NDArray[np.uint8]
-    category_set: NDArray[np.int32]
+
+class Steps(NamedTuple):
+    """An ensemble for rows that walk one by one."""
+
+    # STEP_DTYPE: nodes of all trees.
+    nodes: NDArray[np.void]
     value: NDArray[np.float64]
     # Per tree: first node, and the number of steps to the deepest leaf.
     root: NDArray[np.uint32]
-    steps: NDArray[np.uint32]
+    depth: NDArray[np.uint32]
     category_sets: NDArray[np.uint64]
+
+
+class Questions(NamedTuple):
+    """The inner nodes of an ensemble, for rows that are asked all questions of a tree at once."""
+
+    threshold: NDArray[np.float64]
+    # The leaves that are still possible for a row that goes right, one bit each, from left to
+    # right: all but those below the left child.
+    right_leaves: NDArray[np.uint64]
+    # Position among ``features``, the features that the ensemble uses.
+    column: NDArray[np.uint32]
+    category_set: NDArray[np.int32]
+    missing_right: NDArray[np.bool_]
+    features: NDArray[np.uint32]
+    # Leaf values of each tree from left to right.
+    leaf_values: NDArray[np.float64]
+    # First question and first leaf of each tree, and one entry for the end.
+    question_starts: NDArray[np.uint32]
+    leaf_starts: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """An ensemble in the order and the widths that make prediction fast."""
+
+    steps: Steps
+    questions: Questions
 
     @classmethod
     def of(cls, ensemble: Ensemble) -> Serving:
-        nodes, starts = ensemble.nodes, ensemble.tree_starts
-        sizes = np.diff(starts)
-        offset = np.repeat(starts[:-1], sizes)
-        leaf = nodes["left"] < 0
-        itself = np.arange(len(nodes))
-        depths = np.maximum.reduceat(nodes["depth"], starts[:-1]) if len(sizes) else sizes
-        return cls(
-            threshold=np.where(leaf, np.inf, nodes["threshold"]),
-            feature=np.where(leaf, 0, nodes["feature"]).astype(np.uint32),
-            left=np.where(leaf, itself, nodes["left"] + offset).astype(np.uint32),
-            missing_right=(~leaf & ~nodes["missing_left"]).astype(np.uint8),
-            category_set=nodes["category_set"].copy(),
-            value=nodes["value"].copy(),
-            root=starts[:-1].astype(np.uint32),
-            steps=depths.astype(np.uint32),
-            category_sets=ensemble.category_sets,
-        )
-
-    @cached_property
-    def has_categories(self) -> bool:
-        return bool((self.category_set >= 0).any())
+        return cls(_steps(ensemble), _questions(ensemble))
 
     def add(
-        self,
-        rows: NDArray[np.floating],
-        out: NDArray[np.float64],
-        first: np.uint64,
-        last: np.uint64,
+        self, rows: NDArray[np.floating], out: NDArray[np.float64], first: int, last: int
     ) -> None:
         """Add trees ``first:last`` to ``out`` (n_outputs, n), in the order of the trees."""
-        arrays = (self.threshold, self.feature, self.left, self.missing_right, self.value)
-        if self.has_categories:
-            sets = (self.category_set, self.category_sets)
-            add_trees_with_categories(rows, *arrays, *sets, self.root, self.steps, first, last, out)
+        # Asking all questions at once needs the rows side by side, which few rows or trees do not pay.
+        if len(rows) < 8 or last - first < 8:
+            add_walking(rows, self.steps, first, last, out)
         else:
-            add_trees(rows, *arrays, self.root, self.steps, first, last, out)
+            add_asking(rows, self.questions, self.steps, first, last, out)
+
+
+def _steps(ensemble: Ensemble) -> Steps:
+    nodes, starts = ensemble.nodes, ensemble.tree_starts
+    leaf = nodes["left"] < 0
+    steps = np.zeros(len(nodes), dtype=STEP_DTYPE)
+    steps["threshold"] = np.where(leaf, np.inf, nodes["threshold"])
+    steps["feature"] = np.where(leaf, 0, nodes["feature"])
+    offset = np.repeat(starts[:-1], np.diff(starts))
+    steps["left"] = np.where(leaf, np.arange(len(nodes)), nodes["left"] + offset)
+    steps["category_set"] = nodes["category_set"]
+    steps["missing_right"] = ~leaf & ~nodes["missing_left"]
+    depth = np.maximum.reduceat(nodes["depth"], starts[:-1]) if len(starts) > 1 else starts[:0]
+    return Steps(
+        nodes=steps,
+        value=nodes["value"].copy(),
+        root=starts[:-1].astype(np.uint32),
+        depth=depth.astype(np.uint32),
+        category_sets=ensemble.category_sets,
+    )
+
+
+def _questions(ensemble: Ensemble) -> Questions:
+    nodes, starts = ensemble.nodes, ensemble.tree_starts
+    inner = nodes[nodes["left"] >= 0]
+    features = np.array(ensemble.features, dtype=np.uint32)
+    right_leaves = np.zeros(len(nodes), dtype=np.uint64)
+    leaf_values = np.empty(len(nodes) - len(inner))
+    order_leaves(nodes["left"].copy(), starts, nodes["value"].copy(), right_leaves, leaf_values)
+    # A tree of 2 k + 1 nodes asks k questions and k + 1 leaves.
+    n_questions = (starts - np.arange(len(starts))) // 2
+    return Questions(
+        threshold=inner["threshold"].copy(),
+        right_leaves=right_leaves[nodes["left"] >= 0],
+        column=np.searchsorted(features, inner["feature"]).astype(np.uint32),
+        category_set=inner["category_set"].copy(),
+        missing_right=~inner["missing_left"],
+        features=features,
+        leaf_values=leaf_values,
+        question_starts=n_questions.astype(np.uint32),
+        leaf_starts=(starts - n_questions).astype(np.uint32),
+    )
 
 
 @njit(cache=True, nogil=True)
-def add_trees(  # type: ignore[no-untyped-def]
-    rows, threshold, feature, left, missing_right, value, root, steps, first, last, out
-):
-    """Walk every row down every tree; add the leaf's value to the tree's output.
+def order_leaves(left, starts, value, right_leaves, leaf_values):  # type: ignore[no-untyped-def]
+    """Number the leaves of each tree from left to right; see ``Questions.right_leaves``."""
+    for t in range(starts.size - 1):
+        start, size = starts[t], starts[t + 1] - starts[t]
+        n_leaves = np.ones(size, dtype=np.int64)
+        for i in range(size - 1, -1, -1):  # children come after their parents
+            child = left[start + i]
+            if child >= 0:
+                n_leaves[i] = n_leaves[child] + n_leaves[child + 1]
+        first_leaf = np.zeros(size, dtype=np.int64)
+        for i in range(size):
+            child = left[start + i]
+            if child < 0:
+                # A tree of size nodes has (size + 1) / 2 leaves.
+                leaf_values[(start + t) // 2 + first_leaf[i]] = value[start + i]
+                continue
+            first_leaf[child] = first_leaf[i]
+            first_leaf[child + 1] = first_leaf[i] + n_leaves[child]
+            below = np.uint64(0)
+            for leaf in range(first_leaf[i], min(first_leaf[i] + n_leaves[child], MOST_LEAVES)):
+                below |= np.uint64(1) << np.uint64(leaf)
+            right_leaves[start + i] = ~below
 
-    Four rows walk at a time, so that the processor has other loads to wait for.
+
+@njit(cache=True, nogil=True)
+def add_walking(rows, steps, first, last, out):  # type: ignore[no-untyped-def]
+    """Walk each row down each tree; add the leaf's value to the tree's output."""
+    for i in range(np.uint64(rows.shape[0])):
+        for t in range(np.uint64(first), np.uint64(last)):
+            out[t % np.uint64(out.shape[0]), i] += steps.value[walk(rows, i, steps, t)]
+
+
+@njit(cache=True, nogil=True)
+def walk(rows, i, steps, t):  # type: ignore[no-untyped-def]
+    """Leaf of one row in one tree."""
+    node = np.uint64(steps.root[t])
+    for _ in range(steps.depth[t]):
+        step = steps.nodes[node]
+        x = rows[i, np.uint64(step.feature)]
+        if step.category_set >= 0:
+            right = goes_right(x, step.missing_right, steps.category_sets, step.category_set)
+        else:
+            right = (x > step.threshold) | (step.missing_right & (x != x))
+        node = np.uint64(step.left) + np.uint64(right)
+    return node
+
+
+@njit(cache=True, nogil=True)
+def add_asking(rows, questions, steps, first, last, out):  # type: ignore[no-untyped-def]
+    """Add the trees' values, asking a block of rows all questions of a tree at once.
+
+    Each row keeps a set of leaves that it may still reach; every question that sends it right
+    takes the leaves of the left child away. The leftmost leaf that remains is the row's (Lucchese et
+    al., "QuickScorer", 2015). No question waits for another, so the loops over rows are vectors.
     """
+    block, one = np.uint64(ROW_BLOCK), np.uint64(1)
     n = np.uint64(rows.shape[0])
-    n_outputs = np.uint64(out.shape[0])
-    one, four = np.uint64(1), np.uint64(4)
-    block = np.uint64(ROW_BLOCK)
+    x = np.zeros(questions.features.size * ROW_BLOCK)
+    possible = np.empty(ROW_BLOCK, dtype=np.uint64)
     begin = np.uint64(0)
     while begin < n:
-        end = min(begin + block, n)
-        for t in range(first, last):
-            k = t % n_outputs
-            depth = steps[t]
-            i = begin
-            while i + four <= end:
-                a = b = c = d = np.uint64(root[t])
-                for _ in range(depth):
-                    xa = rows[i, np.uint64(feature[a])]
-                    xb = rows[i + one, np.uint64(feature[b])]
-                    xc = rows[i + one + one, np.uint64(feature[c])]
-                    xd = rows[i + one + one + one, np.uint64(feature[d])]
-                    a = left[a] + np.uint64(
-                        (xa > threshold[a]) | ((missing_right[a] != 0) & (xa != xa))
-                    )
-                    b = left[b] + np.uint64(
-                        (xb > threshold[b]) | ((missing_right[b] != 0) & (xb != xb))
-                    )
-                    c = left[c] + np.uint64(
-                        (xc > threshold[c]) | ((missing_right[c] != 0) & (xc != xc))
-                    )
-                    d = left[d] + np.uint64(
-                        (xd > threshold[d]) | ((missing_right[d] != 0) & (xd != xd))
-                    )
-                out[k, i] += value[a]
-                out[k, i + one] += value[b]
-                out[k, i + one + one] += value[c]
-                out[k, i + one + one + one] += value[d]
-                i += four
-            while i < end:
-                a = np.uint64(root[t])
-                for _ in range(depth):
-                    xa = rows[i, np.uint64(feature[a])]
-                    a = left[a] + np.uint64(
-                        (xa > threshold[a]) | ((missing_right[a] != 0) & (xa != xa))
-                    )
-                out[k, i] += value[a]
-                i += one
-        begin = end
+        size = min(block, n - begin)
+        turn_block(rows, begin, size, questions.features, x)
+        for t in range(np.uint64(first), np.uint64(last)):
+            k = t % np.uint64(out.shape[0])
+            leaf = np.uint64(questions.leaf_starts[t])
+            if np.uint64(questions.leaf_starts[t + one]) - leaf > np.uint64(MOST_LEAVES):
+                for i in range(size):
+                    out[k, begin + i] += steps.value[walk(rows, begin + i, steps, t)]
+                continue
+            for i in range(block):
+                possible[i] = ~np.uint64(0)
+            for j in range(
+                np.uint64(questions.question_starts[t]),
+                np.uint64(questions.question_starts[t + one]),
+            ):
+                at = np.uint64(questions.column[j]) * block
+                if questions.category_set[j] >= 0:
+                    ask_categories(questions, j, at, x, steps.category_sets, possible)
+                elif questions.missing_right[j]:
+                    ask_not_left(questions.threshold[j], questions.right_leaves[j], at, x, possible)
+                else:
+                    ask_right(questions.threshold[j], questions.right_leaves[j], at, x, possible)
+            for i in range(size):
+                out[k, begin + i] += questions.leaf_values[leaf + first_bit(possible[i])]
+        begin += block
 
 
 @njit(cache=True, nogil=True)
-def add_trees_with_categories(  # type: ignore[no-untyped-def]
-    rows,
-    threshold,
-    feature,
-    left,
-    missing_right,
-    value,
-    category_set,
-    category_sets,
-    root,
-    steps,
-    first,
-    last,
-    out,
-):
-    """Do as ``add_trees`` does, where some splits send a set of categories left."""
-    n_outputs = np.uint64(out.shape[0])
-    for i in range(np.uint64(rows.shape[0])):
-        for t in range(first, last):
-            node = np.uint64(root[t])
-            for _ in range(steps[t]):
-                x = rows[i, np.uint64(feature[node])]
-                if x != x:
-                    right = missing_right[node] != 0
-                elif category_set[node] >= 0:
-                    right = not in_set(category_sets, category_set[node], np.uint64(x))
-                else:
-                    right = x > threshold[node]
-                node = left[node] + np.uint64(right)
-            out[t % n_outputs, i] += value[node]
+def turn_block(rows, begin, size, features, x):  # type: ignore[no-untyped-def]
+    """Copy a block of rows to ``x``, column after column, eight rows (a cache line) at a time."""
+    first = np.uint64(0)
+    while first < size:
+        last = min(first + np.uint64(8), size)
+        for j in range(np.uint64(features.size)):
+            for i in range(first, last):
+                x[j * np.uint64(ROW_BLOCK) + i] = rows[begin + i, np.uint64(features[j])]
+        first = last
+
+
+@njit(cache=True, nogil=True)
+def ask_right(threshold, right_leaves, at, x, possible):  # type: ignore[no-untyped-def]
+    """Take the left leaves away from the rows of a block that go right; NaN goes left."""
+    for i in range(np.uint64(ROW_BLOCK)):
+        possible[i] &= right_leaves if x[at + i] > threshold else ~np.uint64(0)
+
+
+@njit(cache=True, nogil=True)
+def ask_not_left(threshold, right_leaves, at, x, possible):  # type: ignore[no-untyped-def]
+    """Take the left leaves away from the rows of a block that do not go left; NaN goes right."""
+    for i in range(np.uint64(ROW_BLOCK)):
+        possible[i] &= ~np.uint64(0) if x[at + i] <= threshold else right_leaves
+
+
+@njit(cache=True, nogil=True)
+def ask_categories(questions, j, at, x, category_sets, possible):  # type: ignore[no-untyped-def]
+    """Take the left leaves away from the rows of a block whose category goes right."""
+    for i in range(np.uint64(ROW_BLOCK)):
+        if goes_right(
+            x[at + i], questions.missing_right[j], category_sets, questions.category_set[j]
+        ):
+            possible[i] &= questions.right_leaves[j]
+
+
+@njit(cache=True, nogil=True)
+def goes_right(x, missing_right, category_sets, row):  # type: ignore[no-untyped-def]
+    """Whether a category, or its absence, goes right."""
+    if x != x:
+        return missing_right
+    return not in_set(category_sets, row, np.uint64(x))
 
 
 @njit(cache=True, nogil=True)

@@ -34,9 +34,7 @@ class Case:
         return pack(self.codes, self.n_bins, self.categorical, self.order)
 
     def plain(self, most_bits=30):
-        engine = naive.PlainEngine(
-            self.codes, self.n_bins, self.rules, self.categorical, most_bits
-        )
+        engine = naive.PlainEngine(self.codes, self.n_bins, self.rules, self.categorical, most_bits)
         engine.begin(self.gradients, self.hessians)
         return engine
 
@@ -81,38 +79,39 @@ def hessians_of(kind, rng, n):
     return hessians
 
 
-@st.composite
-def cases(draw, *, monotone=False, most_features=18, most_rows=40):
+seeds = st.integers(0, 2**32 - 1)
+
+
+def cases(*, monotone=False, most_features=18):
     """Ties, missing values, categories, full bytes, any layout, any rule."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    n = draw(st.one_of(st.integers(1, 6), st.integers(most_rows // 2, most_rows)))
-    d = draw(st.integers(1, most_features))
+    return st.builds(case_by_chance, seeds, st.just(monotone), st.just(most_features))
+
+
+def case_by_chance(seed, monotone, most_features):
+    rng = np.random.default_rng(seed)
+    n = int(rng.choice([1, 2, 5, 12, 25, 40], p=[0.04, 0.04, 0.08, 0.14, 0.3, 0.4]))
+    d = int(rng.integers(1, most_features + 1))
     n_bins = [int(b) for b in rng.choice([1, 2, 3, 5, 9], d)]
-    if draw(st.booleans()):
+    if rng.random() < 0.3:
         n_bins[0] = 255
-    codes = np.array([[rng.integers(b) for b in n_bins] for _ in range(n)]).reshape(n, d)
-    if draw(st.booleans()):
-        missing = rng.random((n, d)) < 0.3
-        codes = np.where(missing, n_bins, codes)
+    codes = rng.integers(0, n_bins, (n, d))
+    if rng.random() < 0.5:
+        codes = np.where(rng.random((n, d)) < 0.3, n_bins, codes)
     categorical = [] if monotone else [f for f in range(d) if rng.random() < 0.25]
-    if monotone:
-        constraints = tuple(int(c) for c in rng.integers(-1, 2, d))
+    kind_g = rng.choice(["few values", "normal", "wide", "equal"], p=[0.35, 0.35, 0.2, 0.1])
+    kind_h = rng.choice(["none", "weights", "probabilities", "some zero"], p=[0.4, 0.2, 0.2, 0.2])
     return Case(
         codes=codes.tolist(),
         n_bins=n_bins,
         categorical=categorical,
         order=rng.permutation(d).tolist(),
-        gradients=gradients_of(
-            draw(st.sampled_from(["few values", "normal", "wide", "equal"])), rng, n
-        ),
-        hessians=hessians_of(
-            draw(st.sampled_from(["none", "weights", "probabilities", "some zero"])), rng, n
-        ),
+        gradients=gradients_of(kind_g, rng, n),
+        hessians=hessians_of(kind_h, rng, n),
         rules=SplitRules(
-            min_samples_leaf=draw(st.sampled_from([1, 1, 2, 5])),
-            min_hessian=draw(st.sampled_from([0.0, 0.0, 0.3, 2.5])),
-            l2_regularization=draw(st.sampled_from([0.0, 0.0, 1.5])),
-            monotonic_cst=constraints if monotone else None,
+            min_samples_leaf=int(rng.choice([1, 2, 5], p=[0.6, 0.2, 0.2])),
+            min_hessian=float(rng.choice([0.0, 0.3, 2.5], p=[0.6, 0.3, 0.1])),
+            l2_regularization=float(rng.choice([0.0, 1.5])),
+            monotonic_cst=tuple(rng.integers(-1, 2, d).tolist()) if monotone else None,
         ),
     )
 
@@ -163,11 +162,13 @@ def split_of(plain, node, left, f):
     return Split(node.id, left, f, bin, missing_left, categories), left_rows
 
 
-def walk(engine, case, draw, *, depth=4, bounds=False, plain=None):
+def walk(engine, case, seed, *, depth=4, bounds=False, plain=None):
     """Grow a tree by chance, as a grower might, and check every answer on the way.
 
-    Some nodes are not asked for, some columns are out of play on some levels.
+    Some nodes are not asked for, some columns are out of play on some levels. Returns the plain
+    engine, which knows the rows of every node, and the parent of every node.
     """
+    rng = np.random.default_rng(seed)
     plain = case.plain() if plain is None else plain
     engine.place(case.binned(), case.rules)
     stats = {0: engine.begin(case.gradients, case.hessians)}
@@ -175,11 +176,11 @@ def walk(engine, case, draw, *, depth=4, bounds=False, plain=None):
     check_stats(stats[0], plain, 0)
     level, n_nodes = [0], 1
     for d in range(depth):
-        asked = [id for id in level if id == 0 or draw(st.integers(0, 5)) > 0]
-        nodes = [OpenNode(id, *draw_bounds(draw, bounds)) for id in asked]
+        asked = [id for id in level if id == 0 or rng.random() < 0.85]
+        nodes = [OpenNode(id, *(bounds_by_chance(rng) if bounds else ())) for id in asked]
         if not nodes:
             break
-        columns = np.array([draw(st.integers(0, 3)) > 0 for _ in range(case.d)])
+        columns = rng.random(case.d) < rng.choice([0.2, 0.8, 1.0])
         last = d == depth - 1
         table = engine.split_table(nodes, columns, last)
         check_table(table, case, plain, nodes, columns)
@@ -188,7 +189,7 @@ def walk(engine, case, draw, *, depth=4, bounds=False, plain=None):
         for row, node in enumerate(nodes):
             options = np.flatnonzero(table.candidates["gain"][row] > -np.inf).tolist()
             if options:
-                f = draw(st.sampled_from(options))
+                f = int(rng.choice(options))
                 split, left_rows = split_of(plain, node, n_nodes + 2 * len(splits), f)
                 splits.append(split)
                 moves.append(left_rows)
@@ -207,11 +208,9 @@ def walk(engine, case, draw, *, depth=4, bounds=False, plain=None):
     return plain, parents
 
 
-def draw_bounds(draw, bounds):
+def bounds_by_chance(rng):
     """Bounds that monotone ancestors might have put on a node."""
-    if not bounds:
-        return ()
-    return draw(st.sampled_from([-np.inf, -1.0, -0.1])), draw(st.sampled_from([0.0, 0.2, np.inf]))
+    return rng.choice([-np.inf, -1.0, -0.1]), rng.choice([0.0, 0.2, np.inf])
 
 
 def check_bounds(table, nodes, stats, parents):

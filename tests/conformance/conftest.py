@@ -15,4 +15,5 @@ def engine(request):
     with pytest.MonkeyPatch.context() as patch, Threads(n_threads) as threads:
         # So that also a handful of rows is shared out among the threads.
         patch.setattr(cpu, "ROWS_PER_TASK", 4)
+        patch.setattr(cpu, "CELLS_PER_TASK", 1)
         yield kind(threads)

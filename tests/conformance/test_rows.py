@@ -3,19 +3,18 @@
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import naive
-from cases import as_words, cases, check_stats, pack, walk
+from conformance.cases import as_words, cases, check_stats, pack, seeds, walk
 from greedymiser.engines import OpenNode, Split, SplitRules
 
-slowly = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+slowly = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @slowly
-@given(case=cases(), data=st.data(), seed=st.integers(0, 2**32 - 1))
-def test_leaves_add_their_values_to_their_rows(engine, case, data, seed):
-    plain, parents = walk(engine, case, data.draw)
+@given(case=cases(), seed=seeds)
+def test_leaves_add_their_values_to_their_rows(engine, case, seed):
+    plain, parents = walk(engine, case, seed)
     leaves = sorted(set(plain.rows) - set(parents.values()))
     rng = np.random.default_rng(seed)
     raw = rng.standard_normal(case.n)
@@ -32,22 +31,23 @@ def test_leaves_add_their_values_to_their_rows(engine, case, data, seed):
 
 
 @slowly
-@given(case=cases(), data=st.data())
-def test_any_split_is_carried_out(engine, case, data):
+@given(case=cases(), seed=seeds)
+def test_any_split_is_carried_out(engine, case, seed):
     """Also one that no table would propose: rows go where bin, category or missing side say."""
     engine.place(case.binned(), case.rules)
     engine.begin(case.gradients, case.hessians)
     plain = case.plain()
+    rng = np.random.default_rng(seed)
     level, n_nodes = [0], 1
     for _ in range(3):
         splits, moves = [], []
         for node in level:
-            f = data.draw(st.integers(0, case.d - 1))
-            cut = data.draw(st.integers(0, case.n_bins[f] - 1))
-            missing_left = data.draw(st.booleans())
+            f = int(rng.integers(case.d))
+            cut = int(rng.integers(case.n_bins[f]))
+            missing_left = bool(rng.random() < 0.5)
             codes = None
             if f in case.categorical:
-                codes = set(data.draw(st.lists(st.integers(0, case.n_bins[f] - 1))))
+                codes = set(np.flatnonzero(rng.random(case.n_bins[f]) < 0.5).tolist())
             left_rows = []
             for i in plain.rows[node]:
                 code = case.codes[i][f]
@@ -97,8 +97,8 @@ def test_rows_stay_in_ascending_order(engine):
 
 
 @slowly
-@given(case=cases(), data=st.data())
-def test_last_is_only_a_promise(engine, case, data):
+@given(case=cases())
+def test_last_is_only_a_promise(engine, case):
     """The table of a last level is the same as if more would follow."""
     columns = np.ones(case.d, dtype=bool)
     tables = []
@@ -122,10 +122,10 @@ def test_last_is_only_a_promise(engine, case, data):
 
 
 @slowly
-@given(first=cases(), second=cases(), data=st.data())
-def test_an_engine_forgets_the_tree_before(engine, first, second, data):
+@given(first=cases(), second=cases(), seed=seeds)
+def test_an_engine_forgets_the_tree_before(engine, first, second, seed):
     """Trees with and without Hessians follow each other on the same data, and new data comes."""
-    walk(engine, first, data.draw, depth=3)
+    walk(engine, first, seed, depth=3)
     case = second
     plain = case.plain()
     engine.place(case.binned(), case.rules)

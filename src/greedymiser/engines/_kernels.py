@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from greedymiser.engines._intrinsics import add_pair_to_lanes, prefetch
+from greedymiser._intrinsics import add_pair_to_lanes, prefetch
 from greedymiser.trees import CATEGORY_WORDS
 
 BINS = 256
@@ -97,7 +97,7 @@ CATEGORY_SMOOTHING = 10.0
 
 
 @njit(cache=True, nogil=True)
-def quantise_one(gradients, scale, shift, start, stop, words):  # type: ignore[no-untyped-def]
+def quantise_one(gradients, scale, shift, start, stop, words):
     """Round gradients onto the grid, with a count of 1 below; return the sum of the words."""
     total = np.int64(0)
     for i in range(np.uint64(start), np.uint64(stop)):
@@ -108,9 +108,7 @@ def quantise_one(gradients, scale, shift, start, stop, words):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def quantise_two(  # type: ignore[no-untyped-def]
-    gradients, hessians, g_scale, h_scale, shift, start, stop, words
-):
+def quantise_two(gradients, hessians, g_scale, h_scale, shift, start, stop, words):
     """Round gradients and Hessians onto their grids; return the sums of both words."""
     total = np.int64(0)
     total_h = np.int64(0)
@@ -125,7 +123,7 @@ def quantise_two(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def energy(words, scale, start, stop):  # type: ignore[no-untyped-def]
+def energy(words, scale, start, stop):
     """Sum of g^2/h over some rows; huge where a row has a gradient but no Hessian."""
     total = 0.0
     for i in range(np.uint64(start), np.uint64(stop)):
@@ -134,7 +132,7 @@ def energy(words, scale, start, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def energy_of_row(words, i, scale):  # type: ignore[no-untyped-def]
+def energy_of_row(words, i, scale):
     """g^2/h of one row."""
     if words.shape[1] == 1:
         g = (words[i, np.uint64(0)] >> scale.shift) * scale.gradient
@@ -147,7 +145,7 @@ def energy_of_row(words, i, scale):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def count_all_one(codes, words, hist):  # type: ignore[no-untyped-def]
+def count_all_one(codes, words, hist):
     """Add every row to the histograms of one block's eight lanes."""
     byte = np.uint64(255)
     for i in range(np.uint64(codes.size)):
@@ -163,7 +161,7 @@ def count_all_one(codes, words, hist):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def count_some_one(codes, rows, words, start, stop, hist):  # type: ignore[no-untyped-def]
+def count_some_one(codes, rows, words, start, stop, hist):
     """Add the rows of one node; ``words`` lie in the order of ``rows``."""
     byte = np.uint64(255)
     ahead = np.uint64(AHEAD)
@@ -183,7 +181,7 @@ def count_some_one(codes, rows, words, start, stop, hist):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True)
-def count_some_two(codes, rows, words, start, stop, hist):  # type: ignore[no-untyped-def]
+def count_some_two(codes, rows, words, start, stop, hist):
     """Add the rows of one node where gradients and Hessians have a word each."""
     ahead = np.uint64(AHEAD)
     last = np.uint64(rows.size - 1)
@@ -193,7 +191,7 @@ def count_some_two(codes, rows, words, start, stop, hist):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True)
-def count_rows(codes, rows, words, start, stop, is_root, hist):  # type: ignore[no-untyped-def]
+def count_rows(codes, rows, words, start, stop, is_root, hist):
     """Fill the histograms of one block for one node."""
     for i in range(np.uint64(hist.size)):
         hist[i] = 0
@@ -206,7 +204,7 @@ def count_rows(codes, rows, words, start, stop, is_root, hist):  # type: ignore[
 
 
 @njit(cache=True, nogil=True)
-def find_splits(  # type: ignore[no-untyped-def]
+def find_splits(
     first_block,
     last_block,
     active,
@@ -265,9 +263,7 @@ def find_splits(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def scan_block(  # type: ignore[no-untyped-def]
-    hist, lanes, block, total, scale, candidates, category_sets
-):
+def scan_block(hist, lanes, block, total, scale, candidates, category_sets):
     """Best split of one node on each feature of a block."""
     n_words = hist.size // (8 * BINS)
     for k in range(8):
@@ -285,7 +281,7 @@ def scan_block(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def unpack(first, second, n_words, shift):  # type: ignore[no-untyped-def]
+def unpack(first, second, n_words, shift):
     """Gradient, Hessian and count of a sum of words, on their integer grids."""
     mask = (np.int64(1) << shift) - 1
     if n_words == 1:
@@ -295,7 +291,7 @@ def unpack(first, second, n_words, shift):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def score(gradient, hessian, scale, lower, upper):  # type: ignore[no-untyped-def]
+def score(gradient, hessian, scale, lower, upper):
     """Twice the drop of the quadratic model if rows with these sums get their best value.
 
     G^2/(H + l2), or what is left of it where the value -G/(H + l2) is out of bounds.
@@ -309,7 +305,7 @@ def score(gradient, hessian, scale, lower, upper):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def keeps_order(gl, hl, gr, hr, scale, total, monotone):  # type: ignore[no-untyped-def]
+def keeps_order(gl, hl, gr, hr, scale, total, monotone):
     """Whether the children's values rise (or fall) as the feature must."""
     left = -(gl * scale.gradient) / (hl * scale.hessian + scale.l2)
     right = -(gr * scale.gradient) / (hr * scale.hessian + scale.l2)
@@ -319,9 +315,7 @@ def keeps_order(gl, hl, gr, hr, scale, total, monotone):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
-def admissible_score(  # type: ignore[no-untyped-def]
-    g, h, c, total, scale, monotone
-):
+def admissible_score(g, h, c, total, scale, monotone):
     """Score of both children if (g, h, c) goes left; -1 if the split is not allowed."""
     gr, hr, cr = total.gradient - g, total.hessian - h, total.count - c
     if c < scale.min_count or cr < scale.min_count:
@@ -336,14 +330,14 @@ def admissible_score(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def finish(best, total, scale):  # type: ignore[no-untyped-def]
+def finish(best, total, scale):
     """Raw gain (eq. 5 before W and price) of the best pair of children; -inf if it is noise."""
     gain = 0.5 * (best - score(total.gradient, total.hessian, scale, total.lower, total.upper))
     return gain if gain > NOISE * best else -np.inf
 
 
 @njit(cache=True, nogil=True)
-def scan_bins(hist, lane, total, scale, cell):  # type: ignore[no-untyped-def]
+def scan_bins(hist, lane, total, scale, cell):
     """Best cut of a numeric feature. Ties: the lowest cut, then missing values left."""
     n_words = hist.size // BINS
     last = np.uint64(n_words - 1)
@@ -382,7 +376,7 @@ def scan_bins(hist, lane, total, scale, cell):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def scan_plain_bins(hist, lane, total, scale, cell):  # type: ignore[no-untyped-def]
+def scan_plain_bins(hist, lane, total, scale, cell):
     """Do as ``scan_bins`` does, in the common case: one word, nothing missing, no bounds."""
     shift, g_step, h_step, l2 = scale.shift, scale.gradient, scale.hessian, scale.l2
     mask = (np.int64(1) << shift) - 1
@@ -415,7 +409,7 @@ def scan_plain_bins(hist, lane, total, scale, cell):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def scan_categories(hist, lane, total, scale, cell, left_set):  # type: ignore[no-untyped-def]
+def scan_categories(hist, lane, total, scale, cell, left_set):
     """Best cut of the categories in the order of their mean gradients; missing is one of them.
 
     For a convex loss the best two sets are neighbours in that order (Fisher 1958).
@@ -455,7 +449,7 @@ def scan_categories(hist, lane, total, scale, cell, left_set):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def fill_left_set(hist, by_cut, n_left, lane, total, scale, left_set):  # type: ignore[no-untyped-def]
+def fill_left_set(hist, by_cut, n_left, lane, total, scale, left_set):
     """Write the codes that go left; return whether missing does.
 
     What the node has never seen follows the larger child.
@@ -477,7 +471,7 @@ def fill_left_set(hist, by_cut, n_left, lane, total, scale, left_set):  # type: 
 
 
 @njit(cache=True, nogil=True)
-def mark_left(codes, lane, rows, start, stop, left_codes, goes_left):  # type: ignore[no-untyped-def]
+def mark_left(codes, lane, rows, start, stop, left_codes, goes_left):
     """Look up for each row of (a part of) a node whether its code goes left; return how many do."""
     move = np.uint64(8 * lane)
     count = np.int64(0)
@@ -489,7 +483,7 @@ def mark_left(codes, lane, rows, start, stop, left_codes, goes_left):  # type: i
 
 
 @njit(cache=True, nogil=True)
-def sum_sides(goes_left, words, scale, start, stop):  # type: ignore[no-untyped-def]
+def sum_sides(goes_left, words, scale, start, stop):
     """Sums of both words over the rows that go left, and the energies of both sides.
 
     Products instead of branches: which way a row goes cannot be predicted.
@@ -508,9 +502,7 @@ def sum_sides(goes_left, words, scale, start, stop):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def scatter(  # type: ignore[no-untyped-def]
-    goes_left, rows, words, start, stop, left_at, right_at, rows_out, words_out
-):
+def scatter(goes_left, rows, words, start, stop, left_at, right_at, rows_out, words_out):
     """Copy (a part of) a node's rows to their side of the node; the order of rows is kept.
 
     rows      |a b c d e f g|      goes_left   |1 0 0 1 1 0 1|
@@ -530,7 +522,7 @@ def scatter(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def add_to_rows(raw, rows, value):  # type: ignore[no-untyped-def]
+def add_to_rows(raw, rows, value):
     """Add a leaf's value to the raw predictions of its rows."""
     for i in range(np.uint64(rows.size)):
         raw[np.uint64(rows[i])] += value

@@ -32,8 +32,9 @@ MOST_BITS = 30
 # With fewer bits than this for a gradient, it gets a word to itself.
 FEWEST_BITS = 12
 
-# Rows below which a second thread costs more than it brings.
+# Less work than this is not worth a thread: rows to move, and bins to count or scan.
 ROWS_PER_TASK = 8192
+CELLS_PER_TASK = 100_000
 
 
 @dataclass
@@ -56,7 +57,7 @@ class _Node:
 class _Mark(NamedTuple):
     """What dividing one piece of a node found."""
 
-    count: int
+    n_left: int
     # Sums of both words over the rows that go left.
     first: int
     second: int
@@ -69,6 +70,7 @@ class CpuEngine:
 
     def __init__(self, threads: Threads):
         self.threads = threads
+        self._alone = Threads(1)
 
     def place(self, binned: BinnedMatrix, rules: SplitRules) -> None:
         n = binned.n_rows
@@ -193,7 +195,7 @@ class CpuEngine:
         work = self._plan(nodes, last)
         lanes = self._lanes.copy()
         lanes["feature"][~np.append(columns, False)[self.binned.lane_feature]] = -1
-        active = (lanes["feature"].reshape(-1, LANES) >= 0).any(axis=1)
+        active = np.any(lanes["feature"].reshape(-1, LANES) >= 0, axis=1)
 
         def find(first: int, stop: int) -> None:
             _kernels.find_splits(
@@ -201,7 +203,10 @@ class CpuEngine:
                 lanes, self._scale[0], self._slots, self._valid, candidates, sets,
             )  # fmt: skip
 
-        self.threads.run(find, self.threads.slices(len(active), 1, per_thread=4))
+        rows = int((work["small_stop"] - work["small_start"]).sum())
+        per_block = LANES * (rows + BINS * len(nodes))
+        smallest = -(-CELLS_PER_TASK // per_block)
+        self.threads.run(find, self.threads.slices(len(active), smallest, per_thread=4))
         return SplitTable(candidates, sets)
 
     def _plan(self, nodes: Sequence[OpenNode], last: bool) -> NDArray[np.void]:
@@ -264,10 +269,11 @@ class CpuEngine:
             for start, stop in self.threads.slices(self.nodes[split.node].count, ROWS_PER_TASK)
         ]
         sides = [self._side_of_codes(split) for split in splits]
-        marks = self.threads.run(
+        threads = self._threads_for(sum(stop - start for _, start, stop in pieces))
+        marks = threads.run(
             lambda which, start, stop: self._mark(splits[which], sides[which], start, stop), pieces
         )
-        self.threads.run(self._move, self._destinations(splits, pieces, marks))
+        threads.run(self._move, self._destinations(splits, pieces, marks))
         children = []
         for which, split in enumerate(splits):
             mine = [mark for mark, piece in zip(marks, pieces, strict=True) if piece[0] == which]
@@ -293,11 +299,11 @@ class CpuEngine:
     def _mark(self, split: Split, left_codes: NDArray[np.bool_], start: int, stop: int) -> _Mark:
         lane = int(self.binned.feature_lane[split.feature])
         codes = self.binned.codes[lane // LANES]
-        count = _kernels.mark_left(
+        n_left = _kernels.mark_left(
             codes, lane % LANES, self._rows, start, stop, left_codes, self._goes_left
         )
         sums = _kernels.sum_sides(self._goes_left, self._words, self._scale[0], start, stop)
-        return _Mark(count, *sums)
+        return _Mark(n_left, *sums)
 
     def _destinations(
         self, splits: Sequence[Split], pieces: list[tuple[int, int, int]], marks: list[_Mark]
@@ -305,14 +311,14 @@ class CpuEngine:
         """Where the left and the right rows of each piece begin in their node: a running count."""
         n_left = [0] * len(splits)
         for (which, _, _), mark in zip(pieces, marks, strict=True):
-            n_left[which] += mark.count
+            n_left[which] += mark.n_left
         left = [self.nodes[split.node].start for split in splits]
         right = [start + n for start, n in zip(left, n_left, strict=True)]
         moves = []
         for (which, start, stop), mark in zip(pieces, marks, strict=True):
             moves.append((start, stop, left[which], right[which]))
-            left[which] += mark.count
-            right[which] += stop - start - mark.count
+            left[which] += mark.n_left
+            right[which] += stop - start - mark.n_left
         return moves
 
     def _move(self, start: int, stop: int, left_at: int, right_at: int) -> None:
@@ -326,7 +332,7 @@ class CpuEngine:
         whole = slice(node.start, node.stop)
         self._rows[whole] = self._rows_out[whole]
         self._words[whole] = self._words_out[whole]
-        middle = node.start + sum(mark.count for mark in marks)
+        middle = node.start + sum(mark.n_left for mark in marks)
         first, second = sum(mark.first for mark in marks), sum(mark.second for mark in marks)
         left = self._node(node.start, middle, first, second, split.node)
         right = _Node(
@@ -342,18 +348,22 @@ class CpuEngine:
             self._stats(right, sum(mark.right_energy for mark in marks)),
         )
 
+    def _threads_for(self, n_rows: int) -> Threads:
+        """All threads, or only this one where waking the others would take longer."""
+        return self.threads if n_rows >= 2 * ROWS_PER_TASK else self._alone
+
     def leaf_rows(self, node: int) -> NDArray[np.uint32]:
         mine = self.nodes[node]
         return self._rows[mine.start : mine.stop]
 
     def add_leaves(self, raw: Floats, values: dict[int, float]) -> None:
-        self.threads.run(
+        self._threads_for(len(raw)).run(
             lambda node, value: _kernels.add_to_rows(raw, self.leaf_rows(node), value),
             values.items(),
         )
 
     def close(self) -> None:
-        self.__dict__ = {"threads": self.threads}
+        self.__dict__ = CpuEngine(self.threads).__dict__
 
 
 def _grid_step(values: Floats, bits: int) -> float:

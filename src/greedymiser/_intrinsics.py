@@ -1,4 +1,4 @@
-"""Two things that Numba cannot say: fetch this cache line early, and add two words at once."""
+"""What Numba cannot say: fetch this cache line early, add two words at once, find the first bit."""
 
 from __future__ import annotations
 
@@ -58,6 +58,16 @@ def add_pair_to_lanes(typing_context: Any, hist: Any, code: Any, words: Any, row
         return context.get_dummy_value()
 
     return types.void(hist, code, words, row), generate
+
+
+@intrinsic
+def first_bit(typing_context: Any, word: Any) -> Any:
+    """Position of the lowest bit that is set; the word must not be 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.uint64(types.uint64), generate
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:

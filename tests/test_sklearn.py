@@ -1,0 +1,277 @@
+"""The estimators are scikit-learn estimators: its own checks, and its tools around them."""
+
+import functools
+import io
+import os
+import pickle
+import subprocess
+import sys
+
+import joblib
+import numpy as np
+import pytest
+from sklearn import config_context
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.compose import make_column_transformer
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder, StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from greedymiser import CostModel, MiserClassifier, MiserRanker, MiserRegressor, ndcg_score
+
+ESTIMATORS = [MiserRegressor, MiserClassifier, MiserRanker]
+
+
+def name_of(check):
+    return (check.func if isinstance(check, functools.partial) else check).__name__
+
+
+def needs_array_api(check):
+    return name_of(check).startswith("check_array_api")
+
+
+# Every check that scikit-learn has for such an estimator, as it is: none is expected to fail. Those
+# of the array API skip themselves unless SciPy is told of it before it is imported: see below.
+CHECKS = [
+    pytest.param(estimator, check, id=f"{kind.__name__}-{name_of(check)}")
+    for kind in ESTIMATORS
+    for estimator, check in estimator_checks_generator(kind())
+    if not needs_array_api(check)
+]
+
+
+@pytest.mark.parametrize(("estimator", "check"), CHECKS)
+def test_estimator_check(estimator, check):
+    check(estimator)
+
+
+def test_array_api_checks():
+    code = f"""if True:
+        import sys
+        sys.path[:0] = {sys.path!r}
+        from test_sklearn import ESTIMATORS, estimator_checks_generator, needs_array_api
+        for kind in ESTIMATORS:
+            for estimator, check in estimator_checks_generator(kind()):
+                if needs_array_api(check):
+                    check(estimator)
+                    print(kind.__name__)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SCIPY_ARRAY_API": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    # scikit-learn has had these checks since 1.8.
+    assert set(done.stdout.split()) in ({kind.__name__ for kind in ESTIMATORS}, set())
+
+
+# -- tools around the estimators ------------------------------------------------------------------
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((240, 4))
+    y = X[:, 0] + (X[:, 1] > 0) + 0.1 * rng.standard_normal(240)
+    return X, y
+
+
+@pytest.fixture
+def queries():
+    """Thirty queries of eight documents, whose rows lie anywhere."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((240, 4))
+    y = np.clip(np.round(X[:, 0] + 0.5 * X[:, 2] + 1), 0, 4)
+    return X, y, rng.permutation(np.repeat(np.arange(30), 8))
+
+
+def small(kind, **params):
+    return kind(max_iter=8, min_samples_leaf=5, **params)
+
+
+def labels(y):
+    return np.array(["low", "mid", "high"])[np.digitize(y, [0.0, 1.0])]
+
+
+def same_trees(a, b):
+    return a.ensemble_.nodes.tobytes() == b.ensemble_.nodes.tobytes()
+
+
+def test_kinds():
+    assert is_regressor(MiserRegressor())
+    assert is_classifier(MiserClassifier())
+    assert not is_regressor(MiserRanker())
+    assert not is_classifier(MiserRanker())
+
+
+def test_pipeline_scales_away(data):
+    X, y = data
+    pipeline = make_pipeline(StandardScaler(), small(MiserRegressor)).fit(X, y)
+    assert pipeline.score(X, y) > 0.5
+    assert pipeline[-1].n_features_in_ == 4
+
+
+def test_pipeline_transforms_validation_data(data):
+    X, y = data
+    with config_context(enable_metadata_routing=True):
+        model = small(MiserRegressor).set_fit_request(X_val=True, y_val=True)
+        pipeline = make_pipeline(StandardScaler(), model, transform_input=["X_val"])
+        pipeline.fit(100 * X[:120], y[:120], X_val=100 * X[120:], y_val=y[120:])
+    scaler = StandardScaler().fit(100 * X[:120])
+    direct = small(MiserRegressor).fit(
+        scaler.transform(100 * X[:120]),
+        y[:120],
+        X_val=scaler.transform(100 * X[120:]),
+        y_val=y[120:],
+    )
+    assert same_trees(pipeline[-1], direct)
+
+
+@pytest.mark.parametrize("frames", ["pandas", "polars"])
+def test_names_survive_a_transformer_that_gives_frames(data, frames):
+    pd = pytest.importorskip("pandas")
+    X, y = data
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    prices = {"d": 9.0, "c": 9.0, "b": 1.0, "a": 1.0}
+    pipeline = make_pipeline(StandardScaler(), small(MiserRegressor, costs=prices, tradeoff=1e-3))
+    pipeline.set_output(transform=frames).fit(frame, y)
+    assert pipeline[-1].feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    assert pipeline[-1].features_used_ == ["a", "b"]
+    assert [line.feature for line in pipeline[-1].receipt()] == ["a", "b"]
+
+
+def test_column_transformer_with_categories(data):
+    pd = pytest.importorskip("pandas")
+    X, y = data
+    frame = pd.DataFrame({"word": labels(y), "x": X[:, 3]})
+    encode = make_column_transformer((OrdinalEncoder(), ["word"]), remainder="passthrough")
+    model = make_pipeline(encode, small(MiserRegressor, categorical_features=[0])).fit(frame, y)
+    direct = small(MiserRegressor).fit(frame.astype({"word": "category"}), y)
+    assert same_trees(model[-1], direct)
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_clone_has_the_parameters_and_nothing_else(data, kind):
+    X, y = data
+    costs = CostModel([1.0, 2.0, 3.0, 4.0], tree_cost=0.5)
+    model = small(kind, costs=costs, tradeoff=0.01).fit(X, np.digitize(y, [0.0, 1.0]))
+    twin = clone(model)
+    assert twin.get_params().keys() == model.get_params().keys()
+    assert twin.costs == costs
+    assert not [name for name in vars(twin) if name.endswith("_")]
+    assert same_trees(twin.fit(X, np.digitize(y, [0.0, 1.0])), model)
+
+
+def test_cross_val_score(data):
+    X, y = data
+    assert cross_val_score(small(MiserRegressor), X, y, cv=3).min() > 0.4
+    assert cross_val_score(small(MiserClassifier), X, labels(y), cv=3).min() > 0.6
+
+
+def test_grid_search_over_the_tradeoff(data):
+    X, y = data
+    grid = {"tradeoff": [0.0, 10.0], "costs": [None, [1.0, 1.0, 5.0, 5.0]]}
+    search = GridSearchCV(small(MiserRegressor), grid, cv=2).fit(X, y)
+    assert search.best_params_["tradeoff"] == 0.0
+    assert search.best_estimator_.cost_ > 0
+    # Nothing pays at the other price, so those models are constants.
+    by_tradeoff = dict(
+        zip(
+            search.cv_results_["param_tradeoff"], search.cv_results_["mean_test_score"], strict=True
+        )
+    )
+    assert by_tradeoff[10.0] == pytest.approx(0.0, abs=0.1)
+
+
+def test_processes_of_joblib(data):
+    X, y = data
+    scores = cross_val_score(small(MiserRegressor), X, y, cv=2, n_jobs=2)
+    assert scores == pytest.approx(cross_val_score(small(MiserRegressor), X, y, cv=2), abs=0)
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_pickle_and_joblib(data, kind, tmp_path):
+    X, y = data
+    y = np.digitize(y, [0.0, 1.0])
+    model = small(kind, costs=[1.0, 2.0, 3.0, 4.0]).fit(X, y)
+    before = model.predict(X)
+    joblib.dump(model, tmp_path / "model.joblib")
+    for copied in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):
+        assert same_trees(copied, model)
+        np.testing.assert_array_equal(copied.predict(X), before)
+        assert copied.cost_ == model.cost_
+        assert copied.receipt() == model.receipt()
+        np.testing.assert_array_equal(copied.truncate(3).predict(X), model.truncate(3).predict(X))
+        # A loaded model can go on.
+        copied.set_params(warm_start=True, max_iter=10).fit(X, y)
+        assert same_trees(copied, clone(model).set_params(max_iter=10).fit(X, y))
+
+
+def test_fit_leaves_nothing_behind_that_cannot_be_pickled(data):
+    """Scorers, callbacks and validation data belong to a fit, not to a model."""
+    X, y = data
+    model = small(MiserRegressor, scoring="r2", verbose=0)
+    model.fit(X, y, X_val=X, y_val=y, callbacks=[lambda progress: None])
+    size = len(pickle.dumps(model))
+    assert size < len(pickle.dumps(model.ensemble_)) + 10_000
+
+
+# -- metadata -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def routing():
+    with config_context(enable_metadata_routing=True):
+        yield
+
+
+@pytest.mark.usefixtures("routing")
+def test_weights_are_routed(data):
+    X, y = data
+    weight = np.where(np.arange(240) % 2, 1.0, 0.0)
+    model = small(MiserRegressor).set_fit_request(sample_weight=True)
+    model.set_score_request(sample_weight=True)
+    grid = {"max_depth": [1, 3]}
+    search = GridSearchCV(model, grid, cv=2).fit(X, y, sample_weight=weight)
+    # The best model has seen the odd rows alone.
+    alone = clone(model).set_params(**search.best_params_).fit(X[1::2], y[1::2])
+    assert same_trees(search.best_estimator_, alone)
+
+
+@pytest.mark.usefixtures("routing")
+def test_queries_are_routed(queries):
+    X, y, qid = queries
+    model = small(MiserRanker).set_fit_request(qid=True).set_score_request(qid=True)
+    results = cross_validate(
+        model, X, y, cv=GroupKFold(3), params={"qid": qid, "groups": qid}, return_estimator=True
+    )
+    splits = GroupKFold(3).split(X, y, groups=qid)
+    for (train, test), fitted, score in zip(
+        splits, results["estimator"], results["test_score"], strict=True
+    ):
+        direct = small(MiserRanker).fit(X[train], y[train], qid=qid[train])
+        assert same_trees(fitted, direct)
+        assert score == ndcg_score(y[test], direct.predict(X[test]), qid[test], k=5)
+        assert score == direct.score(X[test], y[test], qid=qid[test])
+
+
+@pytest.mark.usefixtures("routing")
+def test_grid_search_over_a_ranker(queries):
+    X, y, qid = queries
+    model = small(MiserRanker).set_fit_request(qid=True, sample_weight=True)
+    model.set_score_request(qid=True, sample_weight=False)
+    search = GridSearchCV(model, {"tradeoff": [0.0, 100.0]}, cv=GroupKFold(3))
+    search.fit(X, y, qid=qid, groups=qid, sample_weight=np.ones(240))
+    assert search.best_params_ == {"tradeoff": 0.0}
+    assert search.best_score_ > 0.8
+    assert same_trees(search.best_estimator_, small(MiserRanker).fit(X, y, qid=qid))
+
+
+def test_repr_shows_what_is_not_default():
+    assert repr(MiserRegressor(tradeoff=0.5)) == "MiserRegressor(tradeoff=0.5)"
+    stream = io.StringIO()
+    print(MiserClassifier(costs=[1.0, 2.0]), file=stream)
+    assert stream.getvalue() == "MiserClassifier(costs=[1.0, 2.0])\n"

@@ -1,0 +1,564 @@
+"""Every kind of X gives the same numbers, and therefore the same model, bit for bit."""
+
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+from greedymiser import MiserClassifier, MiserRegressor
+from greedymiser.tables import (
+    ArrayTable,
+    FrameTable,
+    SparseTable,
+    as_table,
+    categorical_columns,
+    encode,
+    is_frame,
+    learn_categories,
+)
+
+N = 200
+NAMES = ["a", "b", "c", "d"]
+RNG = np.random.default_rng(0)
+
+# Small whole numbers, which every type can hold.
+WHOLE = RNG.integers(0, 20, (N, 4)).astype(np.float64)
+Y = WHOLE[:, 0] * (WHOLE[:, 1] > 8) + WHOLE[:, 2] % 3 + RNG.standard_normal(N)
+HOLES = np.where(RNG.random(WHOLE.shape) < 0.1, np.nan, WHOLE)
+FLAGS = WHOLE > 8
+
+
+def fit(X, y=Y, **params):
+    return MiserRegressor(max_iter=5, min_samples_leaf=5, **params).fit(X, y)
+
+
+def bits(model):
+    return model.ensemble_.nodes.tobytes(), model.ensemble_.category_sets.tobytes()
+
+
+def nullable(X, kind):
+    """Columns of lists with None where a number is missing."""
+    return {
+        name: [None if v != v else kind(v) for v in column]
+        for name, column in zip(NAMES, X.T, strict=True)
+    }
+
+
+def as_memmap(X, tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    return np.load(tmp_path / "X.npy", mmap_mode="r")
+
+
+def read_only(X):
+    X = X.copy()
+    X.flags.writeable = False
+    return X
+
+
+# -- the same numbers in other clothes ------------------------------------------------------------
+
+ARRAYS = {
+    "C order": np.ascontiguousarray,
+    "Fortran order": np.asfortranarray,
+    "float32": lambda X: X.astype(np.float32),
+    "float32 Fortran": lambda X: np.asfortranarray(X.astype(np.float32)),
+    "float16": lambda X: X.astype(np.float16),
+    "long double": lambda X: X.astype(np.longdouble),
+    "big endian": lambda X: X.astype(">f8"),
+    "strided": lambda X: np.repeat(X, 2, axis=1)[:, ::2],
+    "reversed": lambda X: X[::-1, ::-1].copy()[::-1, ::-1],
+    "read-only": read_only,
+    "objects": lambda X: X.astype(object),
+    "lists": lambda X: X.tolist(),
+    "csr": sparse.csr_array,
+    "csc": sparse.csc_array,
+    "csr matrix": sparse.csr_matrix,
+    "csr float32": lambda X: sparse.csr_array(X.astype(np.float32)),
+    "coo": sparse.coo_array,
+    "pandas": lambda X: pd.DataFrame(X, columns=NAMES),
+    "pandas without names": pd.DataFrame,
+    "pandas float32": lambda X: pd.DataFrame(X, columns=NAMES, dtype=np.float32),
+    "pandas objects": lambda X: pd.DataFrame(X, columns=NAMES).astype(object),
+    "pandas objects with NA": lambda X: (
+        pd.DataFrame(X, columns=NAMES).astype(object).where(X == X, pd.NA)
+    ),
+    "pandas Float64": lambda X: pd.DataFrame(X, columns=NAMES).astype("Float64"),
+    "pandas Int64": lambda X: pd.DataFrame(X, columns=NAMES).astype("Int64"),
+    "pandas mixed": lambda X: pd.DataFrame(X, columns=NAMES).astype(
+        {"a": "Int64", "b": "Float64", "c": "float32", "d": "UInt8"}
+    ),
+    "pandas on pyarrow": lambda X: pd.DataFrame(X, columns=NAMES).convert_dtypes(
+        dtype_backend="pyarrow"
+    ),
+    "polars": lambda X: pl.DataFrame(X, schema=NAMES),
+    "polars null": lambda X: pl.DataFrame(nullable(X, int)),
+    "polars float null": lambda X: pl.DataFrame(nullable(X, float)),
+    "pyarrow": lambda X: pa.table(nullable(X, int)),
+    "pyarrow chunks": lambda X: pa.concat_tables(
+        [pa.table(nullable(X[:70], float)), pa.table(nullable(X[70:], float))]
+    ),
+}
+
+WHOLE_ONLY = {
+    "int64": lambda X: X.astype(np.int64),
+    "uint8": lambda X: X.astype(np.uint8),
+    "int Fortran": lambda X: np.asfortranarray(X.astype(np.int16)),
+    "csr of int": lambda X: sparse.csr_array(X.astype(np.int32)),
+    "pandas int": lambda X: pd.DataFrame(X.astype(np.int32), columns=NAMES),
+    "polars int": lambda X: pl.DataFrame(X.astype(np.int32), schema=NAMES),
+}
+
+BOOLEANS = {
+    "numpy": lambda X: X,
+    "pandas": lambda X: pd.DataFrame(X, columns=NAMES),
+    "pandas boolean": lambda X: pd.DataFrame(X, columns=NAMES).astype("boolean"),
+    "polars": lambda X: pl.DataFrame(X, schema=NAMES),
+    "pyarrow": lambda X: pa.table(nullable(X, bool)),
+    "csr": sparse.csr_array,
+}
+
+
+@pytest.fixture(scope="module")
+def references():
+    return {"whole": fit(WHOLE), "holes": fit(HOLES), "flags": fit(FLAGS.astype(float))}
+
+
+def check_alike(reference, plain, X):
+    model = fit(X)
+    assert bits(model) == bits(reference)
+    np.testing.assert_array_equal(model.predict(X), reference.predict(plain))
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_kind_with_missing_values(references, kind):
+    check_alike(references["holes"], HOLES, ARRAYS[kind](HOLES))
+
+
+@pytest.mark.parametrize("kind", ARRAYS | WHOLE_ONLY)
+def test_kind_without_missing_values(references, kind):
+    check_alike(references["whole"], WHOLE, (ARRAYS | WHOLE_ONLY)[kind](WHOLE))
+
+
+@pytest.mark.parametrize("kind", BOOLEANS)
+def test_booleans(references, kind):
+    check_alike(references["flags"], FLAGS.astype(float), BOOLEANS[kind](FLAGS))
+
+
+def test_missing_booleans():
+    frame = pd.DataFrame(FLAGS, columns=NAMES).astype("boolean")
+    frame.iloc[3:30, 0] = pd.NA
+    plain = FLAGS.astype(float)
+    plain[3:30, 0] = np.nan
+    assert bits(fit(frame)) == bits(fit(plain))
+    assert bits(fit(pl.from_pandas(frame))) == bits(fit(plain))
+
+
+def test_memory_map(references, tmp_path):
+    check_alike(references["holes"], HOLES, as_memmap(HOLES, tmp_path))
+
+
+def test_infinity_and_explicit_zeros_in_sparse():
+    X = np.where(WHOLE > 15, np.inf, np.where(WHOLE < 10, 0.0, HOLES))
+    matrix = sparse.csr_array(X)
+    matrix.data[::5] = 0.0
+    assert bits(fit(matrix)) == bits(fit(matrix.toarray()))
+
+
+def test_float32_is_cut_where_float64_would_be():
+    X = RNG.standard_normal((N, 4)).astype(np.float32)
+    a, b = fit(X), fit(X.astype(np.float64))
+    assert bits(a) == bits(b)
+    np.testing.assert_array_equal(a.predict(X), b.predict(X.astype(np.float64)))
+    np.testing.assert_array_equal(a.predict(X), a.predict(X.astype(np.float64)))
+
+
+@pytest.mark.parametrize(
+    "kind", [np.asarray, pd.Series, pl.Series, pa.array, list, pd.Series.to_numpy]
+)
+def test_kinds_of_y_and_weights(kind, references):
+    weight = np.ones(N)
+    if kind is pd.Series.to_numpy:
+        model = MiserRegressor(max_iter=5, min_samples_leaf=5)
+        model.fit(HOLES, pd.Series(Y, dtype="Float64"), pd.Series(weight, dtype="Float64"))
+    else:
+        model = MiserRegressor(max_iter=5, min_samples_leaf=5).fit(HOLES, kind(Y), kind(weight))
+    assert np.array_equal(
+        model.ensemble_.nodes["threshold"], references["holes"].ensemble_.nodes["threshold"]
+    )
+
+
+# -- categories -----------------------------------------------------------------------------------
+
+WORDS = np.array(["ant", "bee", "cat", "dog", "eel"])
+CODE = RNG.integers(0, 5, N)
+GONE = RNG.random(N) < 0.1
+NUMBER = RNG.standard_normal(N)
+CAT_Y = np.array([3.0, 0.0, 1.0, 4.0, 2.0])[CODE] + 0.1 * RNG.standard_normal(N)
+CODES = np.where(GONE, np.nan, CODE)
+LABELS = [None if gone else str(word) for word, gone in zip(WORDS[CODE], GONE, strict=True)]
+
+CATEGORIES = {
+    "index": (lambda: np.column_stack([CODES, NUMBER]), [0]),
+    "mask": (lambda: np.column_stack([CODES, NUMBER]), [True, False]),
+    "array mask": (lambda: np.column_stack([CODES, NUMBER]), np.array([True, False])),
+    "any numbers": (lambda: np.column_stack([CODES * 1e9 - 7.5, NUMBER]), [0]),
+    "sparse": (lambda: sparse.csr_array(np.column_stack([CODES, NUMBER])), [0]),
+    "pandas": (lambda: pd.DataFrame({"k": pd.Categorical(LABELS), "x": NUMBER}), "from_dtype"),
+    "pandas in another order": (
+        lambda: pd.DataFrame(
+            {"k": pd.Categorical(LABELS, categories=WORDS[::-1], ordered=True), "x": NUMBER}
+        ),
+        "from_dtype",
+    ),
+    "pandas with unused": (
+        lambda: pd.DataFrame(
+            {"k": pd.Categorical(LABELS, categories=["aa", *WORDS, "zz"]), "x": NUMBER}
+        ),
+        "from_dtype",
+    ),
+    "pandas of int": (
+        lambda: pd.DataFrame(
+            {"k": pd.Series(CODES).astype("Int64").astype("category"), "x": NUMBER}
+        ),
+        "from_dtype",
+    ),
+    "pandas by name": (lambda: pd.DataFrame({"k": LABELS, "x": NUMBER}), ["k"]),
+    "pandas by index": (lambda: pd.DataFrame({"k": LABELS, "x": NUMBER}), [0]),
+    "pandas by mask": (lambda: pd.DataFrame({"k": LABELS, "x": NUMBER}), [True, False]),
+    "pandas Int64": (
+        lambda: pd.DataFrame({"k": pd.Series(CODES, dtype="Int64"), "x": NUMBER}),
+        ["k"],
+    ),
+    "pandas string": (
+        lambda: pd.DataFrame({"k": pd.Series(LABELS, dtype="string"), "x": NUMBER}),
+        ["k"],
+    ),
+    "pandas objects": (
+        lambda: pd.DataFrame({"k": pd.Series(LABELS, dtype=object), "x": NUMBER}),
+        ["k"],
+    ),
+    "pandas float": (lambda: pd.DataFrame({"k": CODES, "x": NUMBER}), ["k"]),
+    "polars": (
+        lambda: pl.DataFrame({"k": pl.Series(LABELS, dtype=pl.Categorical), "x": NUMBER}),
+        "from_dtype",
+    ),
+    "polars enum": (
+        lambda: pl.DataFrame({"k": pl.Series(LABELS, dtype=pl.Enum(WORDS[::-1])), "x": NUMBER}),
+        "from_dtype",
+    ),
+    "polars string": (lambda: pl.DataFrame({"k": LABELS, "x": NUMBER}), ["k"]),
+    "pyarrow": (
+        lambda: pa.table({"k": pa.array(LABELS).dictionary_encode(), "x": NUMBER}),
+        "from_dtype",
+    ),
+    "pyarrow chunks": (
+        lambda: pa.concat_tables(
+            [
+                pa.table({"k": pa.array(LABELS[part]).dictionary_encode(), "x": NUMBER[part]})
+                for part in (slice(0, 50), slice(50, N))
+            ]
+        ),
+        "from_dtype",
+    ),
+    "pyarrow of int": (
+        lambda: pa.table(
+            {
+                "k": pa.array([None if c != c else int(c) for c in CODES]).dictionary_encode(),
+                "x": NUMBER,
+            }
+        ),
+        "from_dtype",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CATEGORIES)
+def test_categories(kind):
+    plain = np.column_stack([CODES, NUMBER])
+    reference = fit(plain, CAT_Y, categorical_features=[0])
+    assert (reference.ensemble_.nodes["category_set"] >= 0).any()
+    make, which = CATEGORIES[kind]
+    model = fit(make(), CAT_Y, categorical_features=which)
+    assert bits(model) == bits(reference)
+    np.testing.assert_array_equal(model.predict(make()), reference.predict(plain))
+
+
+def test_no_categories_when_asked_for_none():
+    frame = pd.DataFrame({"k": pd.Series(CODES).astype("category"), "x": NUMBER})
+    with pytest.raises(ValueError, match="column 'k' has type Categorical, which is not numeric"):
+        fit(frame, CAT_Y, categorical_features=None)
+
+
+def test_unknown_category_is_a_missing_one():
+    frame = pd.DataFrame({"k": pd.Categorical(LABELS), "x": NUMBER})
+    model = fit(frame, CAT_Y)
+    strange = frame.assign(k=pd.Categorical(["yak"] * N))
+    missing = frame.assign(k=pd.Categorical([None] * N, categories=WORDS))
+    np.testing.assert_array_equal(model.predict(strange), model.predict(missing))
+    assert len(np.unique(model.predict(frame))) > len(np.unique(model.predict(missing)))
+
+    plain = np.column_stack([CODES, NUMBER])
+    model = fit(plain, CAT_Y, categorical_features=[0])
+    for code in (-1.0, 0.5, 5.0, 1e300, np.inf, -np.inf):
+        strange = np.column_stack([np.full(N, code), NUMBER])
+        missing = np.column_stack([np.full(N, np.nan), NUMBER])
+        np.testing.assert_array_equal(model.predict(strange), model.predict(missing))
+
+
+def test_category_that_only_weightless_rows_have_is_unknown():
+    words = np.array(LABELS, dtype=object)
+    frame = pd.DataFrame({"k": pd.Categorical(words), "x": NUMBER})
+    counts = (words != "cat").astype(float)
+    model = MiserRegressor(max_iter=3).fit(frame, CAT_Y, counts)
+    assert model.categories_[0].tolist() == ["ant", "bee", "dog", "eel"]
+    np.testing.assert_array_equal(
+        model.predict(frame[words == "cat"]),
+        model.predict(
+            frame[words == "cat"].assign(k=pd.Categorical([None] * (words == "cat").sum()))
+        ),
+    )
+
+
+def test_categories_of_the_user_are_left_alone():
+    plain = np.column_stack([CODES + 10, NUMBER])
+    before = plain.copy()
+    model = fit(plain, CAT_Y, categorical_features=[0])
+    model.predict(plain)
+    np.testing.assert_array_equal(plain, before)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame(
+            {"c": pd.Categorical(["x"]), "o": pd.Categorical([1], ordered=True), "n": [1]}
+        ),
+        pl.DataFrame(
+            {
+                "c": pl.Series(["x"], dtype=pl.Categorical),
+                "o": pl.Series(["x"], dtype=pl.Enum(["x"])),
+                "n": [1],
+            }
+        ),
+        pa.table(
+            {
+                "c": pa.array(["x"]).dictionary_encode(),
+                "o": pa.array([1]).dictionary_encode(),
+                "n": [1],
+            }
+        ),
+    ],
+    ids=["pandas", "polars", "pyarrow"],
+)
+def test_categorical_columns(frame):
+    assert categorical_columns(frame) == [0, 1]
+
+
+def test_mixed_labels_have_some_order():
+    frame = pd.DataFrame({"k": pd.Series(["b", 2, "a", 1, None, 2], dtype=object)})
+    known = learn_categories(frame, [0], None, 255)
+    assert known[0].tolist() == [1, 2, "a", "b"]
+    np.testing.assert_array_equal(
+        FrameTable(frame, known).columns([0], None)[0], [3, 1, 2, 0, np.nan, 1]
+    )
+
+
+def test_chosen_rows_alone_are_learned():
+    known = learn_categories(np.array([[5.0], [3.0], [9.0], [np.nan]]), [0], np.array([0, 1, 3]), 2)
+    assert known[0].tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("X", [np.arange(4.0)[:, None], pd.DataFrame({"k": list("abcd")})])
+def test_too_many_categories(X):
+    name = "'k'" if is_frame(X) else "0"
+    assert len(learn_categories(X, [0], None, 4)[0]) == 4
+    with pytest.raises(ValueError, match=f"feature {name} has 4 categories.*max_bins=3"):
+        learn_categories(X, [0], None, 3)
+
+
+def test_encode():
+    known = np.array([2.0, 5.0, 7.0])
+    np.testing.assert_array_equal(
+        encode(np.array([7.0, 2.0, np.nan, 6.0, 99.0]), known), [2, 0, np.nan, np.nan, np.nan]
+    )
+    np.testing.assert_array_equal(encode(np.array([7, 2, 6]), known), [2, 0, np.nan])
+    np.testing.assert_array_equal(encode(np.array([7, "x"], dtype=object), known), [2, np.nan])
+    np.testing.assert_array_equal(encode(np.array([1.0]), np.empty(0)), [np.nan])
+
+
+# -- the tables themselves ------------------------------------------------------------------------
+
+TABLES = {
+    "array": ArrayTable(HOLES),
+    "Fortran": ArrayTable(np.asfortranarray(HOLES)),
+    "csr": SparseTable(sparse.csr_array(HOLES)),
+    "csc": SparseTable(sparse.csc_array(HOLES)),
+    "frame": FrameTable(pd.DataFrame(HOLES, columns=NAMES)),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("rows", [None, np.array([3, 0, 199])], ids=["all rows", "some rows"])
+@pytest.mark.parametrize("wanted", [[0, 1, 2, 3], [1, 2], [2], [3, 0], [0, 2, 3]])
+def test_columns(kind, rows, wanted):
+    block = TABLES[kind].columns(wanted, rows)
+    assert block.dtype == np.float64
+    assert block.flags.c_contiguous
+    np.testing.assert_array_equal(
+        block, HOLES[:, wanted].T if rows is None else HOLES[rows][:, wanted].T
+    )
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_rows(kind):
+    table = TABLES[kind]
+    assert (table.n_rows, table.n_columns) == HOLES.shape
+    block = table.rows(10, 30, [0, 2])
+    assert block.shape == (20, 4)
+    assert block.flags.c_contiguous
+    np.testing.assert_array_equal(block[:, [0, 2]], HOLES[10:30, [0, 2]])
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_take(kind):
+    rows = np.array([5, 2, 150])
+    taken = TABLES[kind].take(rows)
+    np.testing.assert_array_equal(as_table(taken).columns([0, 1, 2, 3], None), HOLES[rows].T)
+    whole = TABLES[kind].take(None)
+    np.testing.assert_array_equal(as_table(whole).columns([0, 1, 2, 3], None), HOLES.T)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_take_keeps_the_kind_of_a_frame(frame):
+    X = frame({"k": pd.Series(LABELS).fillna("?").tolist(), "x": NUMBER})
+    taken = as_table(X).take(np.array([7, 3]))
+    assert type(taken) is type(X)
+    assert list(taken["x"]) == [NUMBER[7], NUMBER[3]] or taken["x"].to_pylist() == [
+        NUMBER[7],
+        NUMBER[3],
+    ]
+
+
+def test_what_is_a_frame():
+    assert is_frame(pd.DataFrame({"a": [1]}))
+    assert is_frame(pl.DataFrame({"a": [1]}))
+    assert is_frame(pa.table({"a": [1]}))
+    assert not is_frame(np.ones((1, 1)))
+    assert not is_frame({"a": [1]})
+    assert not is_frame([[1]])
+    assert not is_frame(pd.Series([1]))
+    assert not is_frame(pl.LazyFrame({"a": [1]}))
+    assert not is_frame(sparse.csr_array(np.ones((1, 1))))
+
+
+# -- columns have names ---------------------------------------------------------------------------
+
+
+def test_reordered_columns_are_refused():
+    frame = pd.DataFrame(WHOLE, columns=NAMES)
+    model = fit(frame)
+    with pytest.raises(ValueError, match="must be in the same order"):
+        model.predict(frame[["b", "a", "c", "d"]])
+    with pytest.raises(ValueError, match=r"(?s)unseen at fit time:.*z"):
+        model.predict(frame.rename(columns={"a": "z"}))
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
+def test_names_are_kept(kind):
+    model = fit(ARRAYS[kind](WHOLE))
+    assert model.feature_names_in_.tolist() == NAMES
+    assert set(model.features_used_) <= set(NAMES)
+    assert {line.feature for line in model.receipt()} == set(model.features_used_)
+    assert model.resources_used_ == model.features_used_
+
+
+def test_a_model_of_one_frame_reads_another():
+    model = fit(ARRAYS["pandas"](HOLES))
+    expected = model.predict(ARRAYS["pandas"](HOLES))
+    for kind in ("polars", "pyarrow", "pandas Int64"):
+        np.testing.assert_array_equal(model.predict(ARRAYS[kind](HOLES)), expected)
+
+
+def test_columns_without_names_are_counted():
+    model = fit(pd.DataFrame(WHOLE))
+    assert not hasattr(model, "feature_names_in_")
+    assert set(model.features_used_) <= {0, 1, 2, 3}
+
+
+def test_columns_that_are_not_needed_are_not_read():
+    frame = pd.DataFrame(WHOLE, columns=NAMES)
+    model = fit(frame, costs={"a": 1.0, "b": 1.0, "c": 1e6, "d": 1e6}, tradeoff=0.1)
+    assert model.features_used_ == ["a", "b"]
+    np.testing.assert_array_equal(
+        model.predict(frame.assign(c="words", d=None)), model.predict(frame)
+    )
+
+
+def test_columns_that_are_not_numbers():
+    frame = pd.DataFrame(WHOLE, columns=NAMES)
+    for column, kind in [
+        (["word"] * N, "String"),
+        ([pd.Timestamp("2020-01-01")] * N, "Datetime"),
+        ([1j] * N, "Unknown"),
+        ([[1, 2]] * N, "Object"),
+    ]:
+        with pytest.raises(ValueError, match=f"column 'c' has type {kind}.*not numeric"):
+            fit(frame.assign(c=column))
+    with pytest.raises(ValueError, match=r"column 'b' has type String.*not numeric"):
+        fit(pl.DataFrame({"a": NUMBER, "b": WORDS[CODE]}))
+
+
+def test_lazy_frames_must_be_collected():
+    with pytest.raises(TypeError, match="lazy LazyFrame; call its collect"):
+        fit(pl.LazyFrame(WHOLE, schema=NAMES))
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def peak_of_fit(make, n_rows):
+    """Bytes that a fit needs on top of its data; small trees, so that binning dominates."""
+    X = make(np.random.default_rng(0).standard_normal((n_rows, 64)))
+    y = np.arange(float(n_rows))
+    model = MiserRegressor(max_iter=2, max_depth=2, early_stopping=False, n_jobs=2)
+    model.fit(X[:100], y[:100])  # compile
+    tracemalloc.start()
+    try:
+        model.fit(X, y)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.ascontiguousarray,
+        np.asfortranarray,
+        lambda X: X.astype(np.float32),
+        lambda X: pd.DataFrame(X, columns=[f"c{i}" for i in range(64)]),
+        lambda X: pl.DataFrame(X),
+    ],
+    ids=["C order", "Fortran order", "float32", "pandas", "polars"],
+)
+def test_fit_does_not_copy_x(make):
+    n = 20_000
+    # Binned data takes an eighth of float64, and two threads hold eight columns each.
+    assert peak_of_fit(make, n) < 0.7 * n * 64 * 8
+
+
+def test_prediction_does_not_copy_x():
+    X = np.random.default_rng(0).standard_normal((20_000, 64))
+    model = MiserClassifier(max_iter=2).fit(X[:500], X[:500, 0] > 0)
+    model.predict(X[:10])
+    tracemalloc.start()
+    try:
+        model.predict(X)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 0.2 * X.nbytes
