@@ -22,7 +22,7 @@ from sklearn.model_selection import train_test_split
 from greedymiser import MiserClassifier
 from greedymiser.datasets import load_thyroid
 
-TRADEOFFS = [0.0, 1e-4, 3e-4, 1e-3, 5e-3, 8e-3, 1e-2, 1.2e-2, 1.4e-2, 1.6e-2, 2e-2, 3e-2]
+TRADEOFFS = [0.0, 1e-4, 3e-4, 1e-3, 5e-3, 8e-3, 1e-2, 1.5e-2, 3e-2]
 
 
 def train(data, tradeoff):
@@ -39,29 +39,34 @@ def describe(model, names):
     used = [names[f] for f in model.ensemble_.features]
     tests = [name for name in used if name in ("TSH", "T3", "TT4", "T4U", "FTI")]
     questions = len(used) - len(tests)
-    return ", ".join([*tests, f"{questions} questions"] if questions else tests) or "nothing"
+    asked = [f"{questions} question{'s' if questions > 1 else ''}"] if questions else []
+    return ", ".join([*tests, *asked]) or "nothing"
 
 
 def draw(rows, full_price, path):
     """Balanced test accuracy against dollars per patient."""
     costs = np.array([row["cost"] for row in rows])
     scores = np.array([row["score"] for row in rows])
-    fig, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    ax.plot(costs, scores, color="#0b5394", marker="o", markersize=7, linewidth=1.5)
-    for row in rows:
-        # Labels lie to the right, below the curve, where nothing else is.
-        if row["label"]:
-            ax.annotate(
-                row["label"], (row["cost"], row["score"]), xytext=(7, -13),
-                textcoords="offset points", fontsize=9, color="#333333",
-            )  # fmt: skip
+    fig, ax = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
+    ax.plot(costs, scores, color="#0b5394", marker="o", markersize=6, linewidth=1.5)
+    for i, row in enumerate(rows):
+        # Neighbours are numbered above and below in turn, so that the numbers do not collide.
+        ax.annotate(
+            str(i + 1), (row["cost"], row["score"]), xytext=(0, 7 if i % 2 else -16),
+            textcoords="offset points", ha="center", fontsize=10, fontweight="bold",
+        )  # fmt: skip
+    key = "\n".join(f"{i + 1}  ${row['cost']:5.2f}  {row['label']}" for i, row in enumerate(rows))
+    ax.text(
+        0.97, 0.05, key, transform=ax.transAxes, ha="right", va="bottom", fontsize=8.5, ma="left",
+        family="monospace", bbox={"facecolor": "white", "edgecolor": "#cccccc", "pad": 6},
+    )  # fmt: skip
     ax.axvline(full_price, color="#777777", linestyle=":", linewidth=1.2)
     ax.annotate(
-        f"all tests: ${full_price:.2f}", (full_price, scores.min()), xytext=(-6, 4),
-        textcoords="offset points", rotation=90, ha="right", va="bottom", fontsize=9,
-        color="#555555",
+        f"everything: ${full_price:.2f}", (full_price, scores.max()), xytext=(-5, -4),
+        textcoords="offset points", rotation=90, ha="right", va="top", fontsize=9, color="#555555",
     )  # fmt: skip
-    ax.set_xlim(-2, full_price + 4)
+    ax.set_xlim(-3, full_price + 4)
+    ax.set_ylim(scores.min() - 0.07, scores.max() + 0.05)
     ax.set_xlabel("cost of one prediction (dollars of medical tests per patient)")
     ax.set_ylabel("balanced accuracy on test patients")
     ax.set_title("UCI thyroid disease: what each budget buys", fontsize=11)
@@ -94,7 +99,7 @@ def main():
         }
         accuracy = np.mean(predicted == data.y_test)
         print(
-            f"{tradeoff:9.0e} {row['cost']:7.2f}$ {accuracy:9.4f} {row['score']:9.4f} "
+            f"{tradeoff:9g} {row['cost']:7.2f}$ {accuracy:9.4f} {row['score']:9.4f} "
             f"{model.n_iter_:6d}  {row['label']}"
         )
         rows.append(row)

@@ -18,6 +18,7 @@ from greedymiser import (
     MiserRegressor,
     ndcg_score,
 )
+from greedymiser.engines.cpu import ROWS_PER_TASK
 from greedymiser.losses import (
     REGRESSION_LOSSES,
     BinaryLogLoss,
@@ -25,6 +26,7 @@ from greedymiser.losses import (
     MultinomialLogLoss,
     SquaredError,
 )
+from greedymiser.threads import Threads
 
 COSTS = [1.0, 2.0, 4.0, 8.0, 16.0]
 
@@ -600,6 +602,9 @@ def test_scale_of_the_weights_does_not_matter(kind, factor):
 def test_weights_of_one_are_no_weights(kind):
     X, y = make_data()
     a, b = FITS[kind](X, y), FITS[kind](X, y, np.ones(len(y)))
+    assert bits(a) == bits(b)
+    # Other weights take another way through the engine, and come to the same.
+    b = FITS[kind](X, y, np.full(len(y), 3.0))
     np.testing.assert_allclose(a.predict(X), b.predict(X), rtol=1e-6)
     assert without(a, "value", "gain", "hessian") == without(b, "value", "gain", "hessian")
 
@@ -1071,6 +1076,8 @@ def test_threads_do_not_matter(many, kind):
         "costs": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
         "tradeoff": 1e-4,
     }
+
+    assert len(Threads(4).slices(len(y), ROWS_PER_TASK)) == 4
 
     def fit(n_jobs):
         if kind == "classes":

@@ -94,7 +94,9 @@ ARRAYS = {
     "pandas on pyarrow": lambda X: pd.DataFrame(X, columns=NAMES).convert_dtypes(
         dtype_backend="pyarrow"
     ),
+    "pandas sparse": lambda X: pd.DataFrame(X, columns=NAMES).astype(pd.SparseDtype(float, 0.0)),
     "polars": lambda X: pl.DataFrame(X, schema=NAMES),
+    "polars decimal": lambda X: pl.DataFrame(nullable(X, int)).cast(pl.Decimal(10, 2)),
     "polars null": lambda X: pl.DataFrame(nullable(X, int)),
     "polars float null": lambda X: pl.DataFrame(nullable(X, float)),
     "pyarrow": lambda X: pa.table(nullable(X, int)),
@@ -397,7 +399,11 @@ TABLES = {
     "Fortran": ArrayTable(np.asfortranarray(HOLES)),
     "csr": SparseTable(sparse.csr_array(HOLES)),
     "csc": SparseTable(sparse.csc_array(HOLES)),
-    "frame": FrameTable(pd.DataFrame(HOLES, columns=NAMES)),
+    "pandas": FrameTable(ARRAYS["pandas"](HOLES)),
+    "pandas mixed": FrameTable(ARRAYS["pandas mixed"](HOLES)),
+    "pandas on pyarrow": FrameTable(ARRAYS["pandas on pyarrow"](HOLES)),
+    "polars": FrameTable(ARRAYS["polars null"](HOLES)),
+    "pyarrow": FrameTable(ARRAYS["pyarrow chunks"](HOLES)),
 }
 
 
@@ -417,10 +423,25 @@ def test_columns(kind, rows, wanted):
 def test_rows(kind):
     table = TABLES[kind]
     assert (table.n_rows, table.n_columns) == HOLES.shape
-    block = table.rows(10, 30, [0, 2])
-    assert block.shape == (20, 4)
-    assert block.flags.c_contiguous
-    np.testing.assert_array_equal(block[:, [0, 2]], HOLES[10:30, [0, 2]])
+    for start, stop in [(10, 11), (10, 30), (10, 110), (0, N)]:
+        block = table.rows(start, stop, [0, 2])
+        assert block.shape == (stop - start, 4)
+        assert block.dtype == np.float64
+        assert block.flags.c_contiguous
+        assert block.flags.writeable  # the kernels are compiled for such alone
+        np.testing.assert_array_equal(block[:, [0, 2]], HOLES[start:stop, [0, 2]])
+
+
+def test_few_rows_of_a_frame_with_columns_of_any_kind():
+    frame = pd.DataFrame({"a": [1, 2], "b": [True, False], "c": ["x", "y"], "d": [None, 2.5]})
+    np.testing.assert_array_equal(
+        FrameTable(frame).rows(0, 2, [0, 1, 3]), [[1, 1, np.nan, np.nan], [2, 0, np.nan, 2.5]]
+    )
+    known = {2: np.array(["w", "y"], dtype=object)}
+    np.testing.assert_array_equal(
+        FrameTable(frame, known).rows(0, 2, [0, 2]),
+        [[1, np.nan, np.nan, np.nan], [2, np.nan, 1, np.nan]],
+    )
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -510,6 +531,29 @@ def test_columns_that_are_not_numbers():
             fit(frame.assign(c=column))
     with pytest.raises(ValueError, match=r"column 'b' has type String.*not numeric"):
         fit(pl.DataFrame({"a": NUMBER, "b": WORDS[CODE]}))
+
+
+@pytest.mark.parametrize(
+    ("make", "nothing"),
+    [
+        (pd.DataFrame, lambda n: pd.Series([None] * n)),
+        (pd.DataFrame, lambda n: pd.Series([None] * n, dtype="string")),
+        (pd.DataFrame, lambda n: pd.Series([pd.NA] * n, dtype="Int64")),
+        (pl.DataFrame, lambda n: pl.Series([None] * n)),
+        (pl.DataFrame, lambda n: pl.Series([None] * n, dtype=pl.String)),
+        (pa.table, pa.nulls),
+    ],
+    ids=["objects", "string", "Int64", "polars", "polars string", "pyarrow"],
+)
+def test_a_column_of_nothing_has_any_type(make, nothing):
+    """The only row of a request may say None where the training data had numbers."""
+    X = {name: WHOLE[:, i] for i, name in enumerate(NAMES)}
+    empty = fit(make(X | {"b": nothing(N)}))
+    assert empty.features_used_ == ["a", "c", "d"]
+    model = fit(make(X))
+    request = make({"a": [3.0], "b": nothing(1), "c": [1.0], "d": [2.0]})
+    plain = fit(WHOLE).predict([[3.0, np.nan, 1.0, 2.0]])
+    np.testing.assert_array_equal(model.predict(request), plain)
 
 
 def test_lazy_frames_must_be_collected():

@@ -65,6 +65,25 @@ def test_exceptions_propagate(n_threads):
 
 
 @counts
+def test_after_an_exception_nobody_starts_another_task(n_threads):
+    here, done = threading.get_ident(), []
+
+    def fail_here(i):
+        if threading.get_ident() == here:
+            raise RuntimeError("stop")
+        time.sleep(0.001)
+        done.append(i)
+
+    with Threads(n_threads) as threads:
+        with pytest.raises(RuntimeError, match="stop"):
+            threads.run(fail_here, [(i,) for i in range(1000)])
+        finished = len(done)
+        assert finished < 999
+        time.sleep(0.01)
+        assert len(done) == finished  # nor is anyone left at work
+
+
+@counts
 def test_an_exception_inside_leaves_the_context(n_threads):
     before = threading.active_count()
 

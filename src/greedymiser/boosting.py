@@ -175,7 +175,9 @@ def _checked(what: str, values: Floats, shape: tuple[int, ...]) -> Floats:
     if values.shape not in (shape, expected):
         raise ValueError(f"the loss returned {what} of shape {values.shape}, expected {expected}")
     # A sum is finite only if all of its terms are, and needs no array of flags.
-    if not np.isfinite(values.sum()) and not np.isfinite(values).all():
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = values.sum()
+    if not np.isfinite(total) and not np.isfinite(values).all():
         raise ValueError(f"the loss returned {what} that are not finite")
     return values.reshape(shape)
 

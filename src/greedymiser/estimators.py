@@ -349,6 +349,7 @@ class _Miser(BaseEstimator):
         if continued:
             self._check_continuation(loss)
         train = self._weigh(self._encode(sample, loss))
+        _check_scale(train.weight)
         held_out = self._held_out(sample_val, loss)
         patient = self._is_patient(train, held_out)
         if patient and held_out is None and self.validation_fraction is not None:
@@ -526,10 +527,13 @@ class _Miser(BaseEstimator):
         check_consistent_length(X, y)
         weight = _check_weight(sample.weight, X)
         qid = _check_qid(sample.qid, X)
-        if weight is None or weight.all():
-            return _Sample(X, y, weight, qid)
-        rows = np.flatnonzero(weight)
-        return _Sample(X, y[rows], weight[rows], None if qid is None else qid[rows], rows)
+        rows = None
+        if weight is not None and not weight.all():
+            rows = np.flatnonzero(weight)
+            y, weight, qid = y[rows], weight[rows], None if qid is None else qid[rows]
+        if weight is not None and (weight == 1).all():
+            weight = None  # which is faster
+        return _Sample(X, y, weight, qid, rows)
 
     def _check_features(self, X: Any, reset: bool) -> Any:
         if is_frame(X):
@@ -1168,6 +1172,15 @@ def _check_weight(sample_weight: Any, X: Any) -> Floats | None:
     if not weight.any():
         raise ValueError("sample_weight must not be 0 for every row")
     return weight
+
+
+def _check_scale(weight: Floats | None) -> None:
+    """Refuse weights whose squares would overflow, or vanish."""
+    if weight is not None and not 1e-100 < weight.max() < 1e100:
+        raise ValueError(
+            f"the largest weight is {weight.max():g}, and must lie between 1e-100 and 1e100; "
+            "scale sample_weight: only ratios of weights matter"
+        )
 
 
 def _check_qid(qid: Any, X: Any) -> NDArray[Any] | None:

@@ -22,6 +22,10 @@ Categories = dict[int, NDArray[Any]]
 """The known categories of each categorical column, sorted, by position of the column."""
 
 
+# So few rows of a frame are turned into an array at once: a call per column would take longer.
+FEW_ROWS = 64
+
+
 class Table(Protocol):
     """A matrix that gives out float64 blocks."""
 
@@ -108,20 +112,24 @@ class FrameTable:
         self.n_rows, self.n_columns = self.frame.shape
         self.categories = categories or {}
 
-    def _column(self, index: int, rows: slice | None = None) -> NDArray[np.float64]:
-        series = self.frame[:, index] if rows is None else self.frame[rows, index]
+    def _column(self, frame: nw.DataFrame[Any], index: int) -> NDArray[np.float64]:
         if index in self.categories:
-            return encode(_labels(series), self.categories[index])
-        return _numbers(series)
+            return encode(_labels(frame[:, index]), self.categories[index])
+        return _numbers(frame[:, index])
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
-        whole = [self._column(index) for index in wanted]
+        whole = [self._column(self.frame, index) for index in wanted]
         return np.stack(whole if rows is None else [column[rows] for column in whole])
 
     def rows(self, start: int, stop: int, wanted: Sequence[int]) -> NDArray[np.floating]:
+        part = self.frame if stop - start == self.n_rows else self.frame[start:stop]
+        if stop - start <= FEW_ROWS and not self.categories:
+            whole = part.to_numpy()
+            if whole.dtype.kind in "biuf":
+                return np.require(whole, np.float64, ["C", "W"])
         block = np.full((stop - start, self.n_columns), np.nan)
         for index in wanted:
-            block[:, index] = self._column(index, slice(start, stop))
+            block[:, index] = self._column(part, index)
         return block
 
     def take(self, rows: Rows) -> Any:
@@ -216,6 +224,9 @@ def _labels(series: Any) -> NDArray[Any]:
 
 def _numbers(series: Any) -> NDArray[np.float64]:
     """Values of a numeric column as float64; what is missing is NaN."""
+    n_missing = series.null_count()
+    if n_missing == len(series):  # whatever its type: that of a column of None is anyone's guess
+        return np.full(len(series), np.nan)
     if not (series.dtype.is_numeric() or series.dtype == nw.Boolean):
         values = _try_floats(series)
         if values is None:
@@ -224,13 +235,15 @@ def _numbers(series: Any) -> NDArray[np.float64]:
                 "make it a categorical column, encode it or drop it"
             )
         return values
-    if series.null_count():
+    if n_missing:
         return series.cast(nw.Float64).fill_null(float("nan")).to_numpy().astype(np.float64)
     return series.to_numpy().astype(np.float64, copy=False)
 
 
 def _try_floats(series: Any) -> NDArray[np.float64] | None:
-    """Numbers that live in a column of objects, or None where there is anything else."""
+    """Numbers in a column of objects or of an unknown type; None where there is anything else."""
+    if series.dtype == nw.Unknown and series.to_numpy().dtype.kind in "biuf":  # pandas' sparse type
+        return series.to_numpy().astype(np.float64)
     if series.dtype != nw.Object:
         return None
     try:

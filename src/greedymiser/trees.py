@@ -275,7 +275,7 @@ class Serving:
         self, rows: NDArray[np.floating], out: NDArray[np.float64], first: int, last: int
     ) -> None:
         """Add trees ``first:last`` to ``out`` (n_outputs, n), in the order of the trees."""
-        # Asking all questions at once needs the rows side by side, which few rows or trees do not pay.
+        # Rows must be laid side by side to be asked, which does not pay for few rows or trees.
         if len(rows) < 8 or last - first < 8:
             add_walking(rows, self.steps, first, last, out)
         else:
@@ -377,8 +377,8 @@ def add_asking(rows, questions, steps, first, last, out):  # type: ignore[no-unt
     """Add the trees' values, asking a block of rows all questions of a tree at once.
 
     Each row keeps a set of leaves that it may still reach; every question that sends it right
-    takes the leaves of the left child away. The leftmost leaf that remains is the row's (Lucchese et
-    al., "QuickScorer", 2015). No question waits for another, so the loops over rows are vectors.
+    takes the leaves of the left child away. The leftmost leaf that remains is the row's (Lucchese
+    et al., "QuickScorer", 2015). No question waits for another: the loops over rows are vectors.
     """
     block, one = np.uint64(ROW_BLOCK), np.uint64(1)
     n = np.uint64(rows.shape[0])

@@ -37,6 +37,35 @@ def test_tables_when_memory_for_histograms_runs_out(engine, case, seed, slots):
         walk(engine, case, seed)
 
 
+def test_memory_that_another_node_left_behind(engine):
+    """With room for one histogram: the root's, then the large child's, then a grandchild's."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 4, (60, 3))
+    codes[:, 0] = np.arange(60) >= 25
+    codes[:, 1] = np.arange(60) >= 10
+    gradients = rng.standard_normal(60)
+    case = Case(codes.tolist(), [4] * 3, [], [0, 1, 2], gradients, None, SplitRules(1))
+    plain, columns = case.plain(), np.ones(3, dtype=bool)
+
+    def check(ids):
+        nodes = [OpenNode(id) for id in ids]
+        check_table(engine.split_table(nodes, columns, last=False), case, plain, nodes, columns)
+
+    def divide(node, left, f):
+        engine.partition([Split(node, left, f, 0, True)])
+        plain.divide(node, left, [i for i in plain.rows[node] if case.codes[i][f] == 0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "HISTOGRAM_BYTES", 8 * 8 * 256)
+        engine.place(case.binned(), case.rules)
+        engine.begin(gradients, None)
+        check([0])
+        divide(0, 1, 0)  # 25 and 35 rows
+        check([1, 2])
+        divide(1, 3, 1)  # 10 and 15 rows; their parent had no room, and node 2 leaves its own
+        check([4])
+
+
 def root_table(engine, codes, n_bins, gradients, hessians=None, columns=None, **rules):
     codes = np.asarray(codes).reshape(len(gradients), -1).tolist()
     engine.place(pack(codes, n_bins), SplitRules(**{"min_samples_leaf": 1} | rules))

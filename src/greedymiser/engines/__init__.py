@@ -22,6 +22,8 @@ class SplitRules:
     # Least sum of Hessians in a child; keeps Newton steps finite.
     min_hessian: float = 0.0
     l2_regularization: float = 0.0
+    # Whether ``NodeStats.twice_impurity`` is asked for; it is infinite if not.
+    bound_gains: bool = True
     # Per feature: 1 if predictions must not fall as it grows, -1 if they must not rise, else 0.
     monotonic_cst: tuple[int, ...] | None = None
 

@@ -39,6 +39,8 @@ WORK_DTYPE = np.dtype(
         ("large_row", np.int64),
         # Whether the small node is the root, whose rows are 0, 1, 2, ...
         ("is_root", np.bool_),
+        # Whether the small node's histogram is already in its slot.
+        ("is_counted", np.bool_),
     ]
 )
 
@@ -237,10 +239,10 @@ def find_splits(
         for i in range(work.size):
             w = work[i]
             small = slots[w.small_slot, b] if w.small_slot >= 0 else scratch[0]
-            if w.small_row >= 0 or w.large_slot >= 0:
+            if not w.is_counted and (w.small_row >= 0 or w.large_slot >= 0):
                 count_rows(codes[b], rows, words, w.small_start, w.small_stop, w.is_root, small)
-                if w.small_slot >= 0:
-                    valid[w.small_slot, b] = True
+            if w.small_slot >= 0:
+                valid[w.small_slot, b] = True
             if w.small_row >= 0:
                 scan_block(
                     small, lanes, b, totals[w.small_row], scale,
@@ -483,40 +485,44 @@ def mark_left(codes, lane, rows, start, stop, left_codes, goes_left):
 
 
 @njit(cache=True, nogil=True)
-def sum_sides(goes_left, words, scale, start, stop):
-    """Sums of both words over the rows that go left, and the energies of both sides.
+def sum_left(goes_left, words, start, stop):
+    """Sums of both words over the rows that go left.
 
     Products instead of branches: which way a row goes cannot be predicted.
     """
     last = np.uint64(words.shape[1] - 1)
     first, second = np.int64(0), np.int64(0)
-    left_energy, right_energy = 0.0, 0.0
     for i in range(np.uint64(start), np.uint64(stop)):
         one = np.int64(goes_left[i])
         first += one * words[i, np.uint64(0)]
         second += one * words[i, last]
-        part = energy_of_row(words, i, scale)
-        left_energy += one * part
-        right_energy += (1 - one) * part
-    return first, second, left_energy, right_energy
+    return first, second
 
 
 @njit(cache=True, nogil=True)
-def scatter(goes_left, rows, words, start, stop, left_at, right_at, rows_out, words_out):
-    """Copy (a part of) a node's rows to their side of the node; the order of rows is kept.
+def energy_of_sides(goes_left, words, scale, start, stop):
+    """Sums of g^2/h over the rows that go left, and over those that go right."""
+    left_energy, right_energy = 0.0, 0.0
+    for i in range(np.uint64(start), np.uint64(stop)):
+        part = energy_of_row(words, i, scale)
+        left_energy += goes_left[i] * part
+        right_energy += (1 - goes_left[i]) * part
+    return left_energy, right_energy
 
-    rows      |a b c d e f g|      goes_left   |1 0 0 1 1 0 1|
-    rows_out  |a d e g b c f|
-               ^left_at ^right_at
+
+@njit(cache=True, nogil=True)
+def scatter(goes_left, values, start, stop, left_at, right_at, out):
+    """Copy (a part of) a node's rows, or their words, to their side of the node, in order.
+
+        values  |a b c d e f g|      goes_left   |1 0 0 1 1 0 1|
+        out     |a d e g b c f|
+                 ^left_at ^right_at
     """
     left, right = np.uint64(left_at), np.uint64(right_at)
     one = np.uint64(1)
     for i in range(np.uint64(start), np.uint64(stop)):
         go = np.uint64(goes_left[i])
-        to = left if goes_left[i] else right
-        rows_out[to] = rows[i]
-        for w in range(np.uint64(words.shape[1])):
-            words_out[to, w] = words[i, w]
+        out[left if goes_left[i] else right] = values[i]
         left += go
         right += one - go
 

@@ -136,13 +136,15 @@ class CpuEngine:
         first, second = (sum(parts) for parts in zip(*totals, strict=True))
         self.nodes = {0: self._node(0, n, first, second)}
         self._free = list(range(len(self._slots)))
-        energy = sum(
-            self.threads.run(
+        # Whether the children of the present level will be leaves.
+        self._last = False
+        energies = [math.inf]
+        if self.rules.bound_gains:
+            energies = self.threads.run(
                 lambda start, stop: _kernels.energy(self._words, self._scale[0], start, stop),
                 pieces,
             )
-        )
-        return self._stats(self.nodes[0], energy)
+        return self._stats(self.nodes[0], sum(energies))
 
     def _resize(self, n: int, n_words: int) -> None:
         if self._words.shape != (n, n_words):
@@ -192,6 +194,7 @@ class CpuEngine:
             mine = self.nodes[node.id]
             row["gradient"], row["hessian"], row["count"] = mine.gradient, mine.hessian, mine.count
             row["lower"], row["upper"] = node.lower, node.upper
+        self._last = last
         work = self._plan(nodes, last)
         lanes = self._lanes.copy()
         lanes["feature"][~np.append(columns, False)[self.binned.lane_feature]] = -1
@@ -204,10 +207,40 @@ class CpuEngine:
             )  # fmt: skip
 
         rows = int((work["small_stop"] - work["small_start"]).sum())
+        if active.sum() < 4 * self.threads.n_threads and rows >= 2 * ROWS_PER_TASK:
+            self._count_in_pieces(work, active)
         per_block = LANES * (rows + BINS * len(nodes))
         smallest = -(-CELLS_PER_TASK // per_block)
         self.threads.run(find, self.threads.slices(len(active), smallest, per_thread=4))
         return SplitTable(candidates, sets)
+
+    def _count_in_pieces(self, work: NDArray[np.void], active: NDArray[np.bool_]) -> None:
+        """Where there are too few blocks for all threads, let several of them count one block.
+
+        Integer sums do not depend on how the rows are cut.
+        """
+        if self.threads.n_threads == 1:
+            return
+
+        def count(item: int, block: int, start: int, stop: int) -> NDArray[np.int64]:
+            part = np.empty(self._slots.shape[2], dtype=np.int64)
+            codes = self.binned.codes[block]
+            _kernels.count_rows(codes, self._rows, self._words, start, stop, False, part)
+            return part
+
+        items = [i for i, w in enumerate(work) if w["small_slot"] >= 0]
+        tasks = [
+            (i, int(block), int(work["small_start"][i]) + start, int(work["small_start"][i]) + stop)
+            for i in items
+            for block in np.flatnonzero(active)
+            for start, stop in self.threads.slices(
+                int(work["small_stop"][i] - work["small_start"][i]), ROWS_PER_TASK, per_thread=2
+            )
+        ]
+        self._slots[work["small_slot"][items]] = 0
+        for (i, block, _, _), part in zip(tasks, self.threads.run(count, tasks), strict=True):
+            self._slots[work["small_slot"][i], block] += part
+        work["is_counted"][items] = True
 
     def _plan(self, nodes: Sequence[OpenNode], last: bool) -> NDArray[np.void]:
         """Pair siblings: the smaller is counted, the larger is the parent minus the smaller."""
@@ -274,6 +307,7 @@ class CpuEngine:
             lambda which, start, stop: self._mark(splits[which], sides[which], start, stop), pieces
         )
         threads.run(self._move, self._destinations(splits, pieces, marks))
+        self._swap({split.node for split in splits})
         children = []
         for which, split in enumerate(splits):
             mine = [mark for mark, piece in zip(marks, pieces, strict=True) if piece[0] == which]
@@ -302,8 +336,12 @@ class CpuEngine:
         n_left = _kernels.mark_left(
             codes, lane % LANES, self._rows, start, stop, left_codes, self._goes_left
         )
-        sums = _kernels.sum_sides(self._goes_left, self._words, self._scale[0], start, stop)
-        return _Mark(n_left, *sums)
+        sums = _kernels.sum_left(self._goes_left, self._words, start, stop)
+        if not self.rules.bound_gains:
+            return _Mark(n_left, *sums, math.inf, math.inf)
+        scale = self._scale[0]
+        energies = _kernels.energy_of_sides(self._goes_left, self._words, scale, start, stop)
+        return _Mark(n_left, *sums, *energies)
 
     def _destinations(
         self, splits: Sequence[Split], pieces: list[tuple[int, int, int]], marks: list[_Mark]
@@ -322,16 +360,25 @@ class CpuEngine:
         return moves
 
     def _move(self, start: int, stop: int, left_at: int, right_at: int) -> None:
-        _kernels.scatter(
-            self._goes_left, self._rows, self._words, start, stop, left_at, right_at,
-            self._rows_out, self._words_out,
-        )  # fmt: skip
+        where = (start, stop, left_at, right_at)
+        _kernels.scatter(self._goes_left, self._rows, *where, self._rows_out)
+        if self._last:
+            return  # nobody will count the children
+        for word, out in zip(self._words.T, self._words_out.T, strict=True):
+            _kernels.scatter(self._goes_left, word, *where, out)
+
+    def _swap(self, split: set[int]) -> None:
+        """Make the new order of rows the present one; nodes that were not split stay in place."""
+        parents = split | {node.parent for node in self.nodes.values()}
+        for name, node in self.nodes.items():
+            if name not in parents:
+                self._rows_out[node.start : node.stop] = self._rows[node.start : node.stop]
+        self._rows, self._rows_out = self._rows_out, self._rows
+        if not self._last:
+            self._words, self._words_out = self._words_out, self._words
 
     def _settle_children(self, split: Split, marks: list[_Mark]) -> tuple[NodeStats, NodeStats]:
         node = self.nodes[split.node]
-        whole = slice(node.start, node.stop)
-        self._rows[whole] = self._rows_out[whole]
-        self._words[whole] = self._words_out[whole]
         middle = node.start + sum(mark.n_left for mark in marks)
         first, second = sum(mark.first for mark in marks), sum(mark.second for mark in marks)
         left = self._node(node.start, middle, first, second, split.node)
