@@ -136,7 +136,7 @@ def test_write_bins_with_every_number_of_edges(n_edges):
 
 @given(st.lists(values, min_size=2, unique=True))
 def test_midpoints_are_finite_and_separate(distinct):
-    distinct = sorted({*distinct, *np.nextafter(distinct, INF).tolist()})
+    distinct = sorted({*distinct, *(math.nextafter(x, INF) for x in distinct)})
     # Between -inf and the lowest float there is no room for a finite threshold.
     distinct = [x for x in distinct if x != -LARGEST]
     lower, upper = np.array(distinct[:-1]), np.array(distinct[1:])

@@ -414,7 +414,7 @@ def test_budget_arithmetic_is_rounded_once():
 
 
 def test_ledger_starts_with_names_or_positions():
-    assert Ledger(blood(), ["TSH"]).resources == ["own:TSH", "draw"]
+    assert Ledger(blood(), ["TSH"]).resources == ["TSH", "draw"]
     assert Ledger(blood(), [1]).prices.tolist() == [1.0, 0.0, 9.0]
     assert Ledger(blood()).resources == []
     assert Ledger(blood()).spent == 0.0
@@ -422,8 +422,8 @@ def test_ledger_starts_with_names_or_positions():
 
 def test_buying_reports_what_is_new():
     ledger = Ledger(blood())
-    assert set(ledger.buy(1)) == {"draw", "own:TSH"}
-    assert ledger.buy(2) == ("own:T3",)
+    assert set(ledger.buy(1)) == {"draw", "TSH"}
+    assert ledger.buy(2) == ("T3",)
     assert ledger.buy(1) == ()
     assert ledger.spent == 31.0
 
@@ -432,7 +432,7 @@ def test_a_copy_is_independent():
     ledger = Ledger(blood(), ["age"])
     twin = ledger.copy()
     twin.buy(1)
-    assert ledger.resources == ["own:age"]
+    assert ledger.resources == ["age"]
     assert ledger.prices.tolist() == [0.0, 22.0, 11.0]
     assert ledger.spent == 1.0
     ledger.buy(2)
@@ -445,18 +445,18 @@ def test_a_copy_is_independent():
 
 def purchases():
     return [
-        Purchase(0, 0, 1, "TSH", ("draw", "own:TSH"), 22.0, 22.0, 0.25),
-        Purchase(12, 0, 0, "T3", ("own:T3",), 9.0, 31.0, 0.001234),
-        Purchase(12, 1, 2, "age", ("own:age",), 1.0, 32.0, 1e-5),
+        Purchase(0, 0, 1, "TSH", ("draw", "TSH"), 22.0, 22.0, 0.25),
+        Purchase(12, 0, 0, "T3", ("T3",), 9.0, 31.0, 0.001234),
+        Purchase(12, 1, 2, "age", ("age",), 1.0, 32.0, 1e-5),
     ]
 
 
 def test_receipt_prints_as_a_table():
     assert repr(Receipt(purchases())).splitlines() == [
-        "round  feature  pays for       price  spent     gain",
-        "    0  TSH      draw, own:TSH     22     22     0.25",
-        "   12  T3       own:T3             9     31  0.00123",
-        "   12  age      own:age            1     32    1e-05",
+        "round  feature  pays for   price  spent     gain",
+        "    0  TSH      draw, TSH     22     22     0.25",
+        "   12  T3       T3             9     31  0.00123",
+        "   12  age      age            1     32    1e-05",
     ]
     assert repr(Receipt([])) == "round  feature  pays for  price  spent  gain"
 
@@ -484,7 +484,7 @@ def test_receipt_to_frame():
     frame = Receipt(purchases()).to_frame()
     assert list(frame.columns) == list(Receipt.columns)
     assert frame["feature"].tolist() == ["TSH", "T3", "age"]
-    assert frame["resources"].tolist() == [("draw", "own:TSH"), ("own:T3",), ("own:age",)]
+    assert frame["resources"].tolist() == [("draw", "TSH"), ("T3",), ("age",)]
     assert frame["spent"].tolist() == [22.0, 31.0, 32.0]
     assert frame["output"].tolist() == [0, 0, 1]
     empty = Receipt([]).to_frame()

@@ -55,7 +55,9 @@ class CostModel:
         names, own = _read_feature_costs(feature_costs)
         group_of = _read_groups(groups, names, len(own))
         prices = _read_group_costs(group_costs, group_of)
-        resources = [f"own:{name}" if prices else name for name in _labels(names, len(own))]
+        taken = {str(group) for group in prices}
+        labels = _labels(names, len(own))
+        resources = [f"{label} itself" if label in taken else label for label in labels]
         entry = {group: len(own) + i for i, group in enumerate(prices)}
         needs = [
             [feature] if group is None else [entry[group], feature]

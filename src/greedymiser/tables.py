@@ -21,7 +21,6 @@ Rows = NDArray[np.intp] | None
 Categories = dict[int, NDArray[Any]]
 """The known categories of each categorical column, sorted, by position of the column."""
 
-
 # So few rows of a frame are turned into an array at once: a call per column would take longer.
 FEW_ROWS = 64
 
@@ -68,8 +67,8 @@ class ArrayTable:
             block = block.astype(np.float64)
         # One layout, so that the prediction kernels are compiled for few types.
         block = np.require(block, requirements=["C", "W"])
-        if self.categories:
-            for column, known in self.categories.items():
+        for column, known in self.categories.items():
+            if column in wanted:
                 block[:, column] = encode(block[:, column], known)
         return block
 
