@@ -9,6 +9,7 @@ from greedymiser.boosting import Action, Progress
 from greedymiser.costs import CostModel, Ledger, Receipt
 from greedymiser.estimators import BudgetWarning, MiserClassifier, MiserRanker, MiserRegressor
 from greedymiser.metrics import ndcg_score
+from greedymiser.tradeoff import MiserSearchCV, TradeoffCurve, tradeoff_curve
 
 __all__ = [
     "Action",
@@ -18,8 +19,11 @@ __all__ = [
     "MiserClassifier",
     "MiserRanker",
     "MiserRegressor",
+    "MiserSearchCV",
     "Progress",
     "Receipt",
+    "TradeoffCurve",
     "__version__",
     "ndcg_score",
+    "tradeoff_curve",
 ]

@@ -33,7 +33,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from greedymiser.binning import MAX_BINS, BinMapper
+from greedymiser.binning import MAX_BINS, BinMapper, BinnedMatrix
 from greedymiser.boosting import (
     Callback,
     History,
@@ -59,6 +59,7 @@ from greedymiser.losses import (
 )
 from greedymiser.metrics import ndcg_score, query_order
 from greedymiser.tables import (
+    PLAIN_DTYPES,
     ArrayTable,
     Rows,
     Table,
@@ -72,9 +73,6 @@ from greedymiser.trees import Ensemble, Tree, walk_binned
 
 _Class = TypeVar("_Class", bound=type)
 
-# What prediction can read as it is.
-PLAIN_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
-
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
 
@@ -84,7 +82,7 @@ class BudgetWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """X, y and what goes with them, in the user's terms."""
 
     X: Any
@@ -136,6 +134,18 @@ class _Data:
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Data that is ready to learn from: models that differ in their trade-off can share it."""
+
+    train: _Data
+    held_out: _Data | None
+    # Whether to stop when the score no longer improves.
+    patient: bool
+    mapper: BinMapper
+    binned: BinnedMatrix
+
+
 class _Scores(NamedTuple):
     """Scores of a model before boosting goes on; higher is better."""
 
@@ -156,7 +166,7 @@ class _Scores(NamedTuple):
         return cls(-loss, None if validation is None else validation.score())
 
 
-class _Miser(BaseEstimator):
+class Miser(BaseEstimator):
     """What the three estimators share. Subclasses say what the target means.
 
     Parameters
@@ -185,7 +195,8 @@ class _Miser(BaseEstimator):
         1: predictions must not fall as the feature grows; -1: they must not rise.
     early_stopping : "auto" or bool
         Stop when the validation score no longer improves. "auto": if validation data is given, or
-        if there are more than 10,000 rows.
+        if there are more than 10,000 rows. Whether stopped or not, the round that scores best on
+        validation data is kept: none at all if nothing beats the constant.
     n_iter_no_change : int
         How many rounds to wait for an improvement.
     validation_fraction : float, int or None
@@ -220,8 +231,8 @@ class _Miser(BaseEstimator):
         tried and not kept are there too. Training scores are negative losses. Without validation
         data, ``validation_score_`` is empty.
     stopped_ : str
-        Why there are no more rounds: "max_iter", "early stopping", "budget", "nothing pays" or
-        "callback".
+        Why there are no more rounds: "max_iter", "early stopping", "budget", "nothing pays",
+        "callback" or "interrupted".
     ensemble_ : Ensemble
     """
 
@@ -310,7 +321,7 @@ class _Miser(BaseEstimator):
 
     # -- what subclasses say --------------------------------------------------------------------
 
-    def _learn(self, sample: _Sample) -> None:
+    def _learn(self, sample: Sample) -> None:
         """Learn from the rows that count what their entries mean."""
         columns = self._categorical_columns(sample.X)
         self.categories_ = learn_categories(sample.X, columns, sample.rows, self.max_bins)
@@ -338,7 +349,17 @@ class _Miser(BaseEstimator):
 
     # -- fitting --------------------------------------------------------------------------------
 
-    def _fit(self, sample: _Sample, sample_val: _Sample, callbacks: Sequence[Callback]) -> Self:
+    def _fit(self, sample: Sample, sample_val: Sample, callbacks: Sequence[Callback]) -> Self:
+        with Threads(thread_count(self.n_jobs)) as threads:
+            prepared = self._prepare(sample, sample_val, threads)
+            try:
+                self._boost(prepared, threads, callbacks)
+            finally:  # an interruption keeps the best of the rounds that were finished
+                self._shorten(self._best_iter)
+        return self
+
+    def _prepare(self, sample: Sample, sample_val: Sample, threads: Threads) -> Prepared:
+        """Check everything, learn what y and the columns mean, and bin the rows to learn from."""
         self._validate_params()
         self._check_scoring()
         continued = self.warm_start and hasattr(self, "ensemble_")
@@ -357,9 +378,9 @@ class _Miser(BaseEstimator):
         self.costs_, self._loss = self._read_costs(), loss
         if not continued:
             self._start(train)
-        with Threads(thread_count(self.n_jobs)) as threads:
-            self._boost(train, held_out, patient, threads, callbacks)
-        return self
+        mapper = self._mapper()
+        binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
+        return Prepared(train, held_out, patient, mapper, binned)
 
     def _read_costs(self) -> CostModel:
         costs = as_cost_model(self.costs, self.n_features_in_, self._columns())
@@ -390,17 +411,15 @@ class _Miser(BaseEstimator):
         self.train_score_ = self.validation_score_ = np.empty(0)
 
     def _boost(
-        self,
-        train: _Data,
-        held_out: _Data | None,
-        patient: bool,
-        threads: Threads,
-        callbacks: Sequence[Callback],
+        self, prepared: Prepared, threads: Threads, callbacks: Sequence[Callback] = ()
     ) -> None:
-        mapper = self._mapper()
-        grower = self._grower(train, mapper, threads)
-        training = self._training_set(train, threads)
-        validation = self._validation(held_out, mapper, threads) if held_out else None
+        """Add rounds to the model, all of them; ``_best_iter`` says how many are worth keeping."""
+        self._best_iter = self.n_iter_
+        grower = self._grower(prepared, threads)
+        training = self._training_set(prepared.train, threads)
+        validation = None
+        if prepared.held_out is not None:
+            validation = self._validation(prepared.held_out, prepared.mapper, threads)
         scores = _Scores.at_start(training, validation)
         history = History(features=set(self.ensemble_.features))
         bar = [ProgressBar()] if self.verbose else []
@@ -412,15 +431,18 @@ class _Miser(BaseEstimator):
                 history,
                 first=self.n_iter_,
                 max_iter=self.max_iter,
-                patience=Patience(self.n_iter_no_change if patient else None),
+                patience=Patience(self.n_iter_no_change if prepared.patient else None),
                 step=self.step,
                 callbacks=[*callbacks, *bar],
             )
+        except BaseException:
+            history.stopped = "interrupted"
+            raise
         finally:  # an interruption keeps the rounds that were finished
             for shown in bar:
                 shown.close()
             self._keep(history, scores)
-        if self.budget is not None and self.n_iter_ == 0 and not history.rounds:
+        if self.budget is not None and self.n_iter_ == 0:
             self._warn_of_budget(self.budget, grower, training)
 
     def _mapper(self) -> BinMapper:
@@ -428,14 +450,13 @@ class _Miser(BaseEstimator):
         order = np.argsort(self.costs_.prices(), kind="stable")
         return BinMapper(self.max_bins, list(self.categories_), order.tolist())
 
-    def _grower(self, train: _Data, mapper: BinMapper, threads: Threads) -> Grower:
-        params = self._grower_params(train)
+    def _grower(self, prepared: Prepared, threads: Threads) -> Grower:
+        params = self._grower_params(prepared.train)
         engine: Engine = CpuEngine(threads)
-        binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
-        engine.place(binned, params.rules)
+        engine.place(prepared.binned, params.rules)
         ledger = Ledger(self.costs_, self.ensemble_.features)
         categorical = np.array(list(self.categories_), dtype=np.intp)
-        return Grower(engine, ledger, mapper.threshold, categorical, params)
+        return Grower(engine, ledger, prepared.mapper.threshold, categorical, params)
 
     def _grower_params(self, train: _Data) -> GrowerParams:
         n = len(train.y)
@@ -445,6 +466,7 @@ class _Miser(BaseEstimator):
             min_samples_leaf=self.min_samples_leaf,
             min_hessian=MIN_HESSIAN * total / n,
             l2_regularization=float(self.l2_regularization),
+            bound_gains=self.tradeoff > 0,
             monotonic_cst=self._monotonic_constraints(),
         )
         return GrowerParams(
@@ -469,7 +491,7 @@ class _Miser(BaseEstimator):
         return raw if data.rows is None else np.ascontiguousarray(raw[:, data.rows])
 
     def _keep(self, history: History, scores: _Scores) -> None:
-        """Take over what boosting made, up to its best round."""
+        """Take over what boosting made, and see which of its rounds is the best."""
         first, n = self.n_iter_, len(history.rounds)
         self.ensemble_ = self.ensemble_.extended(
             [tree for trees in history.rounds for tree in trees]
@@ -480,27 +502,34 @@ class _Miser(BaseEstimator):
         losses = [scores.train, *(-loss for loss in history.train_loss[:n])]
         self.train_score_ = _spliced(self.train_score_, first, losses)
         self.stopped_ = history.stopped
+        self._best_iter = self.n_iter_
         if scores.validation is None:
             self.validation_score_ = np.empty(0)
             return
         tried = [scores.validation, *history.validation_score[:n]]
         self.validation_score_ = _spliced(self.validation_score_, first, tried)
         # A score that is not a number is no reason to buy anything.
-        self._shorten(first + int(np.argmax(np.nan_to_num(tried, nan=-np.inf))))
+        self._best_iter = first + int(np.argmax(np.nan_to_num(tried, nan=-np.inf)))
 
     def _shorten(self, n_iter: int) -> None:
         self.ensemble_ = self.ensemble_.truncated(n_iter)
         self._purchases = [line for line in self._purchases if line.iteration < n_iter]
 
-    def _warn_of_budget(self, budget: float, grower: Grower, training: TrainingSet) -> None:
-        """Say what the cheapest useful feature would have cost."""
+    def _root_gains(self, grower: Grower, training: TrainingSet) -> Floats:
+        """Raw gain of each feature's best split of all rows, of the output where it is largest."""
         gradients, hessians = derivatives(training, self.step)
         gains = np.full(self.n_features_in_, -np.inf)
         for k, gradient in enumerate(gradients):
             hessian = None if hessians is None else hessians[k]
             gains = np.maximum(gains, grower.root_gains(gradient, hessian))
+        return gains
+
+    def _warn_of_budget(self, budget: float, grower: Grower, training: TrainingSet) -> None:
+        """Say what the cheapest useful feature would have cost."""
+        gains = self._root_gains(grower, training)
         useful = np.flatnonzero(gains > grower.params.tradeoff * grower.ledger.prices).tolist()
-        bills = {f: grower.ledger.total(len(gradients), with_feature=f) for f in useful}
+        n_trees = training.loss.n_outputs
+        bills = {f: grower.ledger.total(n_trees, with_feature=f) for f in useful}
         cheapest = min(useful, key=bills.__getitem__, default=None)
         if cheapest is None or bills[cheapest] <= budget:
             return  # the budget is not to blame
@@ -515,7 +544,7 @@ class _Miser(BaseEstimator):
 
     # -- data -----------------------------------------------------------------------------------
 
-    def _check(self, sample: _Sample, reset: bool) -> _Sample:
+    def _check(self, sample: Sample, reset: bool) -> Sample:
         """Check the shapes, and leave out the rows of weight 0: they are as good as not there."""
         X = self._check_features(sample.X, reset)
         if sample.y is None:
@@ -533,7 +562,7 @@ class _Miser(BaseEstimator):
             y, weight, qid = y[rows], weight[rows], None if qid is None else qid[rows]
         if weight is not None and (weight == 1).all():
             weight = None  # which is faster
-        return _Sample(X, y, weight, qid, rows)
+        return Sample(X, y, weight, qid, rows)
 
     def _check_features(self, X: Any, reset: bool) -> Any:
         if is_frame(X):
@@ -552,14 +581,14 @@ class _Miser(BaseEstimator):
             ensure_all_finite=False,
         )
 
-    def _encode(self, sample: _Sample, loss: Loss) -> _Data:
+    def _encode(self, sample: Sample, loss: Loss) -> _Data:
         """From the user's terms to the loss's: categories and labels become numbers."""
         table = as_table(sample.X, self.categories_)
         data = _Data(table, sample.rows, self._encode_target(sample.y), sample.weight)
         loss.check_target(data.y)
         return data if sample.qid is None else data.by_query(sample.qid)
 
-    def _held_out(self, sample: _Sample, loss: Loss) -> _Data | None:
+    def _held_out(self, sample: Sample, loss: Loss) -> _Data | None:
         """Validation data that the user gave."""
         if sample.X is None and sample.y is None:
             if sample.weight is not None or sample.qid is not None:
@@ -786,14 +815,14 @@ class _Miser(BaseEstimator):
 
 def _fully_documented(estimator: _Class) -> _Class:
     """Put what the estimators share into a docstring, before its examples."""
-    shared = (_Miser.__doc__ or "").partition("\n\n")[2].rstrip()
+    shared = (Miser.__doc__ or "").partition("\n\n")[2].rstrip()
     own, heading, examples = (estimator.__doc__ or "").partition("    Examples\n")
     estimator.__doc__ = f"{own.rstrip()}\n\n{shared}\n\n{heading}{examples}".rstrip() + "\n    "
     return estimator
 
 
 @_fully_documented
-class MiserRegressor(RegressorMixin, _Miser):
+class MiserRegressor(RegressorMixin, Miser):
     """Boosted regression trees that pay for their features.
 
     ``loss`` is "squared_error" (the default), "absolute_error", "huber", "quantile", "poisson",
@@ -835,7 +864,7 @@ class MiserRegressor(RegressorMixin, _Miser):
             Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
         """
         return self._fit(
-            _Sample(X, y, sample_weight), _Sample(X_val, y_val, sample_weight_val), callbacks
+            Sample(X, y, sample_weight), Sample(X_val, y_val, sample_weight_val), callbacks
         )
 
     def predict(self, X: Any) -> Floats:
@@ -853,7 +882,7 @@ class MiserRegressor(RegressorMixin, _Miser):
 
 
 @_fully_documented
-class MiserClassifier(ClassifierMixin, _Miser):
+class MiserClassifier(ClassifierMixin, Miser):
     """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
@@ -874,7 +903,7 @@ class MiserClassifier(ClassifierMixin, _Miser):
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **_Miser._parameter_constraints,
+        **Miser._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
@@ -940,7 +969,7 @@ class MiserClassifier(ClassifierMixin, _Miser):
             Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
         """
         return self._fit(
-            _Sample(X, y, sample_weight), _Sample(X_val, y_val, sample_weight_val), callbacks
+            Sample(X, y, sample_weight), Sample(X_val, y_val, sample_weight_val), callbacks
         )
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -978,7 +1007,7 @@ class MiserClassifier(ClassifierMixin, _Miser):
             return self.classes_[(raw[0] > 0).astype(np.intp)]
         return self.classes_[np.argmax(raw, axis=0)]
 
-    def _learn(self, sample: _Sample) -> None:
+    def _learn(self, sample: Sample) -> None:
         if sample.y.dtype.kind in "fO":
             assert_all_finite(sample.y, input_name="y")
         self.classes_ = _sorted_labels(sample.y)
@@ -1036,7 +1065,7 @@ class MiserClassifier(ClassifierMixin, _Miser):
 
 
 @_fully_documented
-class MiserRanker(_Miser):
+class MiserRanker(Miser):
     """Boosted trees that rank the documents of a query and pay for their features.
 
     ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
@@ -1074,8 +1103,8 @@ class MiserRanker(_Miser):
             Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
         """
         return self._fit(
-            _Sample(X, y, sample_weight, qid),
-            _Sample(X_val, y_val, sample_weight_val, qid_val),
+            Sample(X, y, sample_weight, qid),
+            Sample(X_val, y_val, sample_weight_val, qid_val),
             callbacks,
         )
 
@@ -1140,7 +1169,7 @@ def _unknown_loss(loss: str, known: list[str]) -> ValueError:
     return ValueError(f"loss={loss!r} is unknown; choose from {known} or pass a loss object")
 
 
-def _finite_target(estimator: _Miser, y: NDArray[Any]) -> Floats:
+def _finite_target(estimator: Miser, y: NDArray[Any]) -> Floats:
     try:
         if y.dtype.kind in "USc":  # NumPy would read strings, and drop imaginary parts
             raise TypeError
