@@ -35,8 +35,8 @@ def main() -> None:
         model.fit(X, y)
         above = status("VmHWM") - before
         print(
-            f"{args.rows} x {args.columns}, early_stopping={early_stopping}: peak {above / 1e6:.0f} MB "
-            f"above the input, {(above - 200e6) / X.size:.2f} bytes per cell + 200 MB "
+            f"{args.rows} x {args.columns}, early_stopping={early_stopping}: "
+            f"peak {above / 1e6:.0f} MB above the input, {(above - 200e6) / X.size:.2f} bytes per cell + 200 MB "
             f"(limit {limit / 1e6:.0f} MB)"
         )
 

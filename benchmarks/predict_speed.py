@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 
 import lightgbm
 import numpy as np
@@ -52,8 +53,8 @@ def main() -> None:
             ours.set_params(n_jobs=threads)
             seconds = interleaved(
                 {
-                    "ours": lambda: ours.predict(data),
-                    "LightGBM": lambda threads=threads: theirs.predict(data, num_threads=threads),
+                    "ours": partial(ours.predict, data),
+                    "LightGBM": partial(theirs.predict, data, num_threads=threads),
                 },
                 5,
             )

@@ -18,6 +18,7 @@ from greedymiser import (
     MiserRegressor,
     ndcg_score,
 )
+from greedymiser.costs import Purchase
 from greedymiser.engines.cpu import ROWS_PER_TASK
 from greedymiser.losses import (
     REGRESSION_LOSSES,
@@ -534,6 +535,7 @@ def test_interruption_keeps_finished_rounds(capsys, verbose):
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y, callbacks=[press_ctrl_c])
     assert model.n_iter_ == 4
+    assert model.stopped_ == "interrupted"
     assert bits(model) == bits(regressor(costs=COSTS, max_iter=4).fit(X, y))
     assert len(model.train_score_) == 5
     check_accounts(model)
@@ -563,6 +565,25 @@ def test_interruption_within_a_score(overfit):
         model.fit(**overfit)
     assert model.n_iter_ == 2
     assert len(model.validation_score_) == len(model.train_score_) == 3
+    check_accounts(model)
+
+
+def test_interruption_while_a_round_is_written_down(monkeypatch):
+    X, y = make_data()
+    written = []
+
+    def press_ctrl_c(*line):
+        written.append(line)
+        if len(written) == 2:  # the first round buys more than one feature
+            raise KeyboardInterrupt
+        return Purchase(*line)
+
+    monkeypatch.setattr("greedymiser.boosting.Purchase", press_ctrl_c)
+    model = regressor(costs=COSTS)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.n_iter_ == 0
+    assert len(model.train_score_) == 1
     check_accounts(model)
 
 
@@ -662,6 +683,7 @@ def test_class_weights_are_sample_weights(n_classes, weighted):
     a = classifier(class_weight="balanced").fit(X, names, given if weighted else None)
     b = classifier().fit(X, names, given * balance[y])
     assert a.predict_proba(X) == pytest.approx(b.predict_proba(X))
+    assert a.ensemble_.nodes["hessian"] == pytest.approx(b.ensemble_.nodes["hessian"])
     prior = a.truncate(0).predict_proba(X[:1])[0]
     assert prior == pytest.approx(np.full(n_classes, 1 / n_classes))
 
@@ -1035,12 +1057,12 @@ def test_no_warning_where_the_budget_is_not_to_blame():
 
 def test_warning_looks_at_weights():
     """Without its weights, the first feature would look useful."""
-    X = np.repeat([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]], 20, axis=0)
-    y = np.repeat([0.0, 1.0, 1.0], 20)
-    weight = np.repeat([0.0, 1.0, 1.0], 20)
-    regressor(costs=[2.0, 3.0], budget=1.0).fit(X, y, weight)  # all of y is the same
+    X = np.repeat([[0.0], [1.0]], 20, axis=0)
+    y = X[:, 0]
+    model = regressor(costs=[2.0], budget=1.0, tradeoff=0.01)
+    model.fit(X, y, np.repeat([1e-6, 1.0], 20))
     with pytest.warns(BudgetWarning, match="is 0 and costs 2"):
-        regressor(costs=[2.0, 3.0], budget=1.0).fit(X, y)
+        model.fit(X, y)
 
 
 # -- what does not matter -------------------------------------------------------------------------

@@ -21,6 +21,7 @@ ROOMS = [
     "threads",
     "tables",
     "costs",
+    "costfiles",
     "metrics",
     "losses",
     "binning",

@@ -21,6 +21,9 @@ Rows = NDArray[np.intp] | None
 Categories = dict[int, NDArray[Any]]
 """The known categories of each categorical column, sorted, by position of the column."""
 
+# What the prediction kernels can read as it is.
+PLAIN_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
+
 # So few rows of a frame are turned into an array at once: a call per column would take longer.
 FEW_ROWS = 64
 
@@ -63,10 +66,11 @@ class ArrayTable:
 
     def rows(self, start: int, stop: int, wanted: Sequence[int]) -> NDArray[np.floating]:
         block = self.array[start:stop]
-        if block.dtype not in (np.float32, np.float64) or self.categories:
+        if block.dtype not in PLAIN_DTYPES or self.categories:
             block = block.astype(np.float64)
         # One layout, so that the prediction kernels are compiled for few types.
-        block = np.require(block, requirements=["C", "W"])
+        if not block.flags.carray:
+            block = np.array(block, order="C")
         for column, known in self.categories.items():
             if column in wanted:
                 block[:, column] = encode(block[:, column], known)
@@ -132,7 +136,7 @@ class FrameTable:
         return block
 
     def take(self, rows: Rows) -> Any:
-        return (self.frame if rows is None else self.frame[rows, :]).to_native()
+        return (self.frame if rows is None else self.frame[rows]).to_native()
 
 
 def is_frame(X: Any) -> bool:
@@ -227,16 +231,19 @@ def _numbers(series: Any) -> NDArray[np.float64]:
     if n_missing == len(series):  # whatever its type: that of a column of None is anyone's guess
         return np.full(len(series), np.nan)
     if not (series.dtype.is_numeric() or series.dtype == nw.Boolean):
-        values = _try_floats(series)
-        if values is None:
+        floats = _try_floats(series)
+        if floats is None:
             raise ValueError(
                 f"column {series.name!r} has type {series.dtype}, which is not numeric; "
                 "make it a categorical column, encode it or drop it"
             )
-        return values
-    if n_missing:
-        return series.cast(nw.Float64).fill_null(float("nan")).to_numpy().astype(np.float64)
-    return series.to_numpy().astype(np.float64, copy=False)
+        return floats
+    if n_missing == 0:
+        return series.to_numpy().astype(np.float64, copy=False)
+    # By way of 0: some pandas types take NaN for missing, and would not be filled with it.
+    values = np.array(series.cast(nw.Float64).fill_null(0.0).to_numpy(), dtype=np.float64)
+    values[series.is_null().to_numpy()] = np.nan
+    return values
 
 
 def _try_floats(series: Any) -> NDArray[np.float64] | None:

@@ -1,6 +1,7 @@
 """Raw gains of every node on every feature, against all splits there are."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from conformance.cases import Case, cases, check_table, pack, seeds, walk
 from greedymiser.engines import OpenNode, Split, SplitRules, cpu
 
-slowly = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+slowly = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @slowly
@@ -217,6 +218,17 @@ def test_impurity_by_hand(engine):
     left, right = engine.partition([Split(0, 1, 0, 0, True)])[0]
     assert left.twice_impurity == pytest.approx(0.0, abs=1e-8)
     assert right.twice_impurity == pytest.approx(0.0, abs=1e-8)
+
+
+@slowly
+@given(case=cases(), seed=seeds)
+def test_bounds_that_nobody_asks_for_are_infinite(engine, case, seed):
+    case.rules = replace(case.rules, bound_gains=False)
+    walk(engine, case, seed)
+    engine.place(case.binned(), case.rules)
+    assert engine.begin(case.gradients, case.hessians).twice_impurity == math.inf
+    children = engine.partition([Split(0, 1, 0, 0, True)])[0]
+    assert [child.twice_impurity for child in children] == [math.inf, math.inf]
 
 
 def test_impurity_of_rows_without_hessian_bounds_nothing(engine):

@@ -16,8 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.costs import CostModel
+from greedymiser.datasets.readers import LABEL, QID, is_svmlight, read_table
 
-__all__ = ["CostedData", "load_letor", "load_thyroid", "load_yahoo_costs"]
+__all__ = [
+    "LABEL",
+    "QID",
+    "CostedData",
+    "is_svmlight",
+    "load_letor",
+    "load_thyroid",
+    "load_yahoo_costs",
+    "read_table",
+]
 
 _DATA = files(__name__) / "data"
 

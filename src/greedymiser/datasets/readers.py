@@ -1,0 +1,241 @@
+"""Read a file into a data frame: CSV, Parquet, or SVMlight as LETOR has it."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import os
+import re
+import warnings
+import zlib
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+# How a frame calls the two columns of an SVMlight file that are not features.
+LABEL = "label"
+QID = "qid"
+
+_CSV = {".csv": ",", ".tsv": "\t"}
+_PARQUET = (".parquet", ".pq")
+_SVMLIGHT = (".txt", ".letor", ".svm", ".svmlight", ".libsvm")
+_COMPRESSED = (".gz", ".bz2")
+
+# So many bytes tell whether a file is text.
+_PROBE = 4096
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    features: Iterable[str] = (),
+    text: Collection[str] = (),
+) -> Any:
+    """Read a CSV, Parquet or SVMlight (LETOR) file, told by its suffix, into a pandas DataFrame.
+
+    Columns of text become categorical, and what is missing is missing. The features of an SVMlight
+    file are named by their number, "1", "2" and so on; its labels are the column "label" and its
+    queries, if it has them, the column "qid".
+
+    Parameters
+    ----------
+    path : path
+        ``.csv``, ``.tsv`` (CSV with tabs), ``.parquet``, ``.pq``, or for SVMlight ``.txt``,
+        ``.letor``, ``.svm``, ``.svmlight``, ``.libsvm``. CSV and SVMlight may be compressed, with a
+        further ``.gz`` or ``.bz2``.
+    features : iterable of str
+        Features that an SVMlight file may leave out, because they are 0 on all of its lines.
+    text : collection of str
+        Columns to read as text even where they look like numbers.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is not what its suffix says, or has no rows.
+    """
+    path = Path(path)
+    suffix = _suffix(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file at {str(path)!r}")
+    try:
+        import pandas  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "reading a table needs pandas, which is not installed; "
+            "the extra greedymiser[frames] brings it"
+        ) from error
+    if path.stat().st_size == 0:
+        raise ValueError(f"{str(path)!r} is empty")
+    if suffix in _CSV:
+        frame = _read_csv(path, _CSV[suffix], text)
+    elif suffix in _PARQUET:
+        frame = _read_parquet(path)
+    else:
+        frame = _read_svmlight(path, features)
+    if len(frame) == 0:
+        raise ValueError(f"{str(path)!r} has no rows")
+    return _with_categories(frame)
+
+
+def is_svmlight(path: str | os.PathLike[str]) -> bool:
+    """Whether the suffix of a path says that it is an SVMlight (LETOR) file."""
+    return _suffix(Path(path)) in _SVMLIGHT
+
+
+def _suffix(path: Path) -> str:
+    """The suffix that tells the format."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix not in (*_CSV, *_PARQUET, *_SVMLIGHT):
+        raise ValueError(
+            f"{str(path)!r} does not end in one of .csv, .tsv, .parquet, or for SVMlight files "
+            ".txt, .letor, .svm, .svmlight, .libsvm"
+        )
+    return suffix
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    if path.suffix.lower() == ".bz2":
+        return bz2.open(path, "rb")
+    return path.open("rb")
+
+
+def _check_text(path: Path, what: str) -> None:
+    """Refuse a file that is not text, before a parser stumbles over it."""
+    try:
+        with _open(path) as file:
+            start = file.read(_PROBE)
+    except (gzip.BadGzipFile, EOFError, zlib.error, OSError) as error:
+        if path.suffix.lower() not in _COMPRESSED or isinstance(error, PermissionError):
+            raise
+        raise ValueError(f"{str(path)!r} is not a {path.suffix.lower()} file") from None
+    # A NUL is no text, and neither are control characters at the very start (PNG, pickles).
+    if b"\0" in start or re.match(rb"[\x80-\xbf\x00-\x08\x0e-\x1f]", start):
+        raise ValueError(f"{str(path)!r} is not {what} file: it is not text")
+    if not start.strip():
+        raise ValueError(f"{str(path)!r} is empty")
+
+
+def _read_csv(path: Path, separator: str, text: Collection[str]) -> Any:
+    import pandas as pd
+
+    _check_text(path, "a CSV")
+    try:
+        names = _csv_header(path, separator)
+        with warnings.catch_warnings():
+            # More cells in the rows than in the header.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                path,
+                sep=separator,
+                header=0,
+                names=names,
+                index_col=False,
+                skipinitialspace=True,
+                low_memory=False,
+                encoding="utf-8-sig",
+                dtype={name: str for name in text if name in names},
+            )
+    except UnicodeDecodeError:
+        raise ValueError(f"{str(path)!r} is not a CSV file in UTF-8") from None
+    except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
+        reason = str(error).rpartition("C error: ")[2].strip()
+        raise ValueError(f"cannot read {str(path)!r} as CSV: {reason}") from None
+    return frame
+
+
+def _csv_header(path: Path, separator: str) -> list[str]:
+    """Names of the columns; an unnamed one is called by its position, from 1."""
+    with _open(path) as file:
+        # Lines until the quotes are closed: a name may contain a line break.
+        lines = (line.decode("utf-8-sig") for line in file)
+        filled = (line for line in lines if line.strip())
+        row = next(csv.reader(filled, delimiter=separator, skipinitialspace=True))
+    names = [name.strip() or f"column {i}" for i, name in enumerate(row, start=1)]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ValueError(f"{str(path)!r} has two columns named {name!r}")
+    if len(names) == 1:
+        for other in ";\t|,":
+            if other in names[0]:
+                raise ValueError(
+                    f"{str(path)!r} has one column, {_short(names[0])}; are its cells separated "
+                    f"by {other!r} instead of {separator!r}?"
+                )
+    return names
+
+
+def _read_parquet(path: Path) -> Any:
+    import pandas as pd
+
+    with path.open("rb") as file:
+        if file.read(4) != b"PAR1":
+            raise ValueError(f"{str(path)!r} is not a Parquet file")
+    try:
+        frame = pd.read_parquet(path)
+    except ImportError:
+        raise ImportError(
+            "reading Parquet needs pyarrow, which is not installed; "
+            "the extra greedymiser[frames] brings it"
+        ) from None
+    except (ValueError, OSError) as error:  # what pyarrow raises for a file that is cut or damaged
+        reason = " ".join(str(error).split())
+        raise ValueError(f"cannot read {str(path)!r} as Parquet: {_short(reason)}") from None
+    frame.columns = [str(name) for name in frame.columns]
+    return frame.reset_index(drop=True)
+
+
+def _read_svmlight(path: Path, features: Iterable[str]) -> Any:
+    import pandas as pd
+
+    # Imported here because it is only needed here: this module is imported with the package.
+    from sklearn.datasets import load_svmlight_file
+
+    _check_text(path, "an SVMlight")
+    try:
+        X, y, qid = load_svmlight_file(str(path), dtype=np.float64, zero_based=True, query_id=True)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"cannot read {str(path)!r} as an SVMlight file: {error}") from None
+    if len(qid) not in (0, len(y)):
+        raise ValueError(f"only {len(qid)} of the {len(y)} lines of {str(path)!r} have a qid:")
+    # A column keeps the number that the file gives it; hardly any file counts from 0.
+    first = 0 if X.shape[1] and X[:, 0].nnz else 1
+    numbers = list(range(first, X.shape[1]))
+    extra = {int(name) for name in features if re.fullmatch(r"0|[1-9]\d{0,8}", name)}
+    absent = sorted(extra.difference(numbers))
+    columns = {LABEL: y if (y % 1).any() else y.astype(np.int64)}
+    if len(qid):
+        columns[QID] = qid
+    values = pd.DataFrame(X[:, first:].toarray(), columns=[str(n) for n in numbers])
+    zeros = pd.DataFrame(
+        np.zeros((len(y), len(absent))), columns=[str(number) for number in absent]
+    )
+    both = pd.concat([values, zeros], axis=1)[[str(n) for n in sorted([*numbers, *absent])]]
+    return pd.concat([pd.DataFrame(columns), both], axis=1)
+
+
+def _with_categories(frame: Any) -> Any:
+    """The frame with its columns of text made categorical, which the estimators understand."""
+    import pandas as pd
+
+    kinds = {}
+    for name in frame.columns:
+        column = frame[name]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            continue
+        if pd.api.types.infer_dtype(column, skipna=True) == "string":
+            kinds[name] = "category"
+    return frame.astype(kinds)
+
+
+def _short(text: str, most: int = 60) -> str:
+    return repr(text if len(text) <= most else text[:most] + "...")

@@ -1,0 +1,230 @@
+"""The trade-off as one HTML page that needs no network.
+
+The page is ``assets/report.html`` with its style, its script, plotly.js and the data put in. All
+that is shown is computed by the script from the data.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import json
+import math
+import os
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from greedymiser._version import __version__
+
+if TYPE_CHECKING:
+    from greedymiser.tradeoff import TradeoffCurve
+
+__all__ = ["write_report"]
+
+# More points of a trace than this cannot be told apart on a screen.
+MOST_POINTS = 300
+
+
+def write_report(
+    curve: TradeoffCurve, path: str | os.PathLike[str], title: str | None = None
+) -> Path:
+    """Write an interactive page about a trade-off curve.
+
+    It shows the curve, the best model within a budget with its receipt, the features by price and
+    the settings. It is one file and can be opened and mailed as it is.
+
+    Parameters
+    ----------
+    curve : TradeoffCurve
+    path : path of the file, which is replaced if it exists
+    title : str, optional
+
+    Returns
+    -------
+    Path
+        Where the page is.
+    """
+    page = _page(curve, "What each budget buys" if title is None else title)
+    target = Path(path)
+    _write(target, page.encode("utf-8", errors="replace"))
+    return target
+
+
+def _page(curve: TradeoffCurve, title: str) -> str:
+    assets = files("greedymiser") / "assets"
+    parts = {
+        "title": html.escape(title),
+        "version": html.escape(__version__),
+        "css": (assets / "report.css").read_text(encoding="utf-8"),
+        "js": (assets / "report.js").read_text(encoding="utf-8"),
+        "plotly": _plotly_js(),
+        "data": _as_json(_data(curve)),
+    }
+    template = (assets / "report.html").read_text(encoding="utf-8")
+    # In one pass, so that what is put in is never read as a placeholder.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+
+
+def _plotly_js() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ImportError(
+            "the report needs plotly, which is not installed; the extra greedymiser[report] "
+            "brings it"
+        ) from error
+    return str(get_plotlyjs())
+
+
+def _as_json(data: Any) -> str:
+    """JSON that may stand in a script element, whatever the names in it are."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _write(target: Path, content: bytes) -> None:
+    """Write a file so that nobody ever sees half of it."""
+    folder = target.parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: {folder} is not an existing folder")
+    if target.is_dir():
+        raise IsADirectoryError(f"cannot write {target}: it is a folder; name a file in it")
+    draft = folder / f".{target.name}.{os.getpid()}.tmp"
+    try:
+        draft.write_bytes(content)
+        draft.replace(target)
+    except OSError as error:
+        reason = error.strerror or error
+        raise type(error)(f"cannot write {target}: {reason}") from error
+    finally:
+        if draft.exists():
+            draft.unlink()
+
+
+# -- the data ---------------------------------------------------------------------------------
+
+
+def _data(curve: TradeoffCurve) -> dict[str, Any]:
+    points, models = curve.points, curve.models
+    costs = models[0].costs_
+    front = curve.pareto().sort_values("cost")
+    traces = [curve.traces[curve.traces["tradeoff"] == t].sort_values("n_iter") for t in
+              points["tradeoff"]]  # fmt: skip
+    position = {tradeoff: i for i, tradeoff in enumerate(points["tradeoff"])}
+    return {
+        "scoring": str(curve.scoring),
+        "unit": str(curve.cost_unit or ""),
+        "has_test": "test_score" in points,
+        "tree_cost": float(costs.tree_cost),
+        "total": costs.total(range(costs.n_features)),
+        "traces": [_trace(rows, keep) for rows, keep in zip(traces, points["n_iter"], strict=True)],
+        "chosen": [_row(row, i) for i, (_, row) in enumerate(points.iterrows())],
+        "front": [_row(row, position[row["tradeoff"]]) for _, row in front.iterrows()],
+        "receipts": [[_purchase(line) for line in model.receipt()] for model in models],
+        "features": _features(models),
+        "settings": _settings(models),
+    }
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _row(row: Any, trace: int) -> dict[str, Any]:
+    return {
+        "trace": trace,
+        "n_iter": int(row["n_iter"]),
+        "n_trees": int(row["n_trees"]),
+        "n_features": int(row["n_features"]),
+        "cost": float(row["cost"]),
+        "score": _finite(row["score"]),
+        "test": _finite(row["test_score"]) if "test_score" in row else None,
+    }
+
+
+def _trace(rows: Any, chosen: int) -> dict[str, Any]:
+    """A trace, thinned where it is long; purchases and the chosen round stay."""
+    if len(rows) > MOST_POINTS:
+        bought = rows["n_features"].diff().ne(0)
+        keep = bought | bought.shift(-1, fill_value=True) | (rows["n_iter"] == chosen)
+        keep |= np.arange(len(rows)) % math.ceil(len(rows) / MOST_POINTS) == 0
+        rows = rows[keep]
+    columns = {name: rows[name].astype(int).tolist() for name in ("n_iter", "n_trees")}
+    return {
+        **columns,
+        "tradeoff": float(rows["tradeoff"].iloc[0]),
+        "n_features": rows["n_features"].astype(int).tolist(),
+        "cost": rows["cost"].astype(float).tolist(),
+        "score": [_finite(score) for score in rows["score"]],
+        "test": [_finite(s) for s in rows["test_score"]] if "test_score" in rows else None,
+    }
+
+
+def _purchase(line: Any) -> dict[str, Any]:
+    return {
+        "round": line.iteration,
+        "feature": str(line.feature),
+        "resources": [str(resource) for resource in line.resources],
+        "price": line.price,
+        "spent": line.spent,
+        "gain": _finite(line.gain),
+    }
+
+
+def _features(models: list[Any]) -> list[dict[str, Any]]:
+    """Every feature, cheapest first, with the round in which each model first uses it."""
+    costs = models[0].costs_
+    prices = costs.prices()
+    firsts = [_first_uses(model) for model in models]
+    names = costs.feature_names or range(costs.n_features)
+    table = [
+        {
+            "index": i,
+            "name": str(name),
+            "price": float(prices[i]),
+            "needs": [str(costs.resource_names[resource]) for resource in costs.needs[i]],
+            "first": [first.get(i) for first in firsts],
+        }
+        for i, name in enumerate(names)
+    ]
+    return sorted(table, key=lambda feature: (feature["price"], feature["index"]))
+
+
+def _first_uses(model: Any) -> dict[int, int]:
+    """The round of each feature's first split. A receipt has only those that cost something."""
+    ensemble = model.ensemble_
+    trees = np.repeat(np.arange(ensemble.n_trees), np.diff(ensemble.tree_starts))
+    inner = ensemble.nodes["feature"] >= 0
+    used, where = np.unique(ensemble.nodes["feature"][inner], return_index=True)
+    rounds = trees[inner][where] // ensemble.n_outputs
+    return dict(zip(used.tolist(), rounds.tolist(), strict=True))
+
+
+def _settings(models: list[Any]) -> list[dict[str, Any]]:
+    """Parameters that the models share, and which of them are not the default."""
+    model = models[0]
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(type(model).__init__).parameters.items()
+    }
+    settings = [
+        ("estimator", type(model).__name__, False),
+        ("costs", repr(model.costs_).strip("<>"), False),
+    ]
+    for name, value in model.get_params(deep=False).items():
+        if name not in ("costs", "tradeoff"):
+            settings.append((name, _told(value), _told(value) == _told(defaults.get(name))))
+    return [{"name": name, "value": value, "is_default": same} for name, value, same in settings]
+
+
+def _told(value: Any) -> str:
+    """A setting in words, without addresses in memory."""
+    if callable(value) and hasattr(value, "__qualname__"):
+        return str(value.__qualname__)
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -1,0 +1,603 @@
+"""The command line, from real files to real files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.dummy import DummyRegressor
+from typer.testing import CliRunner
+
+from greedymiser import MiserClassifier, MiserRanker, MiserRegressor, __version__
+from greedymiser.cli import Task, app
+from greedymiser.costfiles import read_costs
+from greedymiser.datasets import load_thyroid
+
+DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
+FAST = ["--max-iter", "12", "--jobs", "1"]
+
+
+def greedymiser(*arguments: object):
+    """Run a command; what it does with bad input is for the caller to see."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments: object) -> str:
+    result = greedymiser(*arguments)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return result.stdout
+
+
+def complain(*arguments: object) -> str:
+    """Run a command that must fail with one sentence, and return it."""
+    result = greedymiser(*arguments)
+    assert result.exit_code == 1, result.output
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("Error: ")
+    assert "Traceback" not in result.output
+    return lines[0].removeprefix("Error: ")
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    """Features of several kinds, and a target for each task."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.standard_normal((400, 3)).round(3), columns=["age", "x.y", "dear"])
+    frame["colour"] = rng.choice(["red", "green", "blue"], 400)
+    frame.loc[::17, "age"] = np.nan
+    signal = frame["age"].fillna(0) + 0.5 * frame["dear"] + (frame["colour"] == "red")
+    frame["price"] = signal
+    frame["kind"] = np.where(signal > 0.5, "good", "bad")
+    frame["query"] = np.repeat(np.arange(40), 10)
+    frame["stars"] = np.clip(np.round(signal + 1), 0, 3).astype(int)
+    return frame
+
+
+TARGETS = {Task.regression: "price", Task.classification: "kind", Task.ranking: "stars"}
+FEATURES = ["age", "x.y", "dear", "colour"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, table):
+    """An empty folder to work in, with data in several forms and their costs."""
+    monkeypatch.chdir(tmp_path)
+    for task, target in TARGETS.items():
+        columns = [*FEATURES, target, *(["query"] if task is Task.ranking else [])]
+        table[columns].to_csv(f"{task}.csv", index=False)
+        table[columns].to_parquet(f"{task}.parquet")
+    numbers = table[["age", "x.y", "dear"]].fillna(0)
+    lines = [
+        f"{stars} qid:{query} " + " ".join(f"{i}:{v}" for i, v in enumerate(row, 1) if v)
+        for stars, query, row in zip(table["stars"], table["query"], numbers.values, strict=True)
+    ]
+    Path("ranking.txt").write_text("\n".join(lines) + "\n")
+    Path("costs.toml").write_text(
+        'unit = "euros"\n[features]\nage = 1\n"x.y" = 1\ndear = 10\ncolour = 2\n'
+        '[groups.file]\ncost = 0.5\nfeatures = ["age", "colour"]\n'
+    )
+    Path("costs.csv").write_text("feature,cost\nage,1\nx.y,1\ndear,10\ncolour,2\n")
+    Path("letor.csv").write_text("feature,cost\n1,1\n2,1\n3,10\n")
+    return tmp_path
+
+
+@pytest.fixture
+def model(here):
+    succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv",
+            "--tradeoff", "0.001", "--out", "m.joblib", *FAST)  # fmt: skip
+    return Path("m.joblib")
+
+
+# Asking for help
+
+
+def test_version():
+    assert succeed("--version") == f"greedymiser {__version__}\n"
+
+
+def test_help_names_every_command():
+    told = succeed("--help")
+    for command in ("demo", "curve", "fit", "predict", "inspect", "costs-template"):
+        assert command in told
+        assert "Usage" in succeed(command, "--help")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no-such-command"],
+        ["fit", "regression.csv"],
+        ["fit", "regression.csv", "--costs", "costs.csv", "--out", "m", "--budget", "-1"],
+        ["fit", "regression.csv", "--costs", "costs.csv", "--out", "m", "--task", "guessing"],
+        ["curve", "regression.csv", "--costs", "costs.csv", "--out", "o", "--tradeoffs", "0"],
+        ["curve", "regression.csv", "--costs", "costs.csv", "--out", "o", "--tradeoffs", "many"],
+        ["curve", "regression.csv", "--costs", "costs.csv", "--out", "o", "--tradeoffs", "0,-1"],
+        ["curve", "regression.csv", "--costs", "costs.csv", "--out", "o", "--max-iter", "0"],
+        ["predict"],
+    ],
+)
+def test_wrong_usage(here, arguments):
+    before = sorted(here.iterdir())
+    result = greedymiser(*arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert sorted(here.iterdir()) == before
+
+
+# Each command, each format
+
+
+@pytest.mark.parametrize("task", list(Task))
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_fit_inspect_predict(here, table, task, suffix):
+    data = f"{task}.{suffix}"
+    queries = ["--qid", "query"] if task is Task.ranking else []
+    guessed = succeed("fit", data, "--target", TARGETS[task], *queries, "--costs", "costs.toml",
+                      "--tradeoff", "1e-4", "--out", "deep/er/m.joblib", *FAST)  # fmt: skip
+    source = "query" if task is Task.ranking else TARGETS[task]
+    assert f"Task: {task} (guessed from '{source}'" in guessed
+    # A quarter of each class is held out, rounded down.
+    sizes = (301, 99) if task is Task.classification else (300, 100)
+    assert "{} rows to learn from, {} to validate with; 4 features".format(*sizes) in guessed
+    assert "price (euros)" in guessed
+
+    told = succeed("inspect", "deep/er/m.joblib")
+    model = joblib.load("deep/er/m.joblib")
+    kinds = {
+        Task.regression: MiserRegressor,
+        Task.classification: MiserClassifier,
+        Task.ranking: MiserRanker,
+    }
+    assert type(model) is kinds[task]
+    assert type(model).__name__ in told
+    assert f"{model.cost_:g}" in told
+    for line in model.receipt():
+        row = rf"{line.iteration} +{re.escape(line.feature)} +.*{line.price:g} +{line.spent:g}"
+        assert re.search(row, told)
+    assert re.search(r"tradeoff +0\.0001", told)
+    assert re.search(r"max_iter +12", told)
+
+    told = succeed("predict", "deep/er/m.joblib", data, "--out", "p.csv")
+    assert "400 predictions at a cost of" in told
+    predictions = pd.read_csv("p.csv")
+    X = table[FEATURES].astype({"colour": "category"})
+    expected = model.predict(X)
+    if task is Task.classification:
+        assert list(predictions.columns) == ["prediction", "probability_bad", "probability_good"]
+        np.testing.assert_allclose(predictions.iloc[:, 1:], model.predict_proba(X))
+        assert predictions["prediction"].tolist() == expected.tolist()
+    else:
+        assert list(predictions.columns) == ["prediction"]
+        np.testing.assert_allclose(predictions["prediction"], expected)
+
+
+def test_formats_give_the_same_model(here):
+    for suffix in ("csv", "parquet"):
+        succeed("fit", f"classification.{suffix}", "--target", "kind", "--costs", "costs.toml",
+                "--tradeoff", "1e-4", "--out", f"{suffix}.joblib", *FAST)  # fmt: skip
+    one, other = joblib.load("csv.joblib"), joblib.load("parquet.joblib")
+    assert one.receipt() == other.receipt()
+    np.testing.assert_array_equal(one.validation_score_, other.validation_score_)
+
+
+def test_letor(here):
+    told = succeed("fit", "ranking.txt", "--costs", "letor.csv", "--tradeoff", "0",
+                   "--scoring", "ndcg@3", "--out", "m.joblib", *FAST)  # fmt: skip
+    assert "Task: ranking" in told
+    model = joblib.load("m.joblib")
+    assert list(model.feature_names_in_) == ["1", "2", "3"]
+    assert succeed("predict", "m.joblib", "ranking.txt").count("\n") == 401
+    # A file may leave out what is 0 on all of its lines.
+    Path("short.txt").write_text("0 qid:1 1:0.5\n")
+    assert succeed("predict", "m.joblib", "short.txt").count("\n") == 2
+
+
+def test_letor_may_lack_a_feature_that_has_a_price(here):
+    Path("more.csv").write_text(Path("letor.csv").read_text() + "5,2\n")
+    told = succeed("fit", "ranking.txt", "--costs", "more.csv", "--tradeoff", "0",
+                   "--out", "m.joblib", *FAST)  # fmt: skip
+    assert "4 features" in told
+
+
+def test_svmlight_without_queries(here):
+    lines = Path("ranking.txt").read_text()
+    Path("plain.svm").write_text(re.sub(r" qid:\d+", "", lines))
+    told = succeed("fit", "plain.svm", "--costs", "letor.csv", "--tradeoff", "0",
+                   "--out", "m.joblib", *FAST)  # fmt: skip
+    assert "Task: classification" in told
+
+
+def test_validation_data_of_its_own(here, table):
+    table[["price", "colour", "dear", "x.y", "age"]][:50].to_csv("valid.csv", index=False)
+    told = succeed("fit", "regression.csv", "--valid", "valid.csv", "--target", "price",
+                   "--costs", "costs.csv", "--tradeoff", "0", "--out", "m.joblib",
+                   *FAST)  # fmt: skip
+    assert "400 rows to learn from, 50 to validate with" in told
+
+
+def test_predict_needs_only_what_the_model_uses(here, model, table):
+    used = joblib.load(model).features_used_
+    assert "x.y" not in used
+    table[used].to_csv("used.csv", index=False)
+    assert succeed("predict", model, "used.csv") == succeed("predict", model, "regression.csv")
+
+
+def test_predict_keeps_text_that_looks_like_numbers(here):
+    rng = np.random.default_rng(0)
+    code = rng.choice(["7", "8", "x"], 200)
+    frame = pd.DataFrame({"code": code, "y": np.where(code == "7", 5.0, 1.0)})
+    frame.to_csv("codes.csv", index=False)
+    frame[frame["code"] == "7"].to_csv("sevens.csv", index=False)
+    Path("code.csv").write_text("feature,cost\ncode,1\n")
+    succeed("fit", "codes.csv", "--target", "y", "--task", "regression", "--costs", "code.csv",
+            "--tradeoff", "0", "--out", "m.joblib", *FAST)  # fmt: skip
+    lines = succeed("predict", "m.joblib", "sevens.csv").split()
+    assert float(lines[1]) > 3
+
+
+def test_predict_with_a_model_that_has_no_names(here):
+    data = load_thyroid()
+    model = MiserClassifier(max_iter=3, n_jobs=1).fit(data.X_train, data.y_train)
+    joblib.dump(model, "m.joblib")
+    pd.DataFrame(data.X_test[:5]).assign(y=1).to_csv("t.csv", index=False)
+    assert succeed("predict", "m.joblib", "t.csv", "--drop", "y").count("\n") == 6
+    assert "21 features by position" in complain("predict", "m.joblib", "t.csv")
+    assert "21 features" in succeed("inspect", "m.joblib")
+
+
+def test_a_constant_model(here):
+    data = load_thyroid()
+    model = MiserClassifier(costs=data.costs, tradeoff=1e3, max_iter=3, n_jobs=1)
+    joblib.dump(model.fit(data.X_train, data.y_train), "m.joblib")
+    assert "bought nothing" in succeed("inspect", "m.joblib")
+    succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--tradeoff",
+            "1e6", "--out", "m.joblib", *FAST)  # fmt: skip
+    Path("bare.csv").write_text("shoe\n1\n2\n")
+    shown = succeed("predict", "m.joblib", "bare.csv").split()
+    assert shown[0] == "prediction"
+    assert shown[1] == shown[2]
+
+
+def test_costs_template(here):
+    told = succeed("costs-template", "regression.csv", "--target", "price")
+    Path("shown.toml").write_text(told)
+    for name in ("made.toml", "made.csv"):
+        assert "4 features" in succeed("costs-template", "regression.parquet", "--target", "price",
+                                       "--out", name)  # fmt: skip
+    for name in ("shown.toml", "made.toml", "made.csv"):
+        assert read_costs(name).costs.feature_names == FEATURES
+    Path("made.csv").write_text("precious")
+    assert "--force overwrites" in complain("costs-template", "ranking.txt", "--out", "made.csv")
+    assert Path("made.csv").read_text() == "precious"
+    succeed("costs-template", "ranking.txt", "--out", "made.csv", "--force")
+    assert read_costs("made.csv").costs.feature_names == ["1", "2", "3"]
+
+
+def test_brackets_in_names_are_not_markup(here):
+    Path("data [red].csv").write_text(Path("regression.csv").read_text())
+    told = succeed("fit", "data [red].csv", "--target", "price", "--costs", "costs.csv",
+                   "--tradeoff", "0", "--out", "m [bold].joblib", *FAST)  # fmt: skip
+    assert "m [bold].joblib" in told
+
+
+# The curve
+
+CURVE_FILES = ["curve.csv", "curve.png", "features.png", "models", "receipt.png", "report.html"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["regression.csv", "--target", "price", "--costs", "costs.toml"],
+        ["classification.parquet", "--target", "kind", "--costs", "costs.csv", "--scoring",
+         "accuracy", "--test", "classification.csv"],
+        ["ranking.txt", "--valid", "ranking.txt", "--test", "ranking.txt", "--costs", "letor.csv",
+         "--scoring", "ndcg@5"],
+    ],
+)  # fmt: skip
+def test_curve(here, arguments):
+    told = succeed("curve", *arguments, "--tradeoffs", "0,1e-3,1e-2", "--out", "deep/out", *FAST)
+    out = here / "deep" / "out"
+    assert sorted(path.name for path in out.iterdir()) == CURVE_FILES
+    points = pd.read_csv(out / "curve.csv")
+    assert points["tradeoff"].tolist() == [0, 1e-3, 1e-2]
+    assert ("test_score" in points) == ("test score" in told) == ("--test" in arguments)
+    assert ("cost (euros)" in told) == ("costs.toml" in arguments)
+    assert len(list((out / "models").iterdir())) == 3
+    for number, point in enumerate(points.to_dict("records"), 1):
+        path = out / "models" / f"model-{number}.joblib"
+        model = joblib.load(path)
+        assert (model.tradeoff, model.n_iter_) == (point["tradeoff"], point["n_iter"])
+        assert model.cost_ == pytest.approx(point["cost"])
+        assert "Receipt" in succeed("inspect", path) or not model.features_used_
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "<html" in (out / "report.html").read_text(encoding="utf-8")
+    for name in CURVE_FILES:
+        assert str(Path("deep/out") / name) in told
+
+
+def test_fit_for_a_budget_searches_the_curve(here):
+    succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget", "3.5",
+            "--out", "m.joblib", *FAST)  # fmt: skip
+    model = joblib.load("m.joblib")
+    assert 0 < model.cost_ <= 3.5
+    assert "dear" not in model.features_used_
+
+
+def test_a_tradeoff_and_a_budget(here):
+    succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget", "1.5",
+            "--tradeoff", "0", "--out", "m.joblib", *FAST)  # fmt: skip
+    assert joblib.load("m.joblib").cost_ == 1
+
+
+# What can be wrong with the input
+
+
+def fit(*arguments: object) -> str:
+    """Complaint about a fit, in which later arguments replace earlier ones."""
+    before = sorted(Path().iterdir())
+    said = complain("fit", "--target", "price", "--costs", "costs.csv", "--tradeoff", "0", "--out",
+                    "m.joblib", *FAST, *arguments)  # fmt: skip
+    assert sorted(Path().iterdir()) == before
+    return said
+
+
+def test_wrong_target(here):
+    assert "'regression.csv' has no column 'prize'; did you mean 'price'?" in fit(
+        "regression.csv", "--target", "prize"
+    )
+    assert "no column 'zzz'; the columns of 'regression.csv' are 'age', 'x.y'" in fit(
+        "regression.csv", "--target", "zzz"
+    )
+
+
+def test_no_target(here):
+    said = complain("fit", "regression.csv", "--costs", "costs.csv", "--out", "m.joblib")
+    assert said.startswith("name the target with --target; the columns of 'regression.csv' are")
+
+
+def test_target_that_is_missing_in_places(here):
+    said = fit("regression.csv", "--target", "age", "--drop", "price")
+    assert said == "column 'age' of 'regression.csv' is missing in 24 of 400 rows"
+
+
+def test_unknown_and_missing_costs(here):
+    Path("costs.csv").write_text("feature,cost\nage,1\nx.y,1\ndear,10\ncolour,2\nshoe,1\n")
+    assert "has a cost for 'shoe', which is not a column of 'regression.csv'" in fit(
+        "regression.csv"
+    )
+    Path("costs.csv").write_text("feature,cost\nage,1\ndear,10\n")
+    assert "'costs.csv' has no cost for 'x.y', 'colour', which 'regression.csv' has" in fit(
+        "regression.csv"
+    )
+    Path("costs.csv").write_text("feature,cost\nage,1\nx.y,1\ndear,10\ncolour,2\nprice,1\n")
+    assert "a cost for 'price', which is not a feature of 'regression.csv'" in fit("regression.csv")
+
+
+def test_negative_cost(here):
+    Path("costs.csv").write_text("feature,cost\nage,1\nx.y,-2\n")
+    assert fit("regression.csv") == (
+        "'costs.csv': line 3: the cost of feature 'x.y' must not be negative, got -2"
+    )
+
+
+def test_costs_that_are_not_there(here):
+    assert fit("regression.csv", "--costs", "no.toml") == "there is no cost file at 'no.toml'"
+
+
+def test_files_that_are_not_what_their_suffix_says(here):
+    Path("picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
+    assert fit("picture.csv") == "'picture.csv' is not a CSV file: it is not text"
+    Path("text.parquet").write_text("age,price\n1,2\n")
+    assert fit("text.parquet") == "'text.parquet' is not a Parquet file"
+    Path("table.txt").write_text("age,price\n1,2\n")
+    assert "cannot read 'table.txt' as an SVMlight file" in fit("table.txt")
+    Path("empty.csv").write_text("")
+    assert fit("empty.csv") == "'empty.csv' is empty"
+    assert fit("nowhere.csv") == "there is no file at 'nowhere.csv'"
+    assert "does not end in one of" in fit("m.xlsx")
+
+
+def test_validation_data_that_does_not_match(here, table):
+    table[["age", "dear", "colour", "price"]].to_csv("valid.csv", index=False)
+    assert "'valid.csv' has no column 'x.y'" in fit("regression.csv", "--valid", "valid.csv")
+    table[[*FEATURES]].to_csv("valid.csv", index=False)
+    assert "'valid.csv' has no column 'price'" in fit("regression.csv", "--valid", "valid.csv")
+    table[[*FEATURES]].assign(kind="strange").to_csv("valid.csv", index=False)
+    said = fit("classification.csv", "--target", "kind", "--valid", "valid.csv")
+    assert "strange" in said
+    assert "validation data" in said
+
+
+def test_too_few_rows_to_hold_some_out(here):
+    Path("few.csv").write_text("age,price\n1,1\n2,2.5\n")
+    Path("costs.csv").write_text("feature,cost\nage,1\n")
+    assert "too few rows to hold some out for validation; give a file with --valid" in fit(
+        "few.csv"
+    )
+
+
+def test_nothing_but_a_target(here):
+    Path("bare.csv").write_text("price\n1\n2\n")
+    assert fit("bare.csv") == "'bare.csv' has no features beside 'price'"
+
+
+def test_text_as_target_of_a_regression(here):
+    said = fit("classification.csv", "--target", "kind", "--task", "regression")
+    assert "needs a numeric y" in said
+
+
+def test_ranking_without_queries(here):
+    said = fit("ranking.csv", "--target", "stars", "--drop", "query", "--task", "ranking")
+    assert said == "ranking needs the query of each row: name its column with --qid"
+    Path("plain.txt").write_text("1 1:2 2:3 3:4\n" * 9)
+    said = complain("fit", "plain.txt", "--costs", "letor.csv", "--task", "ranking", "--out",
+                    "m.joblib")  # fmt: skip
+    assert said == "ranking needs the query of each row, but 'plain.txt' has no qid:"
+    assert "both the target and the query" in fit("ranking.csv", "--target", "stars", "--qid",
+                                                  "stars")  # fmt: skip
+
+
+def test_budget_that_is_too_small(here):
+    said = fit("regression.csv", "--budget", "0.5")
+    assert "budget=0.5 buys no useful feature" in said
+    assert "costs 1" in said
+    said = complain("fit", "regression.csv", "--target", "price", "--costs", "costs.csv",
+                    "--budget", "0.5", "--out", "m.joblib", *FAST)  # fmt: skip
+    assert (
+        "a budget of 0.5 buys no useful feature; the cheapest of all is 'age' and costs 1" in said
+    )
+    assert not Path("m.joblib").exists()
+
+
+def test_unknown_scoring(here):
+    assert "applause" in fit("regression.csv", "--scoring", "applause")
+
+
+def test_folders_that_cannot_be_written(here):
+    Path("taken").write_text("a file")
+    arguments = ["--target", "price", "--costs", "costs.csv"]
+    for out in ("taken", "taken/below"):
+        said = complain("curve", "regression.csv", *arguments, "--out", out)
+        assert f"cannot write to the folder '{out}'" in said
+    said = complain("fit", "regression.csv", *arguments, "--out", "taken/m.joblib")
+    assert "cannot write to the folder 'taken'" in said
+    Path("folder").mkdir()
+    said = complain("fit", "regression.csv", *arguments, "--out", "folder")
+    assert "there is a folder of that name" in said
+    assert "cannot write to the folder 'taken'" in complain("demo", "--out", "taken")
+    assert Path("taken").read_text() == "a file"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_folder_without_permission(here):
+    Path("locked").mkdir(mode=0o500)
+    said = complain("curve", "regression.csv", "--target", "price", "--costs", "costs.csv",
+                    "--out", "locked")  # fmt: skip
+    assert said == "cannot write to the folder 'locked': Permission denied"
+
+
+def test_predict_with_missing_columns(here, model, table):
+    table[["x.y", "dear", "colour"]].to_csv("part.csv", index=False)
+    assert complain("predict", model, "part.csv") == (
+        "'part.csv' has no column 'age', which the model uses"
+    )
+
+
+def test_files_that_are_not_models(here):
+    joblib.dump(DummyRegressor(), "dummy.joblib")
+    joblib.dump({"a": 1}, "dict.joblib")
+    Path("text.joblib").write_text("hello")
+    Path("empty.joblib").write_bytes(b"")
+    for name in ("dummy.joblib", "dict.joblib", "text.joblib", "empty.joblib", "costs.csv"):
+        assert complain("inspect", name) == f"'{name}' is not a model of greedymiser"
+        assert "is not a model" in complain("predict", name, "regression.csv")
+    joblib.dump(MiserRegressor(), "unfitted.joblib")
+    assert "never fitted" in complain("inspect", "unfitted.joblib")
+    assert complain("inspect", "no.joblib") == "there is no model at 'no.joblib'"
+
+
+def test_debug_shows_the_traceback(here):
+    result = greedymiser("--debug", "inspect", "no.joblib")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert "there is no model at 'no.joblib'" in result.stderr
+    assert "Traceback" not in greedymiser("inspect", "no.joblib").stderr
+
+
+def test_what_nobody_expected_is_one_sentence_too(here, monkeypatch):
+    def fail(*_: object) -> None:
+        raise KeyError("gone\nastray")
+
+    monkeypatch.setattr("greedymiser.cli.read_table", fail)
+    said = complain("costs-template", "regression.csv")
+    assert "unexpected KeyError" in said
+    assert "--debug" in said
+
+
+def test_interruption(here, monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("greedymiser.cli.read_table", interrupt)
+    result = greedymiser("costs-template", "regression.csv")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
+
+
+# As a program
+
+
+def program(*arguments: str):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_as_a_program(here):
+    done = program(
+        "-m",
+        "greedymiser",
+        "costs-template",
+        "regression.csv",
+        "--target",
+        "price",
+        "--out",
+        "c.toml",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("c.toml").exists()
+    done = program("-m", "greedymiser", "inspect", "c.toml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: 'c.toml' is not a model of greedymiser\n"
+
+
+def test_without_the_extra():
+    hidden = "import sys; sys.modules['typer'] = None"
+    done = program("-c", f"{hidden}; from greedymiser.__main__ import main; main()")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert 'pip install "greedymiser[cli]"' in done.stderr
+
+
+def test_the_program_is_registered():
+    project = tomllib.loads((DOCS.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["scripts"] == {"greedymiser": "greedymiser.__main__:main"}
+
+
+# The page about it
+
+
+def test_the_commands_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("greedymiser.cli.DEMO_ROUNDS", 25)
+    blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    commands = "".join(blocks).replace("\\\n", " ").splitlines()
+    told = {}
+    for command in commands:
+        name, *arguments = shlex.split(command)
+        assert name == "greedymiser"
+        told[arguments[0]] = succeed(*arguments)
+    assert set(told) == {"demo", "costs-template", "curve", "fit", "inspect", "predict"}
+    assert "cost (dollars)" in told["demo"]
+    assert "TSH" in told["demo"]
+    for folder in ("demo", "curve"):
+        assert {*CURVE_FILES} <= {path.name for path in Path(folder).iterdir()}
+    assert joblib.load("model.joblib").cost_ <= 30
+    assert len(pd.read_csv("predictions.csv")) == 3428
+
+
+def test_the_cost_files_of_the_page(tmp_path):
+    blocks = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        path = tmp_path / "costs.toml"
+        path.write_text(block)
+        assert read_costs(path).costs.n_features == 3

@@ -1,0 +1,369 @@
+"""Plots say what the curve says, and their words do not run into each other."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("matplotlib")
+
+import matplotlib
+import matplotlib.pyplot as plt
+import matplotlib.style
+from matplotlib.figure import Figure
+
+from curves import TRADEOFFS, constant_curve, keep, thyroid_curve, wide_curve, with_test_scores
+from greedymiser import plotting
+from greedymiser.plotting import compare_curves, plot_curve, plot_features, plot_receipt
+from greedymiser.tradeoff import TradeoffCurve
+
+
+def legend_of(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def drawn(ax):
+    """The Axes, once it is drawn and everything has its place."""
+    ax.get_figure(root=True).draw_without_rendering()
+    return ax
+
+
+def boxes(texts):
+    return [text.get_window_extent() for text in texts]
+
+
+def overlap(one, other):
+    return min(one.x1, other.x1) > max(one.x0, other.x0) and min(one.y1, other.y1) > max(
+        one.y0, other.y0
+    )
+
+
+def assert_apart(found):
+    assert not [
+        (one, other) for i, one in enumerate(found) for other in found[:i] if overlap(one, other)
+    ]
+
+
+def assert_legend_is_clear_of_data(ax):
+    legend = drawn(ax).get_legend().get_window_extent()
+    assert not overlap(legend, ax.get_window_extent())
+    figure = ax.get_figure(root=True).bbox
+    assert legend.x0 >= figure.x0 - 1
+    assert legend.x1 <= figure.x1 + 1
+    assert legend.y0 >= figure.y0 - 1
+    labels = [ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels()]
+    assert not any(overlap(legend, box) for box in boxes(labels))
+
+
+def dashed(ax):
+    return [line for line in ax.lines if line.is_dashed() and len(line.get_xdata()) > 1]
+
+
+def circled(ax):
+    (line,) = [line for line in ax.lines if str(line.get_markerfacecolor()) == "none"]
+    return line
+
+
+# The curve
+
+
+def test_curve_has_a_trace_per_tradeoff_and_joins_the_chosen_rounds():
+    curve = thyroid_curve()
+    ax = plot_curve(curve)
+    # The last model buys nothing, so its trace is a point.
+    lines = [line for line in ax.lines if line.is_dashed()]
+    assert len(lines) == len(TRADEOFFS)
+    for line, tradeoff in zip(lines, TRADEOFFS, strict=True):
+        rows = curve.traces[curve.traces.tradeoff == tradeoff]
+        assert line.get_xdata().tolist() == rows.cost.tolist()
+        assert line.get_ydata().tolist() == rows.score.tolist()
+    assert circled(ax).get_linestyle() == "-"
+    assert circled(ax).get_xdata().tolist() == curve.points.cost.tolist()
+    assert circled(ax).get_ydata().tolist() == curve.points.score.tolist()
+
+
+def test_curve_is_labelled():
+    ax = plot_curve(thyroid_curve())
+    assert ax.get_xlabel() == "cost of one prediction (dollars)"
+    assert ax.get_ylabel() == "validation neg_log_loss"
+    assert ax.get_legend().get_title().get_text() == "tradeoff λ"
+    assert legend_of(ax) == ["0", "0.0001", "0.001", "0.005", "0.01", "0.03", "best iteration"]
+    assert plot_curve(wide_curve()).get_xlabel() == "cost of one prediction"
+
+
+def test_curve_draws_test_scores_where_there_are_some():
+    curve = with_test_scores(thyroid_curve())
+    ax = plot_curve(curve)
+    assert ax.get_ylabel() == "test neg_log_loss"
+    assert circled(ax).get_ydata().tolist() == curve.points.test_score.tolist()
+
+
+def test_traces_differ_without_colour():
+    looks = {
+        (line.get_marker(), line._unscaled_dash_pattern[1])
+        for line in plot_curve(thyroid_curve()).get_legend().get_lines()[:-1]
+    }
+    assert len(looks) == len(TRADEOFFS)
+
+
+def test_cost_axis_is_linear_within_a_decade():
+    assert plot_curve(thyroid_curve()).get_xscale() == "linear"
+
+
+def test_cost_axis_is_logarithmic_beyond_a_decade():
+    curve = wide_curve()
+    ax = drawn(plot_curve(curve))
+    # Traces start with the constant model, which costs nothing and has a place of its own.
+    assert ax.get_xscale() == "symlog"
+    assert ax.get_xlim()[0] < 0
+    places = ax.transData.transform([(cost, 0) for cost in (0, 1, 1e3, 1e6)])[:, 0]
+    assert (np.diff(places) > 10).all()
+    assert np.diff(places)[1] == pytest.approx(np.diff(places)[2])
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels[:3] == ["0", "1", "100"] or labels[:3] == ["0", "1", "10"]
+
+    bought = curve.traces[curve.traces.cost > 0]
+    dear = plot_curve(TradeoffCurve(bought, curve.models, curve.scoring))
+    assert dear.get_xscale() == "log"
+
+
+def test_ticks_are_few_and_apart():
+    for ax in (plot_curve(wide_curve(), small_axes()), plot_curve(wide_curve())):
+        assert_apart(boxes(label for label in drawn(ax).get_xticklabels() if label.get_text()))
+
+
+def test_one_point():
+    curve = keep(thyroid_curve(), [2])
+    ax = drawn(plot_curve(curve))
+    assert circled(ax).get_xdata().tolist() == [46.5]
+    assert legend_of(ax) == ["0.001", "best iteration"]
+
+
+def test_constant_model():
+    curve = constant_curve()
+    ax = drawn(plot_curve(curve))
+    assert circled(ax).get_xdata().tolist() == [0.0]
+    assert ax.get_xscale() == "linear"
+    assert_legend_is_clear_of_data(ax)
+    drawn(plot_features(curve))
+    receipt = drawn(plot_receipt(curve.models[0], curve))
+    assert [text.get_text() for text in receipt.texts] == ["nothing bought"]
+
+
+def test_thirty_tradeoffs():
+    ax = plot_curve(wide_curve(n_tradeoffs=30))
+    assert len(dashed(ax)) == 30
+    assert len(legend_of(ax)) == 11
+    assert ax.get_legend().get_title().get_text() == "tradeoff λ (10 of 30)"
+    assert legend_of(ax)[0] == "0"
+    assert legend_of(ax)[-2] == "0.5"
+    assert_legend_is_clear_of_data(ax)
+
+
+def test_scores_that_are_not_numbers():
+    curve = keep(thyroid_curve(), [0, 1])
+    curve.traces.loc[curve.traces.n_iter == 3, "score"] = np.nan
+    curve.points.loc[0, "score"] = np.nan
+    drawn(plot_curve(curve))
+
+
+# Legends and layout
+
+
+def small_axes(**options):
+    return Figure(figsize=(4, 3.4), **options).add_subplot()
+
+
+@pytest.mark.parametrize("layout", [None, "constrained", "tight"])
+@pytest.mark.parametrize("size", [(4, 3.4), (9, 5)])
+@pytest.mark.parametrize("draw", [plot_curve, plot_features], ids=["curve", "features"])
+def test_legend_is_clear_of_data(draw, size, layout):
+    ax = Figure(figsize=size, layout=layout).add_subplot()
+    assert draw(thyroid_curve(), ax) is ax
+    assert_legend_is_clear_of_data(ax)
+
+
+@pytest.mark.parametrize("draw", [plot_curve, plot_features], ids=["curve", "features"])
+def test_neighbours_keep_their_room(draw):
+    figure = Figure(figsize=(14, 5))
+    left, right = figure.subplots(1, 2)
+    draw(thyroid_curve(), left)
+    assert not overlap(drawn(left).get_legend().get_window_extent(), right.get_window_extent())
+
+
+def test_pyplot_knows_nothing():
+    before = plt.get_fignums(), dict(matplotlib.rcParams)
+    curve = thyroid_curve()
+    plot_curve(curve)
+    plot_features(curve)
+    plot_receipt(curve.models[0])
+    compare_curves({"a": curve})
+    assert (plt.get_fignums(), dict(matplotlib.rcParams)) == before
+
+
+def test_dark_backgrounds():
+    with matplotlib.style.context("dark_background"):
+        ax = plot_curve(thyroid_curve())
+        brightness = [np.mean(matplotlib.colors.to_rgb(line.get_color())) for line in ax.lines]
+    assert min(brightness) > 0.25
+
+
+# Features
+
+
+def test_features_by_price():
+    curve = thyroid_curve()
+    ax = plot_features(curve)
+    # 16 questions; T3 and T4U; TT4; TSH; FTI, each with what it needs.
+    assert legend_of(ax) == ["1 (16)", "11.41 (2)", "14.51 (1)", "22.78 (1)", "23.82 (1)"]
+    assert ax.get_legend().get_title().get_text() == "price in dollars"
+    questions = [
+        len([f for f in model.truncate(n).ensemble_.features if f < 16]) / 16
+        for model, n in zip(curve.models, curve.points.n_iter, strict=True)
+    ]
+    assert ax.lines[0].get_ydata().tolist() == questions
+    assert [label.get_text() for label in ax.get_xticklabels()] == [
+        "0", "0.0001", "0.001", "0.005", "0.01", "0.03",
+    ]  # fmt: skip
+    assert ax.get_xlabel() == "tradeoff λ"
+
+
+def test_many_prices_share_groups():
+    ax = plot_features(wide_curve())
+    assert len(ax.lines) == 8
+    assert [label.partition("(")[2] for label in legend_of(ax)] == ["5)"] * 8
+    assert legend_of(ax)[0] == "1–5.062 (5)"  # noqa: RUF001
+
+
+def test_price_groups_hold_every_feature_once():
+    for prices in (np.zeros(4), np.r_[np.zeros(90), np.arange(1.0, 11)], np.arange(9.0)):
+        groups = plotting._price_groups(prices)
+        members = sorted(member for group in groups.values() for member in group)
+        assert members == list(range(len(prices)))
+        assert len(groups) <= plotting.MOST_COST_GROUPS
+        ends = [max(prices[list(group)]) for group in groups.values()]
+        assert all(low < high for low, high in pairwise(ends))
+
+
+def test_features_at_many_tradeoffs():
+    ax = drawn(plot_features(wide_curve(n_tradeoffs=30)))
+    assert len(ax.lines[0].get_xdata()) == 30
+    assert len(ax.get_xticks()) == 8
+
+
+# The receipt
+
+
+def test_receipt_is_a_staircase():
+    model = thyroid_curve().models[0]
+    ax = plot_receipt(model)
+    lines = list(model.receipt())
+    stairs = ax.lines[0]
+    assert stairs.get_drawstyle() == "steps-post"
+    assert stairs.get_xdata().tolist() == [0, *(p.iteration + 1 for p in lines), model.n_iter_]
+    assert stairs.get_ydata().tolist() == [0, *(p.spent for p in lines), lines[-1].spent]
+    labels = {text.get_text() for text in ax.texts}
+    assert {"FTI  +23.82", "TSH  +20.68", "age  +1"} <= labels
+    assert len(labels) == len(lines)
+
+
+def test_receipt_shows_the_score_below():
+    curve = thyroid_curve()
+    model = curve.models[1].truncate(10)
+    ax = plot_receipt(model)
+    _, panel = ax.figure.axes
+    assert panel.lines[0].get_ydata().tolist() == model.validation_score_[:11].tolist()
+    assert panel.get_ylabel() == "validation\n−loss"  # noqa: RUF001
+    assert panel.get_xlabel() == "rounds"
+    _, panel = plot_receipt(model, with_test_scores(curve)).figure.axes
+    assert panel.get_ylabel() == "test\nneg_log_loss"
+    _, panel = plot_receipt(model, np.arange(11) / 10).figure.axes
+    assert panel.lines[0].get_ydata().tolist() == (np.arange(11) / 10).tolist()
+
+
+def test_receipt_without_scores_has_one_panel():
+    curve = thyroid_curve()
+    ax = plot_receipt(curve.models[0], [])
+    assert ax.figure.axes == [ax]
+    assert ax.get_xlabel() == "rounds"
+
+
+def test_receipt_knows_the_cost_of_trees():
+    model = thyroid_curve(names=False, tree_cost=0.05).models[0]
+    ax = plot_receipt(model)
+    whole = ax.lines[2]
+    assert whole.get_ydata()[-1] == pytest.approx(model.cost_)
+    assert legend_of(ax) == ["features", "features and trees"]
+    assert "20  +23.82" in {text.get_text() for text in ax.texts}
+
+
+def test_receipt_of_a_stranger_is_an_error():
+    curve = thyroid_curve()
+    with pytest.raises(ValueError, match=r"no model with tradeoff=0\.03"):
+        plot_receipt(curve.models[-1], keep(curve, [0, 1]))
+
+
+@pytest.mark.parametrize("layout", [None, "constrained"])
+@pytest.mark.parametrize("size", [(4, 3), (7.5, 4.5)])
+@pytest.mark.parametrize("make", [thyroid_curve, wide_curve])
+def test_labels_of_purchases_do_not_overlap(make, size, layout):
+    model = make().models[0]
+    ax = Figure(figsize=size, layout=layout).add_subplot()
+    drawn(plot_receipt(model, ax=ax))
+    assert 1 <= len(ax.texts) <= 15
+    # A label's box includes its line to the staircase; the words alone must be apart.
+    found = [matplotlib.text.Text.get_window_extent(text) for text in ax.texts]
+    assert_apart(found)
+    assert max(box.x1 for box in found) <= ax.figure.bbox.x1 + 1
+    assert min(box.x0 for box in found) >= ax.get_window_extent().x1
+
+
+def test_the_dearest_purchases_are_named():
+    model = wide_curve().models[0]
+    ax = drawn(plot_receipt(model))
+    prices = sorted((line.price for line in model.receipt()), reverse=True)
+    named = sorted((float(text.get_text().split("+")[1]) for text in ax.texts), reverse=True)
+    assert named == pytest.approx(prices[: len(named)], rel=1e-3)
+
+
+def test_receipt_fits_axes_without_a_grid():
+    figure = Figure(figsize=(7, 5))
+    ax = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+    drawn(plot_receipt(thyroid_curve().models[0], ax=ax))
+    upper, lower = (axes.get_window_extent() for axes in figure.axes)
+    assert not overlap(upper, lower)
+
+
+# Comparison
+
+
+def test_comparison_on_one_meter():
+    curve = thyroid_curve()
+    other = pd.DataFrame({"cost": [50.0, 20.0], "score": [-0.1, -0.2]})
+    ax = compare_curves({"greedymiser": curve, "a $5 and $6 rival": other})
+    assert legend_of(ax) == ["greedymiser", "a $5 and $6 rival"]
+    assert not any(text.get_parse_math() for text in ax.get_legend().get_texts())
+    assert ax.lines[1].get_xdata().tolist() == [20.0, 50.0]
+    assert ax.lines[1].get_ydata().tolist() == [-0.2, -0.1]
+    assert ax.get_ylabel() == "neg_log_loss"
+    assert ax.get_xlabel() == "cost of one prediction (dollars)"
+    assert len({line.get_marker() for line in ax.lines}) == 2
+    assert_legend_is_clear_of_data(ax)
+
+
+def test_comparison_uses_test_scores_only_if_all_have_them():
+    curve = thyroid_curve()
+    tested = with_test_scores(curve)
+    assert compare_curves({"a": tested}).get_ylabel() == "test neg_log_loss"
+    mixed = compare_curves({"a": tested, "b": curve})
+    assert sorted(mixed.lines[0].get_ydata()) == sorted(curve.points.score)
+
+
+def test_comparison_of_bad_input():
+    with pytest.raises(ValueError, match="at least one"):
+        compare_curves({})
+    with pytest.raises(ValueError, match="curve 'a' has no column 'score'"):
+        compare_curves({"a": pd.DataFrame({"cost": [1.0]})})

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from greedymiser.datasets import is_svmlight, read_table
+
+LETOR = """\
+2 qid:10 1:0.5 3:0.25 #docid = A1 inc = 1
+0 qid:10 2:-1.5
+1 qid:8 1:1e-3 2:2 3:3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name: str, content: str | bytes):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+# CSV
+
+
+def test_csv(file):
+    frame = read_table(
+        file("t.csv", "age,colour,ok,when\n1,red,True,\n,green,False,\n3.5,,True,\n")
+    )
+    assert list(frame.columns) == ["age", "colour", "ok", "when"]
+    np.testing.assert_array_equal(frame["age"], [1, np.nan, 3.5])
+    assert isinstance(frame["colour"].dtype, pd.CategoricalDtype)
+    assert frame["colour"].cat.categories.tolist() == ["green", "red"]
+    assert frame["ok"].tolist() == [True, False, True]
+    assert frame["when"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "a,b\r\n1,2\r\n"),
+        ("t.CSV", "\ufeffa, b\n1, 2"),
+        ("t.csv", '\n"a","b"\n"1","2"\n\n'),
+        ("t.tsv", "a\tb\n1\t2\n"),
+    ],
+)
+def test_csv_as_people_write_it(file, name, text):
+    frame = read_table(str(file(name, text)))
+    assert list(frame.columns) == ["a", "b"]
+    assert frame.to_numpy().tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress)])
+def test_compressed(file, suffix, pack):
+    frame = read_table(file(f"t.csv.{suffix}", pack(b"a,b\n1,2\n")))
+    assert frame.to_numpy().tolist() == [[1, 2]]
+    frame = read_table(file(f"t.txt.{suffix}", pack(LETOR.encode())))
+    assert frame["3"].tolist() == [0.25, 0, 3]
+
+
+def test_columns_to_read_as_text(file):
+    path = file("t.csv", "code,n\n01,1\n2,2\n")
+    assert read_table(path)["code"].tolist() == [1, 2]
+    assert read_table(path, text=["code", "absent"])["code"].tolist() == ["01", "2"]
+
+
+def test_unnamed_columns_get_a_name(file):
+    frame = read_table(file("t.csv", ",a,\n0,5,6\n"))
+    assert list(frame.columns) == ["column 1", "a", "column 3"]
+
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"", "is empty"),
+        ("t.csv", b"\n \n", "is empty"),
+        ("t.csv", b"a,b\n", "has no rows"),
+        ("t.csv", PNG, "is not a CSV file: it is not text"),
+        ("t.csv", "a,b\n1,é\n".encode("latin-1"), "is not a CSV file in UTF-8"),
+        ("t.csv", "é,b\n1,2\n".encode("latin-1"), "is not a CSV file in UTF-8"),
+        ("t.csv", b"a,b\n1,2\n1,2,3\n", "cannot read .* as CSV: Expected 2 fields in line 3"),
+        ("t.csv", b"a,b\n1,2,3\n1,2,3\n", "cannot read .* as CSV"),
+        ("t.csv", b'a,b\n"1,2\n', "cannot read .* as CSV"),
+        ("t.csv", b"a,b,a\n1,2,3\n", "has two columns named 'a'"),
+        ("t.csv", b"a;b\n1;2\n", "has one column, 'a;b'; are its cells separated by ';' instead"),
+        ("t.csv.gz", b"a,b\n1,2\n", r"is not a \.gz file"),
+        ("t.csv.bz2", b"a,b\n1,2\n", r"is not a \.bz2 file"),
+        ("t.parquet", b"", "is empty"),
+        ("t.parquet", b"a,b\n1,2\n", "is not a Parquet file"),
+        ("t.parquet", b"PAR1 and then nothing", "cannot read .* as Parquet"),
+        ("t.txt", b"", "is empty"),
+        ("t.txt", b"# a comment\n", "has no rows"),
+        ("t.txt", PNG, "is not an SVMlight file: it is not text"),
+        ("t.txt", b"a,b\n1,2\n", "cannot read .* as an SVMlight file"),
+        ("t.svm", b"1 3:1 2:1\n", "cannot read .* as an SVMlight file"),
+        ("t.txt", b"1 qid:1 1:0.5\n0 2:1\n", "only 1 of the 2 lines of .* have a qid:"),
+        ("t.json", b"{}", r"does not end in one of \.csv"),
+        ("table", b"a,b\n1,2\n", r"does not end in one of \.csv"),
+        ("t.gz", b"a,b\n1,2\n", r"does not end in one of \.csv"),
+    ],
+)
+def test_unreadable(file, name, content, message):
+    path = file(name, content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_table(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file at '.*nowhere\.csv'"):
+        read_table(tmp_path / "nowhere.csv")
+
+
+def test_without_pandas(file, monkeypatch):
+    path = file("t.csv", "a\n1\n")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"needs pandas.*greedymiser\[frames\]"):
+        read_table(path)
+
+
+# Parquet
+
+
+def test_parquet(tmp_path):
+    kept = pd.DataFrame(
+        {"a": [1.5, np.nan], 2: [1, 2], "c": ["x", None], "d": pd.Categorical(["u", "v"])},
+        index=[7, 8],
+    )
+    kept.columns = kept.columns.map(str)
+    kept.to_parquet(tmp_path / "t.parquet")
+    frame = read_table(tmp_path / "t.parquet")
+    assert list(frame.columns) == ["a", "2", "c", "d"]
+    assert frame.index.tolist() == [0, 1]
+    np.testing.assert_array_equal(frame["a"], [1.5, np.nan])
+    assert frame["c"].cat.categories.tolist() == ["x"]
+    assert frame["d"].tolist() == ["u", "v"]
+
+
+# SVMlight
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.letor", "t.svm", "t.svmlight", "t.libsvm"])
+def test_svmlight(file, name):
+    frame = read_table(file(name, LETOR))
+    assert list(frame.columns) == ["label", "qid", "1", "2", "3"]
+    assert frame["label"].tolist() == [2, 0, 1]
+    assert frame["label"].dtype == np.int64
+    assert frame["qid"].tolist() == [10, 10, 8]
+    assert frame[["1", "2", "3"]].to_numpy().tolist() == [
+        [0.5, 0, 0.25],
+        [0, -1.5, 0],
+        [1e-3, 2, 3],
+    ]
+
+
+def test_svmlight_without_queries_from_zero(file):
+    frame = read_table(file("t.svm", "1.5 0:2 1:1\n-1 1:3\n"))
+    assert list(frame.columns) == ["label", "0", "1"]
+    assert frame["label"].tolist() == [1.5, -1]
+    assert frame["0"].tolist() == [2, 0]
+
+
+def test_svmlight_with_features_that_it_leaves_out(file):
+    frame = read_table(file("t.txt", LETOR), features=["5", "1", "name", "0", "01"])
+    assert list(frame.columns) == ["label", "qid", "0", "1", "2", "3", "5"]
+    assert not frame[["0", "5"]].to_numpy().any()
+
+
+def test_svmlight_without_features(file):
+    assert list(read_table(file("t.txt", "1 qid:1\n0 qid:1\n")).columns) == ["label", "qid"]
+
+
+def test_is_svmlight():
+    assert is_svmlight("S1.txt")
+    assert is_svmlight("a/b.LETOR.gz")
+    assert not is_svmlight("a.csv")
+    assert not is_svmlight("a.parquet")
