@@ -55,7 +55,8 @@ def place_edges(distinct, mass, max_bins):
             continue
         run.append(i)
         filled = sum(mass[j] for j in run)
-        if bins > 1 and (filled * bins >= weight or i + 1 in heavy):
+        is_last = all(j in heavy for j in range(i + 1, m))
+        if (bins > 1 and (filled * bins >= weight or i + 1 in heavy)) or is_last:
             pairs.append((distinct[i], distinct[i + 1]))
             weight -= filled
             bins -= 1
@@ -155,7 +156,7 @@ class NaiveTree:
                 return None
         both = self.score(left) + self.score(right)
         gain = 0.5 * (both - self.score(left + right))
-        return gain if gain > 2.0**-40 * both else None
+        return gain if gain > 2.0**-40 * abs(both) else None
 
     def options(self, rows, f):
         """All splits of some rows on a feature: (left, right, cut, left codes, missing left)."""
@@ -171,7 +172,11 @@ class NaiveTree:
                 yield left + missing, right, cut, None, True
                 yield left, right + missing, cut, None, False
             else:
-                yield left, right, cut, None, 2 * len(left) >= len(rows)
+                yield left, right, cut, None, self.is_more_than_half(left, rows)
+
+    def is_more_than_half(self, left, rows):
+        """Whether the left child is the larger one, by its Hessians."""
+        return 2 * self.sums(left)[1] >= self.sums(rows)[1]
 
     def category_options(self, rows, f):
         by_code = {}
@@ -187,7 +192,7 @@ class NaiveTree:
         for k in range(1, len(order)):
             left = [i for code in order[:k] for i in by_code[code]]
             right = [i for code in order[k:] for i in by_code[code]]
-            many_left = 2 * len(left) >= len(rows)
+            many_left = self.is_more_than_half(left, rows)
             codes = {c for c in range(self.n_bins[f]) if c not in by_code and many_left}
             codes |= set(order[:k]) - {self.n_bins[f]}
             missing = self.n_bins[f]

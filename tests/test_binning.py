@@ -156,8 +156,8 @@ def test_midpoints_by_hand():
 
 
 def test_integer_weights_are_a_grid():
-    assert integer_weights(np.array([1.0, 2.0, 4.0])).tolist() == [2**28, 2**29, 2**30]
-    assert integer_weights(np.array([0.0, 1.0])).tolist() == [1, 2**30]
+    assert integer_weights(np.array([1.0, 2.0, 4.0])).tolist() == [2**27, 2**28, 2**29]
+    assert integer_weights(np.array([0.0, 1.0])).tolist() == [1, 2**29]
     assert integer_weights(np.array([1e-300, 1e300])).min() == 1
 
 
@@ -409,3 +409,14 @@ def test_255_categories_and_missing_fill_a_byte():
     _, matrix, codes = binned(column, categorical=[0])
     assert matrix.n_bins.tolist() == [255]
     assert codes[:, 0].tolist() == list(range(256))
+
+
+def test_a_heavy_value_at_the_top_keeps_a_bin_to_itself():
+    assert edges_of([1, 2, 3, 4, 5, 6] + [9] * 60, max_bins=4).tolist() == [2.5, 4.5, 7.5]
+
+
+def test_weights_of_three_are_three_rows():
+    weight = np.array([3.0, 1, 1, 3, 3, 2, 1, 3, 2, 1])
+    column = np.arange(10.0)
+    repeated = edges_of(np.repeat(column, weight.astype(int)), max_bins=4)
+    np.testing.assert_array_equal(edges_of(column, weight, max_bins=4), repeated)

@@ -489,3 +489,13 @@ def test_receipt_to_frame():
     assert frame["output"].tolist() == [0, 0, 1]
     empty = Receipt([]).to_frame()
     assert empty.shape == (0, len(Receipt.columns))
+
+
+def test_a_series_by_position_must_be_in_order():
+    with pytest.raises(ValueError, match="in order"):
+        CostModel(pd.Series([3.0, 1.0, 2.0]).sort_values())
+
+
+def test_a_series_names_each_feature_once():
+    with pytest.raises(ValueError, match="two entries for 'a'"):
+        CostModel(pd.Series([3.0, 1.0], index=["a", "a"]))

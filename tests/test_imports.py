@@ -42,6 +42,9 @@ ROOMS = [
 # Rooms that anyone may import, with all that they may import themselves.
 OPEN_ROOMS = {"_version": set(), "_intrinsics": set(), "datasets": {"costs"}}
 
+# Methods that open a room above when they are called, and only then: ``curve.plot()``.
+CONVENIENCES = {"tradeoff": {"plotting", "report"}}
+
 # The doors of the house: they may import everything and nobody imports them.
 DOORS = {"__init__", "__main__"}
 
@@ -86,13 +89,23 @@ def direction_faults(source: str, module: str, is_folder: bool = False) -> list[
     else:
         return [f"{module} has no place in the order of rooms; give it one in {__file__}"]
     faults = []
-    for line, name in imported(ast.parse(source), module, is_folder):
+    tree = ast.parse(source)
+    inside = {
+        node.lineno
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    for line, name in imported(tree, module, is_folder):
         parts = name.split(".")
         if parts[0] != PACKAGE:
             continue
         target = parts[1] if len(parts) > 1 else ""
         if target not in ROOMS and target not in OPEN_ROOMS:
             faults.append(f"{module}:{line} imports {name}: not from a room, but from the door")
+        elif target in CONVENIENCES.get(room, ()) and line in inside:
+            continue
         elif target not in allowed:
             faults.append(f"{module}:{line} imports {name}: {target} is above {room}")
     return faults

@@ -491,3 +491,28 @@ def test_a_loss_must_say_its_values_and_gradients():
         Loss().values(np.zeros(1), np.zeros(1))
     with pytest.raises(NotImplementedError):
         Loss().gradients(np.zeros(1), np.zeros(1))
+
+
+def test_equal_weights_do_not_change_the_value_of_lambdamart():
+    loss = LambdaMART().over(np.array([0, 3, 5]))
+    y, raw = np.array([1.0, 0, 0, 1, 0]), np.array([0.1, 0.2, 0.3, 0.9, 0.1])
+    assert loss.value(y, raw, np.full(5, 7.0)) == pytest.approx(loss.value(y, raw))
+
+
+def test_an_adapted_loss_keeps_all_that_it_says():
+    class Plain:
+        n_outputs = 3
+        renews_leaves = True
+
+        def values(self, y, raw):
+            return raw.sum(axis=0)
+
+        def gradients(self, y, raw):
+            return raw, None
+
+        def leaf_value(self, residuals, weight):
+            return 7.0
+
+    loss = as_loss(Plain())
+    assert (loss.n_outputs, loss.renews_leaves, loss.leaf_value(None, None)) == (3, True, 7.0)
+    assert loss.prior(None, None).tolist() == [0.0, 0.0, 0.0]

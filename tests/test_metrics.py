@@ -121,3 +121,15 @@ def test_query_order_of_queries_that_lie_together_changes_nothing():
 def test_lengths_must_agree():
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         ndcg_score([1, 0], [0.5, 0.2], [1, 1, 1])
+
+
+@pytest.mark.parametrize("scale", [1.0, 7.0])
+def test_equal_weights_are_no_weights(scale):
+    labels, scores, qid = [1, 0, 0, 1, 0], [0.1, 0.2, 0.3, 0.9, 0.1], [0, 0, 0, 1, 1]
+    weighted = ndcg_score(labels, scores, qid, sample_weight=np.full(5, scale))
+    assert weighted == pytest.approx(ndcg_score(labels, scores, qid))
+
+
+def test_tied_infinities_share_their_places():
+    ties = [np.inf, np.inf]
+    assert ndcg_score([1, 0], ties, [0, 0]) == ndcg_score([0, 1], ties, [0, 0])

@@ -45,7 +45,11 @@ def test_a_bought_feature_is_repriced_from_its_raw_gain():
     assert a["gain"] * 8000 == pytest.approx(20_000, rel=1e-6)
     assert b["feature"] == 1
     assert b["gain"] * 8000 == pytest.approx(4036, rel=1e-6)
-    assert [(line.feature, line.price) for line in model.receipt()] == [(0, 0.0), (2, 1.0), (1, 0.0)]
+    assert [(line.feature, line.price) for line in model.receipt()] == [
+        (0, 0.0),
+        (2, 1.0),
+        (1, 0.0),
+    ]
 
 
 def test_lightgbm_refunds_what_it_never_charged():

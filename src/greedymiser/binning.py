@@ -7,6 +7,7 @@ hold about the same weight, and a value that is heavier than that keeps a bin to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,7 +166,9 @@ class BinMapper:
 def integer_weights(weight: NDArray[np.float64]) -> NDArray[np.int64]:
     """Weights on an integer grid, so that their sums do not depend on the order of rows."""
     bits = min(30, 54 - len(weight).bit_length())
-    return np.maximum(1, np.rint(weight / weight.max() * 2.0**bits)).astype(np.int64)
+    # A power of two as step keeps ratios: a weight of 3 is three rows of weight 1.
+    _, exponent = math.frexp(float(weight.max()))
+    return np.maximum(1, np.rint(np.ldexp(weight, bits - exponent))).astype(np.int64)
 
 
 def midpoints(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -223,15 +226,18 @@ def place_edges(distinct, mass, max_bins, lower, upper):  # type: ignore[no-unty
                 changed = True
         weight, bins = left_weight, left_bins
 
+    last_light = m - 1
+    while heavy[last_light]:
+        last_light -= 1
     n_edges = 0
     filled = 0  # weight in the bin of light values that is being filled
     for i in range(m - 1):
         close = heavy[i]
         if not heavy[i]:
             filled += mass[i]
-            # The last bin of light values is kept for what follows the last cut.
-            if bins > 1 and (filled * bins >= weight or heavy[i + 1]):
-                close = True
+            # The last bin of light values is kept for the last of them.
+            is_full = filled * bins >= weight or heavy[i + 1]
+            close = (bins > 1 and is_full) or i == last_light
         if close:
             if filled > 0 and not heavy[i]:
                 weight -= filled

@@ -155,7 +155,10 @@ def _progress(history: History, n_iter: int, max_iter: int, elapsed: float) -> P
 def derivatives(train: TrainingSet, step: str) -> tuple[Floats, Floats | None]:
     """Weighted gradients and Hessians, one row per output."""
     raw = train.raw if train.loss.n_outputs > 1 else train.raw[0]
-    gradients, hessians = train.loss.gradients(train.y, raw)
+    found = train.loss.gradients(train.y, raw)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError("the loss must return gradients and hessians (or None), as a pair")
+    gradients, hessians = found
     gradients = _checked("gradients", gradients, train.raw.shape)
     if hessians is not None:
         hessians = _checked("hessians", hessians, train.raw.shape)

@@ -60,7 +60,7 @@ class CostModel:
         resources = [f"{label} itself" if label in taken else label for label in labels]
         entry = {group: len(own) + i for i, group in enumerate(prices)}
         needs = [
-            [feature] if group is None else [entry[group], feature]
+            [feature] if group is None else [feature, entry[group]]
             for feature, group in enumerate(group_of)
         ]
         resources += [str(group) for group in prices]
@@ -397,9 +397,7 @@ def _read_feature_costs(
     feature_costs: Any,
 ) -> tuple[list[str] | None, NDArray[np.float64]]:
     if hasattr(feature_costs, "to_dict") and not isinstance(feature_costs, Mapping):
-        feature_costs = feature_costs.to_dict()  # a pandas Series, indexed by column name
-        if all(isinstance(key, int | np.integer) for key in feature_costs):
-            feature_costs = list(feature_costs.values())
+        feature_costs = _read_series(feature_costs)
     if isinstance(feature_costs, Mapping):
         not_names = [key for key in feature_costs if not isinstance(key, str)]
         if not_names:
@@ -412,6 +410,22 @@ def _read_feature_costs(
         raise ValueError(f"feature_costs must have one dimension, got shape {array.shape}")
     values = [_price(f"feature {i}", cost) for i, cost in enumerate(array.tolist())]
     return None, np.array(values, dtype=np.float64)
+
+
+def _read_series(series: Any) -> Any:
+    """A pandas Series: by name, or by position where its index is 0, 1, 2, ..."""
+    index = list(series.index)
+    if len(set(index)) != len(index):
+        again = next(name for name in index if index.count(name) > 1)
+        raise ValueError(f"feature_costs has two entries for {again!r}")
+    if all(isinstance(key, int | np.integer) for key in index):
+        if index != list(range(len(index))):
+            raise ValueError(
+                "feature_costs must be indexed by column name, or by 0, 1, 2, ... in order, "
+                f"got {index[:3]} ..."
+            )
+        return list(series)
+    return series.to_dict()
 
 
 def _read_groups(groups: Any, names: list[str] | None, n: int) -> list[Hashable | None]:

@@ -352,6 +352,7 @@ class Miser(BaseEstimator):
     def _fit(self, sample: Sample, sample_val: Sample, callbacks: Sequence[Callback]) -> Self:
         with Threads(thread_count(self.n_jobs)) as threads:
             prepared = self._prepare(sample, sample_val, threads)
+            self._best_iter = self.n_iter_
             try:
                 self._boost(prepared, threads, callbacks)
             finally:  # an interruption keeps the best of the rounds that were finished
@@ -414,7 +415,6 @@ class Miser(BaseEstimator):
         self, prepared: Prepared, threads: Threads, callbacks: Sequence[Callback] = ()
     ) -> None:
         """Add rounds to the model, all of them; ``_best_iter`` says how many are worth keeping."""
-        self._best_iter = self.n_iter_
         grower = self._grower(prepared, threads)
         training = self._training_set(prepared.train, threads)
         validation = None

@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax, xlogy
 
-from greedymiser.metrics import ndcg_per_query
+from greedymiser.metrics import ndcg_per_query, query_weights
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ class Loss:
         raise NotImplementedError
 
     def prior(self, y: Any, weight: Floats | None) -> Floats:
-        """Best constant raw prediction, shape (n_outputs,); zero if a loss does not say."""
+        """Good constant raw prediction, shape (n_outputs,); zero if a loss does not say."""
         return np.zeros(self.n_outputs)
 
     def response(self, raw: Floats) -> Floats:
@@ -275,7 +275,7 @@ class LambdaMART(Loss):
         """One minus the mean NDCG at the truncation."""
         starts = self._starts(y)
         ndcg = ndcg_per_query(y, raw, starts, self.truncation)
-        weights = None if weight is None else np.add.reduceat(weight, starts[:-1])
+        weights = None if weight is None else query_weights(weight, starts)
         return 1.0 - float(np.average(ndcg, weights=weights))
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
@@ -377,20 +377,14 @@ def as_loss(loss: Any) -> Loss:
 
 
 class _Adapted(Loss):
-    """A user's loss that does not derive from Loss."""
+    """A user's loss that does not derive from Loss: what it does not say comes from Loss."""
 
     def __init__(self, loss: Any):
         self._loss = loss
-
-    def values(self, y: Any, raw: Floats) -> Floats:
-        return self._loss.values(y, raw)
-
-    def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats | None]:
-        return self._loss.gradients(y, raw)
+        for name in dir(loss):
+            if not name.startswith("_") and name != "prior":
+                setattr(self, name, getattr(loss, name))
 
     def prior(self, y: Any, weight: Floats | None) -> Floats:
         given = getattr(self._loss, "prior", super().prior)
-        return np.atleast_1d(given(y, weight)).astype(np.float64)
-
-    def response(self, raw: Floats) -> Floats:
-        return getattr(self._loss, "response", super().response)(raw)
+        return np.atleast_1d(given(y, weight)).astype(np.float64)  # a number will do

@@ -37,7 +37,8 @@ def ndcg_per_query(
     by_score = np.lexsort((-y_score, query))
     # Documents with equal scores share their places: each gets the mean discount of the run, so
     # the score does not depend on the order of the rows.
-    new_run = np.append(True, (np.diff(y_score[by_score]) != 0) | (np.diff(query) != 0))
+    ordered = y_score[by_score]
+    new_run = np.append(True, (ordered[1:] != ordered[:-1]) | (np.diff(query) != 0))
     run = np.cumsum(new_run) - 1
     shared = (np.bincount(run, weights=discount) / np.bincount(run))[run]
     dcg = np.bincount(query, weights=gain[by_score] * shared, minlength=len(starts) - 1)
@@ -83,4 +84,9 @@ def ndcg_score(
     if sample_weight is None:
         return float(per_query.mean())
     weight = column_or_1d(sample_weight).astype(np.float64)[order]
-    return float(np.average(per_query, weights=np.add.reduceat(weight, starts[:-1])))
+    return float(np.average(per_query, weights=query_weights(weight, starts)))
+
+
+def query_weights(weight: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Mean weight of each query's rows."""
+    return np.add.reduceat(weight, starts[:-1]) / np.diff(starts)

@@ -7,7 +7,7 @@ is the only converter. Siblings lie side by side, so a node stores only where it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -64,8 +64,9 @@ CATEGORY_WORDS = 4
 
 # Rows that are asked together. What they need of X stays in the second-level cache.
 ROW_BLOCK = 64
-# Rows that are turned into numbers together.
+# Rows that are turned into numbers together; fewer where there are very many columns.
 ROWS_AT_A_TIME = 4096
+CELLS_AT_A_TIME = 2**22
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,12 @@ class Ensemble:
             return
         serving = self.serving
         trees = first * self.n_outputs, last * self.n_outputs
+        step = max(ROW_BLOCK, min(ROWS_AT_A_TIME, CELLS_AT_A_TIME // max(1, self.n_features)))
 
         def add(start: int, stop: int) -> None:
             # Tables that are not plain arrays are turned into numbers a few rows at a time.
-            for begin in range(start, stop, ROWS_AT_A_TIME):
-                end = min(begin + ROWS_AT_A_TIME, stop)
+            for begin in range(start, stop, step):
+                end = min(begin + step, stop)
                 rows = table.rows(begin, end, self.features)
                 serving.add(rows, out[:, begin:end], *trees)
 
@@ -206,6 +208,10 @@ class Ensemble:
             add(0, table.n_rows)
         else:
             threads.run(add, threads.slices(table.n_rows, 4 * ROW_BLOCK, per_thread=4))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave what is only cached out of copies and pickles."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def serving(self) -> Serving:

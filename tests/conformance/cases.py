@@ -210,7 +210,8 @@ def walk(engine, case, seed, *, depth=4, bounds=False, plain=None):
 
 def bounds_by_chance(rng):
     """Bounds that monotone ancestors might have put on a node."""
-    return rng.choice([-np.inf, -1.0, -0.1]), rng.choice([0.0, 0.2, np.inf])
+    low, high = rng.choice([-np.inf, -1.0, -0.1, 0.5]), rng.choice([0.6, 2.0, np.inf])
+    return (low, high) if rng.random() < 0.5 else (-high, -low)
 
 
 def check_bounds(table, nodes, stats, parents):

@@ -160,3 +160,8 @@ def test_zero_gradients_are_a_leaf(engine, hessians):
     assert (stats.gradient, stats.count, stats.twice_impurity) == (0.0, 4, 0.0)
     table = engine.split_table([OpenNode(0)], np.ones(1, dtype=bool), last=True)
     assert table.candidates["gain"][0, 0] == -np.inf
+
+
+def test_gradients_below_the_smallest_normal_number(engine):
+    engine.place(pack([[0], [1]], [2]), SplitRules(1))
+    assert engine.begin(np.array([5e-324, 0.0]), None).count == 2

@@ -238,3 +238,18 @@ def test_impurity_of_rows_without_hessian_bounds_nothing(engine):
     # A row with neither gradient nor Hessian is harmless.
     stats = engine.begin(np.array([0.0, 1.0, 1.0, 1.0]), np.array([0.0, 1.0, 1.0, 1.0]))
     assert stats.twice_impurity == pytest.approx(0.0, abs=1e-8)
+
+
+def test_bounded_nodes_with_negative_scores_may_be_split(engine):
+    # Wants -20 and 4, must not go below 3: apart they lose 129 - 16, together 114.
+    engine.place(pack([[0], [1]], [2]), SplitRules(1, monotonic_cst=(0,)))
+    engine.begin(np.array([20.0, -4.0]), None)
+    table = engine.split_table([OpenNode(0, 3.0, np.inf)], np.ones(1, dtype=bool), last=True)
+    assert table.candidates["gain"][0, 0] == pytest.approx(0.5)
+
+
+def test_categories_of_rows_without_hessian(engine):
+    engine.place(pack([[0], [1]], [2], categorical=[0]), SplitRules(1))
+    engine.begin(np.array([1.0, -1.0]), np.zeros(2))
+    table = engine.split_table([OpenNode(0)], np.ones(1, dtype=bool), last=True)
+    assert table.candidates["gain"][0, 0] == -np.inf

@@ -318,15 +318,15 @@ def keeps_order(gl, hl, gr, hr, scale, total, monotone):
 
 @njit(cache=True, nogil=True)
 def admissible_score(g, h, c, total, scale, monotone):
-    """Score of both children if (g, h, c) goes left; -1 if the split is not allowed."""
+    """Score of both children if (g, h, c) goes left; -inf if the split is not allowed."""
     gr, hr, cr = total.gradient - g, total.hessian - h, total.count - c
     if c < scale.min_count or cr < scale.min_count:
-        return -1.0
+        return -np.inf
     least = scale.min_hessian
     if h <= 0 or hr <= 0 or h * scale.hessian < least or hr * scale.hessian < least:
-        return -1.0
+        return -np.inf
     if monotone != 0 and not keeps_order(g, h, gr, hr, scale, total, monotone):
-        return -1.0
+        return -np.inf
     lower, upper = total.lower, total.upper
     return score(g, h, scale, lower, upper) + score(gr, hr, scale, lower, upper)
 
@@ -335,7 +335,7 @@ def admissible_score(g, h, c, total, scale, monotone):
 def finish(best, total, scale):
     """Raw gain (eq. 5 before W and price) of the best pair of children; -inf if it is noise."""
     gain = 0.5 * (best - score(total.gradient, total.hessian, scale, total.lower, total.upper))
-    return gain if gain > NOISE * best else -np.inf
+    return gain if gain > NOISE * abs(best) else -np.inf
 
 
 @njit(cache=True, nogil=True)
@@ -350,7 +350,7 @@ def scan_bins(hist, lane, total, scale, cell):
         at = n_bins * step
         gm, hm, cm = unpack(hist[at], hist[at + last], n_words, scale.shift)
 
-    best, best_bin, best_left, best_count = -1.0, np.uint64(0), False, np.int64(0)
+    best, best_bin, best_left, best_h = -np.inf, np.uint64(0), False, np.int64(0)
     first, second = np.int64(0), np.int64(0)
     # Behind the last bin there is still one cut: values left, missing right.
     n_cuts = n_bins if cm > 0 else n_bins - np.uint64(1)
@@ -369,12 +369,12 @@ def scan_bins(hist, lane, total, scale, cell):
             break
         found = admissible_score(g, h, c, total, scale, lane.monotone)
         if found > best:
-            best, best_bin, best_left, best_count = found, b, False, c
-    if best >= 0.0:
+            best, best_bin, best_left, best_h = found, b, False, h
+    if best > -np.inf:
         cell[0].gain = finish(best, total, scale)
         cell[0].bin = best_bin
         # What the node has never seen follows the larger child.
-        cell[0].missing_left = best_left if cm > 0 else 2 * best_count >= total.count
+        cell[0].missing_left = best_left if cm > 0 else 2 * best_h >= total.hessian
 
 
 @njit(cache=True, nogil=True)
@@ -416,6 +416,8 @@ def scan_categories(hist, lane, total, scale, cell, left_set):
 
     For a convex loss the best two sets are neighbours in that order (Fisher 1958).
     """
+    if total.hessian <= 0:
+        return
     n_words = hist.size // BINS
     last = n_words - 1
     n_codes = lane.n_bins + (1 if lane.has_missing else 0)
@@ -431,7 +433,7 @@ def scan_categories(hist, lane, total, scale, cell, left_set):
             m += 1
     order = np.argsort(key[:m], kind="mergesort")
 
-    best, best_cut = -1.0, 0
+    best, best_cut = -np.inf, 0
     first, second = np.int64(0), np.int64(0)
     for cut in range(m - 1):
         at = present[order[cut]] * n_words
@@ -441,7 +443,7 @@ def scan_categories(hist, lane, total, scale, cell, left_set):
         found = admissible_score(g, h, c, total, scale, 0)
         if found > best:
             best, best_cut = found, cut
-    if best >= 0.0:
+    if best > -np.inf:
         cell[0].gain = finish(best, total, scale)
         cell[0].bin = -1
         by_cut = present[:m][order]
@@ -457,11 +459,11 @@ def fill_left_set(hist, by_cut, n_left, lane, total, scale, left_set):
     What the node has never seen follows the larger child.
     """
     n_words = hist.size // BINS
-    left_count = np.int64(0)
+    left_h = np.int64(0)
     for code in by_cut[:n_left]:
         at = code * n_words
-        left_count += unpack(hist[at], hist[at + n_words - 1], n_words, scale.shift)[2]
-    goes_left = np.full(lane.n_bins + 1, 2 * left_count >= total.count)
+        left_h += unpack(hist[at], hist[at + n_words - 1], n_words, scale.shift)[1]
+    goes_left = np.full(lane.n_bins + 1, 2 * left_h >= total.hessian)
     for i in range(by_cut.size):
         goes_left[by_cut[i]] = i < n_left
     for word in range(CATEGORY_WORDS):
@@ -514,9 +516,9 @@ def energy_of_sides(goes_left, words, scale, start, stop):
 def scatter(goes_left, values, start, stop, left_at, right_at, out):
     """Copy (a part of) a node's rows, or their words, to their side of the node, in order.
 
-        values  |a b c d e f g|      goes_left   |1 0 0 1 1 0 1|
-        out     |a d e g b c f|
-                 ^left_at ^right_at
+    values  |a b c d e f g|      goes_left   |1 0 0 1 1 0 1|
+    out     |a d e g b c f|
+             ^left_at ^right_at
     """
     left, right = np.uint64(left_at), np.uint64(right_at)
     one = np.uint64(1)

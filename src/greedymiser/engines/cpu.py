@@ -32,6 +32,9 @@ MOST_BITS = 30
 # With fewer bits than this for a gradient, it gets a word to itself.
 FEWEST_BITS = 12
 
+# Gradients below this have squares that underflow: they count as 0.
+SMALLEST = 1e-150
+
 # Less work than this is not worth a thread: rows to move, and bins to count or scan.
 ROWS_PER_TASK = 8192
 CELLS_PER_TASK = 100_000
@@ -336,12 +339,13 @@ class CpuEngine:
         n_left = _kernels.mark_left(
             codes, lane % LANES, self._rows, start, stop, left_codes, self._goes_left
         )
-        sums = _kernels.sum_left(self._goes_left, self._words, start, stop)
-        if not self.rules.bound_gains:
-            return _Mark(n_left, *sums, math.inf, math.inf)
-        scale = self._scale[0]
-        energies = _kernels.energy_of_sides(self._goes_left, self._words, scale, start, stop)
-        return _Mark(n_left, *sums, *energies)
+        first, second = _kernels.sum_left(self._goes_left, self._words, start, stop)
+        energies = (math.inf, math.inf)
+        if self.rules.bound_gains:
+            energies = _kernels.energy_of_sides(
+                self._goes_left, self._words, self._scale[0], start, stop
+            )
+        return _Mark(n_left, first, second, *energies)
 
     def _destinations(
         self, splits: Sequence[Split], pieces: list[tuple[int, int, int]], marks: list[_Mark]
@@ -416,5 +420,7 @@ class CpuEngine:
 def _grid_step(values: Floats, bits: int) -> float:
     """Power of two such that the largest value needs at most ``bits`` bits beside its sign."""
     largest = max(float(values.max()), -float(values.min()))
+    if largest < SMALLEST:
+        return 1.0  # everything rounds to 0
     _, exponent = math.frexp(largest)  # largest < 2^exponent
     return math.ldexp(1.0, exponent - bits)
