@@ -19,8 +19,8 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 .PHONY: demo
-demo: $(VENV)/.installed-plot  ## train and show a stingy model on the embedded thyroid data
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/.installed-cli  ## draw the accuracy/cost curve of the embedded thyroid data
+	$(BIN)/greedymiser demo --out demo-output
 
 .PHONY: test
 test: $(VENV)/.installed-dev  ## run the tests

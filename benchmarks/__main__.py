@@ -3,7 +3,16 @@
 import runpy
 import sys
 
-QUESTIONS = ("start_up", "accuracy", "memory", "predict_speed", "train_speed", "yahoo_shape")
+QUESTIONS = (
+    "start_up",
+    "accuracy",
+    "memory",
+    "predict_speed",
+    "train_speed",
+    "yahoo_shape",
+    "path_speed",
+    "tradeoff_quality",
+)
 
 for question in sys.argv[1:] or QUESTIONS:
     sys.argv = [question]

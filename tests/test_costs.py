@@ -428,18 +428,6 @@ def test_buying_reports_what_is_new():
     assert ledger.spent == 31.0
 
 
-def test_a_copy_is_independent():
-    ledger = Ledger(blood(), ["age"])
-    twin = ledger.copy()
-    twin.buy(1)
-    assert ledger.resources == ["age"]
-    assert ledger.prices.tolist() == [0.0, 22.0, 11.0]
-    assert ledger.spent == 1.0
-    ledger.buy(2)
-    assert twin.prices.tolist() == [0.0, 0.0, 9.0]
-    assert twin.spent == 23.0
-
-
 # -- the receipt ----------------------------------------------------------------------------------
 
 

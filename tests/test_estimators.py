@@ -408,7 +408,7 @@ def test_warm_start_keeps_class_weights():
 def test_warm_start_with_other_outputs_is_an_error():
     X, y = make_data()
     model = classifier(warm_start=True).fit(X, y > 0)
-    with pytest.raises(ValueError, match="same outputs as before: 1, got 3"):
+    with pytest.raises(ValueError, match="2 classes need a loss with n_outputs=1, got 3"):
         model.set_params(loss=MultinomialLogLoss(3), max_iter=12).fit(X, y > 0)
 
 
@@ -1280,3 +1280,41 @@ def test_predictions_are_on_the_scale_of_y():
         assert model.predict(X).min() > 0
         assert model.score(X, y) > 0.5
         assert model.truncate(0).predict(X[:1]) == pytest.approx([y.mean()])
+
+
+def test_warm_start_does_not_continue_beyond_a_smaller_budget():
+    X, y = make_data()
+    model = regressor(max_iter=3, warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match=r"budget=0\.5 is less than the"):
+        model.set_params(budget=0.5, max_iter=6).fit(X, y)
+
+
+def test_patience_does_not_depend_on_the_unit_of_y():
+    X, y = make_data()
+    rounds = []
+    for unit in (1.0, 2.0**-20):
+        model = regressor(max_iter=60, early_stopping=True, validation_fraction=None)
+        rounds.append(model.fit(X, y * unit).n_iter_)
+    assert rounds[0] == rounds[1] > 11
+
+
+def test_categories_that_only_rows_set_aside_have_are_scored_as_they_are_predicted():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 12, size=(300, 1)).astype(float)  # some categories are rare
+    X[X[:, 0] > 5] = 3.0
+    X[:9, 0] = np.arange(6, 15)  # and nine have one row each
+    y = np.where(X[:, 0] == 1, 3.0, 0.0) + 0.1 * rng.standard_normal(300)
+    gaps = []
+
+    def score(model, X, y):
+        predicted = model.predict(X)  # what the bins say
+        gaps.append(np.abs(predicted - model.predict(X.copy())).max())  # what the values say
+        return -float(np.mean((predicted - y) ** 2))
+
+    model = MiserRegressor(
+        categorical_features=[0], max_iter=5, min_samples_leaf=5, early_stopping=True,
+        validation_fraction=0.5, random_state=0, scoring=score,
+    )  # fmt: skip
+    model.fit(X, y)
+    assert len(gaps) > 3
+    assert max(gaps) < 1e-12

@@ -480,10 +480,9 @@ def test_as_loss_says_what_is_lacking():
     class Half:
         values = Plain.values
 
-    with pytest.raises(TypeError, match=r"lacks \['gradients'\]"):
-        as_loss(Half())
-    with pytest.raises(TypeError, match=r"lacks \['values', 'gradients'\]"):
-        as_loss("hinge")
+    for bad in (Half(), "hinge"):
+        with pytest.raises(TypeError, match="must have the methods gradients and values"):
+            as_loss(bad)
 
 
 def test_a_loss_must_say_its_values_and_gradients():

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sklearn.ensemble import GradientBoostingRegressor
+from sklearn.tree import DecisionTreeRegressor
 
 import naive
 from greedymiser import CostModel, MiserClassifier, MiserRegressor
@@ -17,7 +19,8 @@ from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, Poisson, Squar
 def problems(draw):
     """Small data with ties, missing values, weights, shared costs, budgets and depths."""
     n = draw(st.integers(2, 40))
-    d = draw(st.integers(1, 5))
+    # Beyond 8 features there are several blocks, laid out by price.
+    d = draw(st.one_of(st.integers(1, 5), st.integers(9, 18)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     levels = draw(st.integers(2, 8))
     X = rng.integers(0, levels, size=(n, d)).astype(float)
@@ -27,9 +30,19 @@ def problems(draw):
     if draw(st.booleans()):
         y += rng.standard_normal(n).round(2)
     weight = rng.integers(1, 5, size=n).astype(float) if draw(st.booleans()) else None
-    r = draw(st.integers(1, 6))
-    resource_costs = rng.integers(0, 4, size=r) / 2.0
-    needs = [sorted(rng.choice(r, size=rng.integers(0, r + 1), replace=False)) for _ in range(d)]
+    grouped = draw(st.booleans())
+    if grouped:  # an own price, and for some an entry price that is shared
+        group_of = rng.integers(-1, 2, size=d)
+        groups = {g: np.flatnonzero(group_of == g).tolist() for g in set(group_of.tolist()) - {-1}}
+        place = {g: d + i for i, g in enumerate(groups)}
+        resource_costs = rng.integers(0, 4, size=d + len(groups)) / 2.0
+        needs = [[f] if group_of[f] < 0 else [f, place[group_of[f]]] for f in range(d)]
+    else:
+        groups = None
+        r = draw(st.integers(1, 6))
+        resource_costs = rng.integers(0, 4, size=r) / 2.0
+        sizes = rng.integers(0, r + 1, size=d)
+        needs = [sorted(rng.choice(r, size=size, replace=False)) for size in sizes]
     categorical = [f for f in range(d) if draw(st.integers(0, 3)) == 0]
     return dict(
         X=X,
@@ -37,6 +50,8 @@ def problems(draw):
         weight=weight,
         resource_costs=[float(c) for c in resource_costs],
         needs=[[int(r) for r in wanted] for wanted in needs],
+        groups=groups,
+        n_jobs=draw(st.sampled_from([1, 3])),
         tree_cost=draw(st.sampled_from([0.0, 0.0, 0.25])),
         max_iter=draw(st.integers(1, 3)),
         settings=naive.Settings(
@@ -52,6 +67,15 @@ def problems(draw):
 
 
 def cost_model(problem):
+    if problem["groups"] is not None:
+        d = problem["X"].shape[1]
+        entry = dict(zip(problem["groups"], problem["resource_costs"][d:], strict=True))
+        return CostModel(
+            problem["resource_costs"][:d],
+            groups=problem["groups"],
+            group_costs=entry,
+            tree_cost=problem["tree_cost"],
+        )
     names = [f"r{i}" for i in range(len(problem["resource_costs"]))]
     return CostModel.from_resources(
         dict(zip(names, problem["resource_costs"], strict=True)),
@@ -96,7 +120,7 @@ def fitted(estimator, problem, y):
         max_iter=problem["max_iter"],
         categorical_features=sorted(s.categorical),
         early_stopping=False,
-        n_jobs=1,
+        n_jobs=problem["n_jobs"],
     )
     return model.fit(problem["X"], y, sample_weight=problem["weight"])
 
@@ -183,3 +207,30 @@ def test_classification_is_algorithm_1(problem, n_classes):
     K = int(y.max()) + 1
     loss = BinaryLogLoss() if K == 2 else MultinomialLogLoss(K)
     assert_same_model(fast, slow(problem, y, loss), problem)
+
+
+# -- others who should agree ----------------------------------------------------------------------
+
+
+def few_values(seed):
+    """Columns with few distinct values: binning loses nothing. No ties in the target."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 20, size=(300, 4)).astype(float)
+    return X, np.sin(X[:, 0]) + 0.1 * X[:, 1] * (X[:, 2] > 8) + 0.1 * rng.standard_normal(300)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_tree_on_few_values_is_exact_cart(seed):
+    X, y = few_values(seed)
+    ours = MiserRegressor(max_iter=1, learning_rate=1.0, max_depth=4, min_samples_leaf=5).fit(X, y)
+    cart = DecisionTreeRegressor(max_depth=4, min_samples_leaf=5).fit(X, y)
+    np.testing.assert_allclose(ours.predict(X), cart.predict(X), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_costs_it_is_stage_wise_regression(seed):
+    X, y = few_values(seed)
+    ours = MiserRegressor(max_iter=30, max_depth=3, min_samples_leaf=5, early_stopping=False)
+    plain = GradientBoostingRegressor(n_estimators=30, max_depth=3, min_samples_leaf=5)
+    difference = ours.fit(X, y).predict(X) - plain.fit(X, y).predict(X)
+    np.testing.assert_allclose(difference, 0.0, atol=1e-6)

@@ -5,8 +5,6 @@ import pytest
 
 from greedymiser import CostModel, MiserClassifier, MiserRegressor
 
-lightgbm = pytest.importorskip("lightgbm")
-
 
 def refund_case():
     """Two halves A and B of the data, and a dear feature that only A should pay for.
@@ -25,6 +23,7 @@ def refund_case():
 
 
 def lightgbm_tree(X, y, **params):
+    lightgbm = pytest.importorskip("lightgbm")
     defaults = dict(
         objective="regression", num_leaves=4, max_depth=2, learning_rate=1.0, verbose=-1,
         num_threads=1, min_data_in_leaf=20,

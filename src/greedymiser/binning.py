@@ -8,7 +8,7 @@ hold about the same weight, and a value that is heavier than that keeps a bin to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +57,9 @@ class BinMapper:
     ----------
     max_bins : int
         Most bins of values per feature, up to 255. Missing values have one more.
-    categorical : sequence of int
-        Columns whose values are codes 0, 1, ... of categories.
+    categorical : sequence of int, or mapping from column to number of categories
+        Columns whose values are codes 0, 1, ... of categories. Without their number, there are as
+        many as the rows show.
     order : sequence of int, optional
         Order in which the features are laid out in memory.
     """
@@ -66,11 +67,13 @@ class BinMapper:
     def __init__(
         self,
         max_bins: int = MAX_BINS,
-        categorical: Sequence[int] = (),
+        categorical: Sequence[int] | Mapping[int, int] = (),
         order: Sequence[int] | None = None,
     ):
         self.max_bins = max_bins
-        self.categorical = frozenset(categorical)
+        if not isinstance(categorical, Mapping):
+            categorical = dict.fromkeys(categorical, 0)
+        self.categorical = dict(categorical)
         self.order = order
 
     def fit_transform(
@@ -147,7 +150,8 @@ class BinMapper:
         if len(known) == 0:
             return np.empty(0)
         if feature in self.categorical:  # codes already: one bin each
-            return np.arange(int(known.max()), dtype=np.float64) + 0.5
+            n_categories = self.categorical[feature] or int(known.max()) + 1
+            return np.arange(n_categories - 1, dtype=np.float64) + 0.5
         if parts is None:
             ordered = np.sort(known)
             shares = np.empty(0, dtype=np.int64)

@@ -126,7 +126,7 @@ def boost(
             _take_step(grower, train, growth, k)
             growths.append(growth)
         if all(growth.tree.is_leaf for growth in growths):
-            history.stopped = "nothing pays"
+            history.stopped = "budget" if grower.out_of_reach.any() else "nothing pays"
             return
         _record(history, grower.ledger, train, validation, growths, t)
         progress = _progress(history, t + 1, max_iter, time.perf_counter() - start)
@@ -238,7 +238,9 @@ def _out_of_patience(history: History, patience: Patience) -> bool:
     scores = history.validation_score or [-loss for loss in history.train_loss]
     if patience.rounds is None or len(scores) <= patience.rounds:
         return False
-    return max(scores[-patience.rounds :]) <= max(scores[: -patience.rounds]) + patience.tol
+    # Relative to the score itself: the unit of y must not matter.
+    enough = patience.tol * abs(scores[0])
+    return max(scores[-patience.rounds :]) <= max(scores[: -patience.rounds]) + enough
 
 
 class ProgressBar:

@@ -811,6 +811,8 @@ def _write_curve(
     from greedymiser.plotting import plot_receipt
 
     folder = _folder(out / "models")
+    for left_over in folder.glob("model-*.joblib"):  # of an earlier, longer curve
+        left_over.unlink()
     for number, model in enumerate(models, 1):
         _write_model(model, folder / f"model-{number}.joblib")
     trained.to_csv(out / "curve.csv")

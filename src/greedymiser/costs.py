@@ -355,12 +355,6 @@ class Ledger:
         due = np.bincount(self._pair_feature, weights=dues, minlength=self.costs.n_features)
         return due.astype(np.float64)  # bincount counts in integers where there is nothing
 
-    def copy(self) -> Ledger:
-        """Return an independent ledger with the same purchases."""
-        twin = copy.copy(self)
-        twin._owned, twin.prices = self._owned.copy(), self.prices.copy()
-        return twin
-
 
 def as_cost_model(costs: Any, n_features: int, columns: Sequence[str] | None) -> CostModel:
     """Read an estimator's ``costs``: None, a CostModel, or what CostModel itself accepts."""

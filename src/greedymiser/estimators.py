@@ -69,9 +69,11 @@ from greedymiser.tables import (
     learn_categories,
 )
 from greedymiser.threads import Threads, thread_count
-from greedymiser.trees import Ensemble, Tree, walk_binned
+from greedymiser.trees import Ensemble, Tree, stack_trees, walk_binned
 
 _Class = TypeVar("_Class", bound=type)
+
+ENGINES: dict[str, Callable[[Threads], Engine]] = {"auto": CpuEngine, "cpu": CpuEngine}
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
@@ -123,7 +125,7 @@ class _Data:
 
     def told(self, loss: Loss) -> Loss:
         """The loss, told where the queries are if it asks."""
-        if self.starts is None or not isinstance(loss, LambdaMART):
+        if self.starts is None or not hasattr(loss, "over"):
             return loss
         return loss.over(self.starts)
 
@@ -135,15 +137,23 @@ class _Data:
 
 
 @dataclass(frozen=True)
+class Checked:
+    """Data to score models with, and its bins."""
+
+    data: _Data
+    binned: BinnedMatrix
+
+
+@dataclass(frozen=True)
 class Prepared:
     """Data that is ready to learn from: models that differ in their trade-off can share it."""
 
     train: _Data
-    held_out: _Data | None
+    binned: BinnedMatrix
+    held_out: Checked | None
     # Whether to stop when the score no longer improves.
     patient: bool
     mapper: BinMapper
-    binned: BinnedMatrix
 
 
 class _Scores(NamedTuple):
@@ -240,7 +250,7 @@ class Miser(BaseEstimator):
         "costs": "no_validation",
         "tradeoff": [Interval(Real, 0, None, closed="left")],
         "budget": [Interval(Real, 0, np.inf, closed="both"), None],
-        "loss": [str, HasMethods(["values", "gradients"])],
+        "loss": [str, HasMethods(["gradients"])],
         "step": [StrOptions({"newton", "gradient"})],
         "init": [StrOptions({"prior", "zero"})],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
@@ -264,7 +274,7 @@ class Miser(BaseEstimator):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
         "n_jobs": [Integral, None],
-        "engine": [StrOptions({"auto", "cpu"})],
+        "engine": [StrOptions(set(ENGINES))],
     }
 
     def __init__(
@@ -368,20 +378,29 @@ class Miser(BaseEstimator):
         if not continued:
             self._learn(sample)
         loss = self._make_loss()
+        self._check_outputs(loss)
         if continued:
-            self._check_continuation(loss)
+            self._check_continuation()
         train = self._weigh(self._encode(sample, loss))
         _check_scale(train.weight)
         held_out = self._held_out(sample_val, loss)
+        check_same_queries(sample, sample_val)
         patient = self._is_patient(train, held_out)
         if patient and held_out is None and self.validation_fraction is not None:
             train, held_out = self._set_aside(train)
+            loss.check_target(train.y)
         self.costs_, self._loss = self._read_costs(), loss
-        if not continued:
-            self._start(train)
+        self._monotonic_constraints()
+        if continued:
+            self._check_budget()
         mapper = self._mapper()
         binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
-        return Prepared(train, held_out, patient, mapper, binned)
+        checked = None
+        if held_out is not None:
+            checked = Checked(held_out, mapper.transform(held_out.table, held_out.rows, threads))
+        if not continued:
+            self._start(train)  # last: a fit that fails before leaves no model behind
+        return Prepared(train, binned, checked, patient, mapper)
 
     def _read_costs(self) -> CostModel:
         costs = as_cost_model(self.costs, self.n_features_in_, self._columns())
@@ -390,16 +409,25 @@ class Miser(BaseEstimator):
             raise ValueError(f"tradeoff={self.tradeoff} times a price of {dearest} overflows")
         return costs
 
-    def _check_continuation(self, loss: Loss) -> None:
+    def _check_continuation(self) -> None:
         if self.max_iter < self.n_iter_:
             raise ValueError(
                 f"max_iter={self.max_iter} must not be less than n_iter_={self.n_iter_} "
                 "when warm_start=True"
             )
-        if loss.n_outputs != self.ensemble_.n_outputs:
+
+    def _check_outputs(self, loss: Loss) -> None:
+        """One raw prediction per row is what most targets need."""
+        if loss.n_outputs != 1:
             raise ValueError(
-                f"warm_start=True needs the same outputs as before: {self.ensemble_.n_outputs}, "
-                f"got {loss.n_outputs}"
+                f"{type(self).__name__} needs a loss with one output, got {loss.n_outputs}"
+            )
+
+    def _check_budget(self) -> None:
+        if self.budget is not None and self.cost_ > self.budget:
+            raise ValueError(
+                f"budget={self.budget:g} is less than the {self.cost_:g} that the model costs "
+                "before it is continued (warm_start=True); truncate it first"
             )
 
     def _start(self, train: _Data) -> None:
@@ -419,7 +447,7 @@ class Miser(BaseEstimator):
         training = self._training_set(prepared.train, threads)
         validation = None
         if prepared.held_out is not None:
-            validation = self._validation(prepared.held_out, prepared.mapper, threads)
+            validation = self._validation(prepared.held_out, threads)
         scores = _Scores.at_start(training, validation)
         history = History(features=set(self.ensemble_.features))
         bar = [ProgressBar()] if self.verbose else []
@@ -448,11 +476,12 @@ class Miser(BaseEstimator):
     def _mapper(self) -> BinMapper:
         # Features that are skipped together lie together: the dear ones behind the cheap ones.
         order = np.argsort(self.costs_.prices(), kind="stable")
-        return BinMapper(self.max_bins, list(self.categories_), order.tolist())
+        sizes = {column: len(known) for column, known in self.categories_.items()}
+        return BinMapper(self.max_bins, sizes, order.tolist())
 
     def _grower(self, prepared: Prepared, threads: Threads) -> Grower:
         params = self._grower_params(prepared.train)
-        engine: Engine = CpuEngine(threads)
+        engine = ENGINES[self.engine](threads)
         engine.place(prepared.binned, params.rules)
         ledger = Ledger(self.costs_, self.ensemble_.features)
         categorical = np.array(list(self.categories_), dtype=np.intp)
@@ -493,9 +522,7 @@ class Miser(BaseEstimator):
     def _keep(self, history: History, scores: _Scores) -> None:
         """Take over what boosting made, and see which of its rounds is the best."""
         first, n = self.n_iter_, len(history.rounds)
-        self.ensemble_ = self.ensemble_.extended(
-            [tree for trees in history.rounds for tree in trees]
-        )
+        self.ensemble_ = self.ensemble_.extended(stack_trees(history.rounds))
         # An interruption may have left half a round behind.
         bought = [line for line in history.purchases if line.iteration < first + n]
         self._purchases = [*self._purchases, *bought]
@@ -689,8 +716,8 @@ class Miser(BaseEstimator):
 
             check_scoring(self, self.scoring)
 
-    def _validation(self, data: _Data, mapper: BinMapper, threads: Threads) -> Validation:
-        binned = mapper.transform(data.table, data.rows, threads)
+    def _validation(self, checked: Checked, threads: Threads) -> Validation:
+        data, binned = checked.data, checked.binned
         raw = self._raw_of(data, threads)
         grown: list[Tree] = []
 
@@ -1055,6 +1082,14 @@ class MiserClassifier(ClassifierMixin, Miser):
     def _strata(self, y: Floats) -> Floats:
         return y
 
+    def _check_outputs(self, loss: Loss) -> None:
+        needed = 1 if len(self.classes_) == 2 else len(self.classes_)
+        if loss.n_outputs != needed:
+            raise ValueError(
+                f"{len(self.classes_)} classes need a loss with n_outputs={needed}, "
+                f"got {loss.n_outputs}"
+            )
+
     def _make_loss(self) -> Loss:
         if not isinstance(self.loss, str):
             return as_loss(self.loss)
@@ -1154,6 +1189,13 @@ class MiserRanker(Miser):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
+
+
+def check_same_queries(sample: Sample, sample_val: Sample) -> None:
+    """Queries on one side only would make the other side one giant query."""
+    if sample_val.X is not None and (sample.qid is None) != (sample_val.qid is None):
+        missing = "qid" if sample.qid is None else "the validation (or test) data's qid"
+        raise ValueError(f"both sides need queries, but {missing} is missing")
 
 
 def _named_loss(loss: Any, known: dict[str, type[Loss]], default: str) -> Loss:

@@ -136,24 +136,35 @@ class Grower:
         table = self._ask(level, columns)
         gains = table.candidates["gain"] / self.params.total_weight
         chosen: list[_Node] = []
+        features, net = self._best_of_each(gains)
         while n_leaves + len(chosen) < (self.params.max_leaf_nodes or np.inf):
-            # eq. 5: net = gain / W - lambda * price. Raw gains are kept, prices are today's.
-            net = gains - self.params.tradeoff * self.ledger.prices
-            # argmax takes the first of equals: the lower node, then the lower feature.
-            row, feature = (int(i) for i in np.unravel_index(np.argmax(net), net.shape))
-            if not net[row, feature] > 0:
+            # argmax takes the first of equals: the lower node (and above, the lower feature).
+            row = int(np.argmax(net))
+            feature = int(features[row])
+            if not net[row] > 0:
                 break
             if not self._affordable(feature, n_trees):
                 self.out_of_reach[feature] = True
                 gains[:, feature] = -np.inf
+                features, net = self._best_of_each(gains)
                 continue
             node = level[row]
             node.gain = float(gains[row, feature])
             node.split = self._split_of(node, table, row, feature)
-            self._buy(node, bought)
-            gains[row] = -np.inf
             chosen.append(node)
+            gains[row] = net[row] = -np.inf
+            if self._buy(node, bought):
+                features, net = self._best_of_each(gains)
         return sorted(chosen, key=lambda node: node.id)
+
+    def _best_of_each(self, gains: Floats) -> tuple[NDArray[np.intp], Floats]:
+        """Best feature of each node and its net gain, at today's prices.
+
+        eq. 5: net = gain / W - lambda * price. Raw gains are kept, so prices may change.
+        """
+        net = gains - self.params.tradeoff * self.ledger.prices
+        features = np.argmax(net, axis=1)
+        return features, net[np.arange(len(net)), features]
 
     def _columns_in_play(self, level: list[_Node]) -> NDArray[np.bool_]:
         """Features that could pay at some node of the level; the others need not be counted.
@@ -190,7 +201,8 @@ class Grower:
         # The children's numbers are known once the level is settled.
         return Split(node.id, -1, feature, int(cell["bin"]), bool(cell["missing_left"]), categories)
 
-    def _buy(self, node: _Node, bought: list[Bought]) -> None:
+    def _buy(self, node: _Node, bought: list[Bought]) -> bool:
+        """Pay for a node's split; return whether anything was new."""
         assert node.split is not None
         feature = node.split.feature
         price = float(self.ledger.prices[feature])
@@ -199,6 +211,7 @@ class Grower:
             bought.append(
                 Bought(node.depth, feature, resources, price, self.ledger.spent, node.gain)
             )
+        return bool(resources)
 
     def _divide(self, nodes: list[_Node], split: list[_Node]) -> list[_Node]:
         """Give the split nodes their children; return those as the next level."""

@@ -199,8 +199,9 @@ class BinaryLogLoss(Loss):
         return p - y, p * (1.0 - p)
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
-        p = exact_mean(y, weight)
-        return np.array([math.log(p / (1.0 - p))])
+        positive = y if weight is None else y * weight
+        negative = 1.0 - y if weight is None else (1.0 - y) * weight
+        return np.array([math.log(math.fsum(positive)) - math.log(math.fsum(negative))])
 
     def response(self, raw: Floats) -> Floats:
         """Probabilities, one row per class: shape (2, n)."""
@@ -307,7 +308,7 @@ def lambda_gradients(  # type: ignore[no-untyped-def]
             continue
 
         discount = 1.0 / np.log2(np.arange(n) + 2.0)
-        near_top = np.zeros(n, dtype=np.bool_)
+        n_top = 0
         start = 0
         while start < n:  # documents alike in score and label share their places
             stop = start + 1
@@ -318,14 +319,16 @@ def lambda_gradients(  # type: ignore[no-untyped-def]
             ):
                 stop += 1
             discount[start:stop] = discount[start:stop].mean()
-            near_top[start:stop] = start < truncation
+            if start < truncation:
+                n_top = stop
             start = stop
 
         for a in range(n):
             i = order[a]
-            for b in range(n):
+            # One document of a pair must be near the top, and those near the top come first.
+            for b in range(n if a < n_top else n_top):
                 j = order[b]
-                if label[i] == label[j] or not (near_top[a] or near_top[b]):
+                if label[i] == label[j]:
                     continue
                 swing = abs(2.0 ** label[i] - 2.0 ** label[j]) * abs(discount[a] - discount[b])
                 sign = 1.0 if label[i] > label[j] else -1.0
@@ -365,14 +368,12 @@ def weighted_quantile(values: Floats, weight: Floats | None, quantile: float) ->
 
 
 def as_loss(loss: Any) -> Loss:
-    """Accept any object with ``values`` and ``gradients``; the rest comes from Loss."""
+    """Accept any object with ``gradients`` and ``values`` (of rows) or ``value`` (their mean)."""
     if isinstance(loss, Loss):
         return loss
-    missing = [name for name in ("values", "gradients") if not callable(getattr(loss, name, None))]
-    if missing:
-        raise TypeError(
-            f"loss must have the methods values and gradients; {loss!r} lacks {missing}"
-        )
+    has = {name: callable(getattr(loss, name, None)) for name in ("gradients", "values", "value")}
+    if not (has["gradients"] and (has["values"] or has["value"])):
+        raise TypeError(f"loss must have the methods gradients and values; got {loss!r}")
     return _Adapted(loss)
 
 

@@ -76,7 +76,9 @@ def ndcg_score(
     no_relevant : float
         What a query without any relevant document scores; 1 as in LightGBM, 0 as in LETOR's tool.
     """
-    check_consistent_length(y_true, y_score, qid)
+    check_consistent_length(y_true, y_score, qid, sample_weight)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
     order, starts = query_order(qid)
     labels = column_or_1d(y_true).astype(np.float64)[order]
     scores = column_or_1d(y_score).astype(np.float64)[order]

@@ -276,18 +276,19 @@ def _spread_over(n: int, most: int) -> list[int]:
 def _price_groups(prices: Floats) -> dict[str, set[int]]:
     """Features by initial price, cheapest first; prices that are many share groups."""
     found, group = np.unique(prices.round(9), return_inverse=True)
+    groups: dict[str, set[int]] = {}
     if len(found) <= MOST_COST_GROUPS:
-        return {
-            f"{_number(price)}": {*np.flatnonzero(group == i).tolist()}
-            for i, price in enumerate(found)
-        }
+        for i, price in enumerate(found):
+            # Prices that read the same are the same to the reader.
+            groups.setdefault(_number(price), set()).update(np.flatnonzero(group == i).tolist())
+        return groups
     edges = np.quantile(prices, np.linspace(0, 1, MOST_COST_GROUPS + 1)[1:-1])
     group = np.searchsorted(np.unique(edges), prices, side="left")
-    groups = {}
     for i in np.unique(group):
         members = np.flatnonzero(group == i)
         ends = [_number(prices[members].min()), _number(prices[members].max())]
-        groups["–".join(dict.fromkeys(ends))] = {*members.tolist()}  # noqa: RUF001
+        label = "–".join(dict.fromkeys(ends))  # noqa: RUF001
+        groups.setdefault(label, set()).update(members.tolist())
     return groups
 
 

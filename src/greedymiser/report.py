@@ -181,7 +181,7 @@ def _features(models: list[Any]) -> list[dict[str, Any]]:
     """Every feature, cheapest first, with the round in which each model first uses it."""
     costs = models[0].costs_
     prices = costs.prices()
-    firsts = [_first_uses(model) for model in models]
+    firsts = [model.ensemble_.first_uses() for model in models]
     names = costs.feature_names or range(costs.n_features)
     table = [
         {
@@ -194,16 +194,6 @@ def _features(models: list[Any]) -> list[dict[str, Any]]:
         for i, name in enumerate(names)
     ]
     return sorted(table, key=lambda feature: (feature["price"], feature["index"]))
-
-
-def _first_uses(model: Any) -> dict[int, int]:
-    """The round of each feature's first split. A receipt has only those that cost something."""
-    ensemble = model.ensemble_
-    trees = np.repeat(np.arange(ensemble.n_trees), np.diff(ensemble.tree_starts))
-    inner = ensemble.nodes["feature"] >= 0
-    used, where = np.unique(ensemble.nodes["feature"][inner], return_index=True)
-    rounds = trees[inner][where] // ensemble.n_outputs
-    return dict(zip(used.tolist(), rounds.tolist(), strict=True))
 
 
 def _settings(models: list[Any]) -> list[dict[str, Any]]:

@@ -23,9 +23,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from greedymiser.costs import CostModel
-from greedymiser.estimators import BudgetWarning, Miser, Sample
+from greedymiser.estimators import BudgetWarning, Checked, Miser, Sample, check_same_queries
 from greedymiser.threads import Threads, thread_count
-from greedymiser.trees import Ensemble
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +92,8 @@ class TradeoffCurve:
 
     def pareto(self) -> pd.DataFrame:
         """Rows of ``traces`` that no other row beats: none is as cheap and scores better."""
-        ordered = self.traces.sort_values(["cost", "score"], ascending=[True, False])
+        scored = self.traces[self.traces["score"].notna()]
+        ordered = scored.sort_values(["cost", "score"], ascending=[True, False])
         record = ordered["score"].cummax()
         is_new = record > record.shift(fill_value=-np.inf)
         return ordered[is_new].reset_index(drop=True)
@@ -182,13 +182,14 @@ def tradeoff_curve(
     TradeoffCurve
         An interruption returns the models that were finished.
     """
+    _require_pandas()
     path = _Path(
         _configured(estimator, scoring, n_jobs),
         Sample(X, y, sample_weight, qid),
         Sample(X_val, y_val, sample_weight_val, qid_val),
         Sample(X_test, y_test, sample_weight_test, qid_test),
     )
-    total = tradeoffs if isinstance(tradeoffs, int) else len(tradeoffs)
+    total = int(tradeoffs) if isinstance(tradeoffs, int | Integral) else len(tradeoffs)
     try:
         for tradeoff in path.choose(tradeoffs):
             path.train(tradeoff)
@@ -214,33 +215,40 @@ class _Path:
         self._blank = estimator
         self._threads = Threads(thread_count(estimator.n_jobs))
         self._prepared = estimator._prepare(train, valid, self._threads)
-        self._test = estimator._held_out(test, estimator._loss)
+        check_same_queries(train, test)
+        data = estimator._held_out(test, estimator._loss)
+        self._test = None
+        if data is not None:
+            binned = self._prepared.mapper.transform(data.table, data.rows, self._threads)
+            self._test = Checked(data, binned)
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[float]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in."""
-        if not isinstance(tradeoffs, int):
+        if not isinstance(tradeoffs, int | Integral):
             yield from dict.fromkeys(_checked_tradeoff(value) for value in tradeoffs)
             return
-        if tradeoffs < 1:
-            raise ValueError(f"tradeoffs must be at least 1, got {tradeoffs}")
+        n = int(tradeoffs)
+        if n < 1:
+            raise ValueError(f"tradeoffs must be at least 1, got {n}")
         yield 0.0
         highest = self.highest()
-        if tradeoffs > 1 and highest > 0:
+        if n > 1 and highest > 0:
             yield highest
-        while 1 < len(self.models) < tradeoffs:
+        while 1 < len(self.models) < n:
             following = self._widest_gap()
             if following is None:
                 return
             yield following
 
     def highest(self) -> float:
-        """Least trade-off at which no feature that costs anything pays at the root."""
+        """Least trade-off at which no feature that costs anything pays at the first root."""
         model = self._untrained(0.0)
         grower = model._grower(self._prepared, self._threads)
         gains = model._root_gains(grower, model._training_set(self._prepared.train, self._threads))
         prices = grower.ledger.prices
         dear = (prices > 0) & (gains > 0)
-        return float(np.max(gains[dear] / prices[dear], initial=0.0))
+        highest = np.max(gains[dear] / prices[dear], initial=0.0)
+        return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0
 
     def _widest_gap(self) -> float | None:
         """A trade-off between the two neighbours whose costs differ most; None if none differ."""
@@ -253,7 +261,11 @@ class _Path:
         if not gaps.max() > 0:
             return None
         i = int(np.argmax(gaps))
-        return high[i] / STEP_TOWARDS_ZERO if low[i] == 0 else float(np.sqrt(low[i] * high[i]))
+        return (
+            high[i] / STEP_TOWARDS_ZERO
+            if low[i] == 0
+            else float(np.sqrt(low[i]) * np.sqrt(high[i]))
+        )
 
     def _cost(self, tradeoff: float) -> float:
         model = self.models[tradeoff]
@@ -280,7 +292,7 @@ class _Path:
         assert self._test is not None
         start = copy.copy(model)
         start._shorten(0)
-        validation = start._validation(self._test, self._prepared.mapper, self._threads)
+        validation = start._validation(self._test, self._threads)
         scores = [validation.score()]
         ensemble = model.ensemble_
         for round_ in range(ensemble.n_iter):
@@ -303,6 +315,17 @@ class _Path:
         traces = traces.sort_values(["tradeoff", "n_iter"], ignore_index=True)
         models = [self.models[tradeoff] for tradeoff in sorted(self.models)]
         return TradeoffCurve(traces, models, _score_name(self._blank), cost_unit)
+
+
+def _require_pandas() -> None:
+    """Say what is missing before anything is trained."""
+    try:
+        import pandas  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "a trade-off curve is a table and needs pandas, which is not installed; "
+            "the extra greedymiser[frames] brings it"
+        ) from error
 
 
 def _configured(estimator: Miser, scoring: Any, n_jobs: int | None) -> Miser:
@@ -338,8 +361,8 @@ def _trace(model: Miser) -> pd.DataFrame:
 
     rounds = np.arange(model.n_iter_ + 1)
     n_trees = rounds * model.ensemble_.n_outputs
-    first_use = _first_use(model.ensemble_)
-    bills = _feature_costs(model.costs_, first_use, len(rounds))
+    first_use = model.ensemble_.first_uses()
+    bills = _bills(model.costs_, first_use, len(rounds))
     per_tree = model.costs_.tree_cost
     return pd.DataFrame(
         {
@@ -349,23 +372,14 @@ def _trace(model: Miser) -> pd.DataFrame:
             "feature_cost": bills,
             "tree_cost": per_tree * n_trees,
             # The same rounding as cost_: one sum of all resources and all trees.
-            "cost": _feature_costs(model.costs_, first_use, len(rounds), n_trees),
+            "cost": _bills(model.costs_, first_use, len(rounds), n_trees),
             "score": model.validation_score_,
             "n_features": [sum(use < n for use in first_use.values()) for n in rounds],
         }
     )
 
 
-def _first_use(ensemble: Ensemble) -> dict[int, int]:
-    """Round in which each feature is first used."""
-    tree = np.repeat(np.arange(ensemble.n_trees), np.diff(ensemble.tree_starts))
-    feature = ensemble.nodes["feature"]
-    used, first = np.unique(feature[feature >= 0], return_index=True)
-    rounds = tree[feature >= 0][first] // ensemble.n_outputs
-    return dict(zip(used.tolist(), rounds.tolist(), strict=True))
-
-
-def _feature_costs(
+def _bills(
     costs: CostModel, first_use: dict[int, int], n: int, n_trees: NDArray[np.intp] | None = None
 ) -> list[float]:
     """Bill of the features in use after each round, with the trees where those are given."""
@@ -458,6 +472,7 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
     ) -> Self:
         """Search by cross-validation, then fit the best model on all data."""
         self._validate_params()
+        _require_pandas()
         base = _configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
         whole = _Whole(X, y, sample_weight, qid)
         tradeoffs = self._grid(base, whole)
@@ -477,13 +492,14 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _grid(self, base: Miser, whole: _Whole) -> list[float]:
-        if not isinstance(self.tradeoffs, int):
+        if not isinstance(self.tradeoffs, int | Integral):
             return list(dict.fromkeys(_checked_tradeoff(value) for value in self.tradeoffs))
         path = _Path(clone(base), whole.sample, whole.sample, Sample(None, None, None))
         highest = path.highest()
         if self.tradeoffs == 1 or highest == 0:
             return [0.0]
-        return [0.0, *np.geomspace(highest / GRID_SPAN, highest, int(self.tradeoffs) - 1)]
+        # From the highest down, so that few are high ones.
+        return [0.0, *np.geomspace(highest, highest / GRID_SPAN, int(self.tradeoffs) - 1)]
 
     def _folds(self, base: Miser, whole: _Whole) -> Iterator[tuple[Any, Any]]:
         from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, check_cv

@@ -165,6 +165,14 @@ class Ensemble:
         used = self.nodes["feature"]
         return np.unique(used[used >= 0]).tolist()
 
+    def first_uses(self) -> dict[int, int]:
+        """Round in which each feature is first used."""
+        tree = np.repeat(np.arange(self.n_trees), np.diff(self.tree_starts))
+        inner = self.nodes["feature"] >= 0
+        used, first = np.unique(self.nodes["feature"][inner], return_index=True)
+        rounds = tree[inner][first] // self.n_outputs
+        return dict(zip(used.tolist(), rounds.tolist(), strict=True))
+
     def importances(self) -> NDArray[np.float64]:
         """Total raw gain of each feature's splits."""
         inner = self.nodes[self.nodes["feature"] >= 0]

@@ -1,7 +1,6 @@
 """Where rows go: partitions, leaves, and what is added to raw predictions."""
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 
 import naive
@@ -137,16 +136,6 @@ def test_an_engine_forgets_the_tree_before(engine, first, second, seed):
         check_stats(stats, plain, 0)
         tables.append(engine.split_table([OpenNode(0)], everything, last=False).candidates)
     assert tables[0].tobytes() == tables[3].tobytes()
-
-
-def test_a_closed_engine_holds_no_data(engine):
-    engine.place(pack([[0], [1]], [2]), SplitRules(1))
-    engine.begin(np.array([1.0, -1.0]), None)
-    engine.close()
-    with pytest.raises(AttributeError):
-        engine.leaf_rows(0)
-    engine.place(pack([[0], [1]], [2]), SplitRules(1))  # and can be filled again
-    assert engine.begin(np.array([1.0, -1.0]), None).count == 2
 
 
 def test_packed_codes_are_those_that_were_given():

@@ -171,7 +171,7 @@ def load_letor(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no LETOR file at {str(path)!r}")
-    # Imported here because it is only needed here: this module is imported with the package.
+    # Imported here because it is only needed here.
     from sklearn.datasets import load_svmlight_file
 
     try:

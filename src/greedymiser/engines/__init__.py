@@ -97,6 +97,3 @@ class Engine(Protocol):
 
     def add_leaves(self, raw: Floats, values: dict[int, float]) -> None:
         """Add each leaf's value to the raw predictions of its rows."""
-
-    def close(self) -> None:
-        """Let go of the data."""

@@ -414,7 +414,8 @@ def scan_plain_bins(hist, lane, total, scale, cell):
 def scan_categories(hist, lane, total, scale, cell, left_set):
     """Best cut of the categories in the order of their mean gradients; missing is one of them.
 
-    For a convex loss the best two sets are neighbours in that order (Fisher 1958).
+    Ordered by plain means, the best two sets would be neighbours (Fisher 1958). The means are
+    shrunk here, so that rare categories do not lead the order by chance.
     """
     if total.hessian <= 0:
         return

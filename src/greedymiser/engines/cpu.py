@@ -26,11 +26,14 @@ from greedymiser.trees import CANDIDATE_DTYPE, CATEGORY_WORDS
 # counted again from its rows.
 HISTOGRAM_BYTES = 128 * 2**20
 
-# Finest grid for a gradient or Hessian: more would not change a tree, and up to 2^16 rows the
+# Finest grid for a gradient or Hessian: more would not change a tree, and below 2^16 rows the
 # grid then depends on the largest value alone, not on n.
 MOST_BITS = 30
 # With fewer bits than this for a gradient, it gets a word to itself.
 FEWEST_BITS = 12
+
+# With fewer bits than this for a Hessian (beyond 2^27 rows), sums would be too coarse.
+FEWEST_HESSIAN_BITS = 8
 
 # Gradients below this have squares that underflow: they count as 0.
 SMALLEST = 1e-150
@@ -113,6 +116,8 @@ class CpuEngine:
         # Sums of n numbers of b bits need b + shift bits beside a sign; the field below a gradient
         # (or Hessian) takes shift bits more.
         beside_count = min(MOST_BITS, 63 - 2 * shift)
+        if 63 - 2 * shift < FEWEST_HESSIAN_BITS:
+            raise ValueError(f"{n} rows are too many for sums of 64 bits")
         alone = min(MOST_BITS, 62 - shift)
         g_step = _grid_step(gradients, beside_count if one_word else alone)
         h_step = 1.0 if hessians is None else _grid_step(hessians, beside_count)
@@ -311,10 +316,12 @@ class CpuEngine:
         )
         threads.run(self._move, self._destinations(splits, pieces, marks))
         self._swap({split.node for split in splits})
-        children = []
-        for which, split in enumerate(splits):
-            mine = [mark for mark, piece in zip(marks, pieces, strict=True) if piece[0] == which]
-            children.append(self._settle_children(split, mine))
+        by_split: list[list[_Mark]] = [[] for _ in splits]
+        for (which, _, _), mark in zip(pieces, marks, strict=True):
+            by_split[which].append(mark)
+        children = [
+            self._settle_children(split, mine) for split, mine in zip(splits, by_split, strict=True)
+        ]
         split_nodes = {split.node for split in splits}
         for name, node in self.nodes.items():  # nodes that were not split need no histogram
             if node.slot >= 0 and name not in split_nodes:
@@ -412,9 +419,6 @@ class CpuEngine:
             lambda node, value: _kernels.add_to_rows(raw, self.leaf_rows(node), value),
             values.items(),
         )
-
-    def close(self) -> None:
-        self.__dict__ = CpuEngine(self.threads).__dict__
 
 
 def _grid_step(values: Floats, bits: int) -> float:
