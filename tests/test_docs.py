@@ -31,5 +31,6 @@ def test_there_are_snippets():
 
 def test_links_and_pictures_of_the_pages_exist():
     for page in PAGES:
+        assert page.stat().st_size > 0
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
