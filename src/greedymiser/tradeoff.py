@@ -183,37 +183,43 @@ def tradeoff_curve(
         An interruption returns the models that were finished.
     """
     _require_pandas()
-    path = _Path(
-        _configured(estimator, scoring, n_jobs),
-        Sample(X, y, sample_weight, qid),
-        Sample(X_val, y_val, sample_weight_val, qid_val),
-        Sample(X_test, y_test, sample_weight_test, qid_test),
-    )
+    blank = _configured(estimator, scoring, n_jobs)
     total = int(tradeoffs) if isinstance(tradeoffs, int | Integral) else len(tradeoffs)
-    try:
-        for tradeoff in path.choose(tradeoffs):
-            path.train(tradeoff)
-            if verbose:
-                sys.stderr.write(f"{path.last_line()}  ({len(path.models)}/{total})\n")
-            if callback is not None:
-                callback(len(path.models), total)
-    except KeyboardInterrupt:
-        if not path.models:
-            raise
-        warnings.warn(f"interrupted: {len(path.models)} of {total} trade-offs done", stacklevel=2)
-    return path.curve(cost_unit)
+    with Threads(thread_count(blank.n_jobs)) as threads:
+        path = _Path(
+            blank,
+            Sample(X, y, sample_weight, qid),
+            Sample(X_val, y_val, sample_weight_val, qid_val),
+            Sample(X_test, y_test, sample_weight_test, qid_test),
+            threads,
+        )
+        try:
+            for tradeoff in path.choose(tradeoffs):
+                path.train(tradeoff)
+                if verbose:
+                    sys.stderr.write(f"{path.last_line()}  ({len(path.models)}/{total})\n")
+                if callback is not None:
+                    callback(len(path.models), total)
+        except KeyboardInterrupt:
+            if not path.models:
+                raise
+            done = len(path.models)
+            warnings.warn(f"interrupted: {done} of {total} trade-offs done", stacklevel=2)
+        return path.curve(cost_unit)
 
 
 class _Path:
     """Models for one trade-off after the other, on data that is checked and binned once."""
 
-    def __init__(self, estimator: Miser, train: Sample, valid: Sample, test: Sample):
+    def __init__(
+        self, estimator: Miser, train: Sample, valid: Sample, test: Sample, threads: Threads
+    ):
         if valid.X is None or valid.y is None:
             raise ValueError("tradeoff_curve needs X_val and y_val: rounds are chosen by them")
         self.models: dict[float, Miser] = {}
         self._traces: list[pd.DataFrame] = []
         self._blank = estimator
-        self._threads = Threads(thread_count(estimator.n_jobs))
+        self._threads = threads
         self._prepared = estimator._prepare(train, valid, self._threads)
         check_same_queries(train, test)
         data = estimator._held_out(test, estimator._loss)
@@ -475,15 +481,16 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         _require_pandas()
         base = _configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
         whole = _Whole(X, y, sample_weight, qid)
-        tradeoffs = self._grid(base, whole)
+        nothing = Sample(None, None, None)
         traces = []
-        for fold, (learn, check) in enumerate(self._folds(base, whole)):
-            path = _Path(
-                clone(base), whole.take(learn), whole.take(check), Sample(None, None, None)
-            )
-            for tradeoff in tradeoffs:
-                path.train(tradeoff)
-            traces.append(path.curve("").traces.assign(fold=fold))
+        with Threads(thread_count(base.n_jobs)) as threads:
+            tradeoffs = self._grid(base, whole, threads)
+            for learn, check in self._folds(base, whole):
+                parts = (whole.take(learn), whole.take(check), nothing)
+                path = _Path(clone(base), *parts, threads)
+                for tradeoff in tradeoffs:
+                    path.train(tradeoff)
+                traces.append(path.curve("").traces)
         self.cv_results_ = _mean_over_folds(traces)
         best = _best_first(self.cv_results_).iloc[0]
         self.best_score_ = float(best["score"])
@@ -491,11 +498,11 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.best_estimator_ = self._refit(base, whole)
         return self
 
-    def _grid(self, base: Miser, whole: _Whole) -> list[float]:
+    def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
         if not isinstance(self.tradeoffs, int | Integral):
             return list(dict.fromkeys(_checked_tradeoff(value) for value in self.tradeoffs))
-        path = _Path(clone(base), whole.sample, whole.sample, Sample(None, None, None))
-        highest = path.highest()
+        nothing = Sample(None, None, None)
+        highest = _Path(clone(base), whole.sample, whole.sample, nothing, threads).highest()
         if self.tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down, so that few are high ones.

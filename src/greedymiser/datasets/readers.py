@@ -197,7 +197,7 @@ def _read_parquet(path: Path) -> Any:
 def _read_svmlight(path: Path, features: Iterable[str]) -> Any:
     import pandas as pd
 
-    # Imported here because it is only needed here: this module is imported with the package.
+    # Imported here because it is only needed here.
     from sklearn.datasets import load_svmlight_file
 
     _check_text(path, "an SVMlight")
