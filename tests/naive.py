@@ -148,13 +148,9 @@ class NaiveTree:
 
     def gain(self, left, right):
         """Raw gain of a split, or None if it is not allowed."""
-        for side in (left, right):
-            h = self.sums(side)[1]
-            if len(side) < self.settings.min_samples_leaf or h <= 0:
-                return None
-            if h * self.h_step < self.min_hessian:
-                return None
-        both = self.score(left) + self.score(right)
+        both = self.allowed_score(left, right)
+        if both is None:
+            return None
         gain = 0.5 * (both - self.score(left + right))
         return gain if gain > 2.0**-40 * abs(both) else None
 
