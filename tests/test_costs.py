@@ -487,3 +487,15 @@ def test_a_series_by_position_must_be_in_order():
 def test_a_series_names_each_feature_once():
     with pytest.raises(ValueError, match="two entries for 'a'"):
         CostModel(pd.Series([3.0, 1.0], index=["a", "a"]))
+
+
+def test_costs_by_name_need_named_columns():
+    with pytest.raises(ValueError, match="X has no column names"):
+        as_cost_model({"a": 1.0, "b": 2.0}, 2, None)
+    # A cost model's features are in order, so it may meet an array.
+    assert as_cost_model(CostModel({"a": 1.0, "b": 2.0}), 2, None).prices().tolist() == [1.0, 2.0]
+
+
+def test_a_misspelt_name_is_told_beside_the_missing_one():
+    with pytest.raises(ValueError, match="no entry for feature 'TSH'; it names 'TSHH'"):
+        as_cost_model({"TSHH": 1.0}, 1, ["TSH"])

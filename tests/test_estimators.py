@@ -790,7 +790,9 @@ def test_features_go_by_name_where_there_are_names(costs):
     model = regressor(costs=costs, max_iter=3).fit(pd.DataFrame(X, columns=list("abcde")), y)
     check_accounts(model)
     assert {line.feature for line in model.receipt()} == set(model.features_used_) <= set("abcde")
-    # An array has no names, but costs may.
+    # An array has no names, but a cost model may have.
+    if isinstance(costs, dict):
+        costs = CostModel(costs)
     model = regressor(costs=costs, max_iter=3).fit(X, y)
     check_accounts(model)
     assert {line.feature for line in model.receipt()} == set(model.features_used_)

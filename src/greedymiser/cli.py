@@ -725,7 +725,11 @@ def _trained_curve(
 def _best_for(
     budget: float, job: Job, estimator: Model, scoring: str | None, jobs: int | None
 ) -> Model:
-    best = _trained_curve(job, estimator, 8, scoring, jobs).best(budget=budget)
+    # Under the budget already when trees grow: models may then spend all of it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BudgetWarning)
+        trained = _trained_curve(job, estimator.set_params(budget=budget), 8, scoring, jobs)
+    best = trained.best(budget=budget)
     if not best.features_used_:
         prices = job.costs.costs.prices()
         cheapest = int(np.argmin(prices))

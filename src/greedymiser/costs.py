@@ -188,9 +188,10 @@ class CostModel:
                 )
             return self
         missing = [name for name in columns if name not in self.feature_names]
-        if missing:
-            raise ValueError(f"costs has no entry for feature {_listing(missing)}")
         unknown = [name for name in self.feature_names if name not in set(columns)]
+        if missing:
+            stray = f"; it names {_listing(unknown)}, which X does not have" if unknown else ""
+            raise ValueError(f"costs has no entry for feature {_listing(missing)}{stray}")
         if unknown:
             raise ValueError(f"costs names a feature that X does not have: {_listing(unknown)}")
         aligned = CostModel.__new__(CostModel)
@@ -361,6 +362,11 @@ def as_cost_model(costs: Any, n_features: int, columns: Sequence[str] | None) ->
     if isinstance(costs, CostModel):
         return costs.align(n_features, columns)
     model = CostModel.uniform(n_features) if costs is None else CostModel(costs)
+    if model.feature_names is not None and columns is None:
+        raise ValueError(
+            "costs are given by name, but X has no column names; pass a data frame, "
+            "costs by position, or a CostModel whose features are in the order of the columns"
+        )
     if model.feature_names is None and columns is not None:
         model.resource_names = list(columns)  # one resource per feature: they share a name
     return model.align(n_features, columns)
