@@ -59,6 +59,11 @@ class TrainingSet:
     # Raw predictions (n_outputs, n); updated in place as trees are added.
     raw: Floats
 
+    @property
+    def seen(self) -> Floats:
+        """Raw predictions as the loss sees them: of shape (n,) where there is one output."""
+        return self.raw if self.loss.n_outputs > 1 else self.raw[0]
+
 
 @dataclass(frozen=True)
 class Validation:
@@ -154,7 +159,7 @@ def _progress(history: History, n_iter: int, max_iter: int, elapsed: float) -> P
 
 def derivatives(train: TrainingSet, step: str) -> tuple[Floats, Floats | None]:
     """Weighted gradients and Hessians, one row per output."""
-    raw = train.raw if train.loss.n_outputs > 1 else train.raw[0]
+    raw = train.seen
     found = train.loss.gradients(train.y, raw)
     if not isinstance(found, tuple) or len(found) != 2:
         raise TypeError("the loss must return gradients and hessians (or None), as a pair")
@@ -206,7 +211,7 @@ def _record(
     iteration: int,
 ) -> None:
     """Write a finished round down, scores first: an interruption must not leave half a round."""
-    raw = train.raw if train.loss.n_outputs > 1 else train.raw[0]
+    raw = train.seen
     train_loss = train.loss.value(train.y, raw, train.weight)
     if validation is not None:
         for k, growth in enumerate(growths):

@@ -165,7 +165,7 @@ class _Scores(NamedTuple):
 
     @classmethod
     def at_start(cls, training: TrainingSet, validation: Validation | None) -> _Scores:
-        raw = training.raw if training.loss.n_outputs > 1 else training.raw[0]
+        raw = training.seen
         with np.errstate(over="ignore"):
             loss = training.loss.value(training.y, raw, training.weight)
         if not math.isfinite(loss):
