@@ -588,3 +588,57 @@ def settle(gains, shop, tradeoff, budget=None, tree_costs=0.0, room=math.inf):
             bought.append((f, shop.price(f)))
         shop.owned |= set(shop.needs[f])
     return chosen, bought
+
+
+# -- early exits ----------------------------------------------------------------------------------
+
+
+def place_score(scores, place):
+    """Score of the document in this place; -inf if there are fewer."""
+    ordered = sorted(scores, reverse=True)
+    return ordered[place - 1] if len(ordered) >= place else -math.inf
+
+
+def confident(scores, threshold):
+    """Whether the most likely class of one row, given its raw scores, is likelier than this."""
+    if len(scores) == 1:
+        p = 1.0 / (1.0 + math.exp(-scores[0]))
+        return max(p, 1.0 - p) > threshold
+    weights = [math.exp(score - max(scores)) for score in scores]
+    return max(weights) / sum(weights) > threshold
+
+
+def too_far_below(scores, i, n_exits, slack, place=5):
+    """Who leaves a query at the i-th exit (from 1): the proximity threshold, to the letter."""
+    fifth = place_score(scores, place)
+    margin = (n_exits - i) / (n_exits - 1) * slack
+    return [score <= fifth - margin and score < fifth for score in scores]
+
+
+def exits(baseline, trees, X, queries, every, leaves):
+    """Walk rows through the trees and let them leave; raw scores, and the trees that each met.
+
+    ``leaves(scores, i)`` says which rows of a query, given their raw scores, leave at exit i.
+    """
+    k = len(baseline)
+    raw = [[float(b) for b in baseline] for _ in X]
+    met = [0] * len(X)
+    n_exits = -(-len(trees) // (every * k))
+    for rows in queries:
+        going = list(rows)
+        for i in range(1, n_exits + 1):
+            for t in range((i - 1) * every * k, min(i * every * k, len(trees))):
+                nodes, category_sets = trees[t]
+                for row in going:
+                    leaf = leaf_of(nodes, category_sets, X[row])
+                    raw[row][t % k] += float(nodes[leaf]["value"])
+                    met[row] = t + 1
+            if i < n_exits:
+                gone = leaves([raw[row] for row in going], i)
+                going = [row for row, out in zip(going, gone, strict=True) if not out]
+    return raw, met
+
+
+def features_of(trees):
+    """Features that any of the trees splits on."""
+    return {int(node["feature"]) for nodes, _ in trees for node in nodes if node["left"] >= 0}

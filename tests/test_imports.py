@@ -26,6 +26,7 @@ ROOMS = [
     "losses",
     "binning",
     "trees",
+    "serving",
     "engines",
     "growing",
     "boosting",
@@ -33,9 +34,11 @@ ROOMS = [
     "tradeoff",
     "cascades",
     "acquisition",
+    "lightgbm_format",
     "persistence",
     "plotting",
     "report",
+    "experiments",
     "cli",
 ]
 

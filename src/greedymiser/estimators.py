@@ -9,7 +9,6 @@ import copy
 import inspect
 import math
 import operator
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +56,8 @@ from greedymiser.losses import (
     SquaredError,
     as_loss,
 )
-from greedymiser.metrics import ndcg_score, query_order
+from greedymiser.metrics import ndcg_depth, ndcg_score, query_order
+from greedymiser.serving import Kind, Predictor, Stage, decisions, labels, probabilities
 from greedymiser.tables import (
     PLAIN_DTYPES,
     ArrayTable,
@@ -330,6 +330,8 @@ class Miser(BaseEstimator):
         self.engine = engine
 
     # -- what subclasses say --------------------------------------------------------------------
+
+    _kind: ClassVar[Kind]
 
     def _learn(self, sample: Sample) -> None:
         """Learn from the rows that count what their entries mean."""
@@ -823,6 +825,25 @@ class Miser(BaseEstimator):
         check_is_fitted(self, "ensemble_")
         return Receipt(self._purchases)
 
+    @property
+    def predictor_(self) -> Predictor:
+        """The finished model, for serving: it knows nothing of training."""
+        ensemble = self.ensemble_
+        names = self._columns()
+        return Predictor(
+            kind=self._kind,
+            stages=(Stage(ensemble, 0, ensemble.n_iter, ensemble.n_trees),),
+            rule=None,
+            costs=self.costs_,
+            loss=self._loss,
+            n_features=self.n_features_in_,
+            classes=getattr(self, "classes_", None),
+            categories=self.categories_,
+            feature_names=None if names is None else tuple(names),
+            purchases=tuple(self._purchases),
+            n_jobs=self.n_jobs,
+        )
+
     def truncate(self, n_iter: int) -> Self:
         """Return a copy that stops after ``n_iter`` rounds, and costs accordingly."""
         check_is_fitted(self, "ensemble_")
@@ -840,15 +861,20 @@ class Miser(BaseEstimator):
         return tags
 
 
-def _fully_documented(estimator: _Class) -> _Class:
-    """Put what the estimators share into a docstring, before its examples."""
-    shared = (Miser.__doc__ or "").partition("\n\n")[2].rstrip()
-    own, heading, examples = (estimator.__doc__ or "").partition("    Examples\n")
-    estimator.__doc__ = f"{own.rstrip()}\n\n{shared}\n\n{heading}{examples}".rstrip() + "\n    "
-    return estimator
+def documented_like(base: type) -> Callable[[_Class], _Class]:
+    """Put what a base class says of parameters and attributes into a docstring."""
+
+    def document(estimator: _Class) -> _Class:
+        shared = (base.__doc__ or "").partition("\n\n")[2].rstrip()
+        own, heading, examples = (estimator.__doc__ or "").partition("    Examples\n")
+        text = f"{own.rstrip()}\n\n{shared}\n\n{heading}{examples}"
+        estimator.__doc__ = text.rstrip() + "\n    "
+        return estimator
+
+    return document
 
 
-@_fully_documented
+@documented_like(Miser)
 class MiserRegressor(RegressorMixin, Miser):
     """Boosted regression trees that pay for their features.
 
@@ -865,6 +891,8 @@ class MiserRegressor(RegressorMixin, Miser):
     >>> thrifty.cost_ < MiserRegressor(costs=prices, max_iter=50).fit(X, y).cost_
     True
     """
+
+    _kind = "regressor"
 
     def fit(
         self,
@@ -908,7 +936,7 @@ class MiserRegressor(RegressorMixin, Miser):
         return _named_loss(self.loss, REGRESSION_LOSSES, "squared_error")
 
 
-@_fully_documented
+@documented_like(Miser)
 class MiserClassifier(ClassifierMixin, Miser):
     """Boosted classification trees that pay for their features.
 
@@ -928,6 +956,8 @@ class MiserClassifier(ClassifierMixin, Miser):
     >>> model.fit(data.X_train, data.y_train).cost_ < 60
     True
     """
+
+    _kind = "classifier"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **Miser._parameter_constraints,
@@ -1009,7 +1039,7 @@ class MiserClassifier(ClassifierMixin, Miser):
 
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: log-odds of the second class (n,), or one column per class."""
-        return self._decision(self._raw_predict(X))
+        return decisions(self._raw_predict(X))
 
     def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
         """Class labels after each round."""
@@ -1021,18 +1051,13 @@ class MiserClassifier(ClassifierMixin, Miser):
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Raw predictions after each round."""
-        yield from map(self._decision, self._staged_raw_predict(X))
-
-    def _decision(self, raw: Floats) -> Floats:
-        return raw[0] if len(raw) == 1 else np.ascontiguousarray(raw.T)
+        yield from map(decisions, self._staged_raw_predict(X))
 
     def _probabilities(self, raw: Floats) -> Floats:
-        return np.ascontiguousarray(self._loss.response(raw[0] if len(raw) == 1 else raw).T)
+        return probabilities(raw, self._loss)
 
     def _labels(self, raw: Floats) -> NDArray[Any]:
-        if len(raw) == 1:
-            return self.classes_[(raw[0] > 0).astype(np.intp)]
-        return self.classes_[np.argmax(raw, axis=0)]
+        return labels(raw, self.classes_)
 
     def _learn(self, sample: Sample) -> None:
         if sample.y.dtype.kind in "fO":
@@ -1099,7 +1124,7 @@ class MiserClassifier(ClassifierMixin, Miser):
         return BinaryLogLoss() if n_classes == 2 else MultinomialLogLoss(n_classes)
 
 
-@_fully_documented
+@documented_like(Miser)
 class MiserRanker(Miser):
     """Boosted trees that rank the documents of a query and pay for their features.
 
@@ -1107,6 +1132,8 @@ class MiserRanker(Miser):
     as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
     other k.
     """
+
+    _kind = "ranker"
 
     def fit(
         self,
@@ -1170,17 +1197,12 @@ class MiserRanker(Miser):
         known: dict[str, type[Loss]] = {"lambdamart": LambdaMART, "squared_error": SquaredError}
         return _named_loss(self.loss, known, "lambdamart")
 
-    def _ndcg_depth(self) -> int | None:
-        """The k of ``scoring="ndcg@k"``; None if it is something else."""
-        asked = re.fullmatch(r"ndcg@(\d+)", self.scoring) if isinstance(self.scoring, str) else None
-        return int(asked[1]) if asked else None
-
     def _check_scoring(self) -> None:
-        if self._ndcg_depth() is None:
+        if ndcg_depth(self.scoring) is None:
             super()._check_scoring()
 
     def _scorer(self, data: _Data, raw: Floats, grown: list[Tree]) -> Callable[[], float]:
-        k = self._ndcg_depth()
+        k = ndcg_depth(self.scoring)
         if k is None:
             return super()._scorer(data, raw, grown)
         return lambda: ndcg_score(data.y, raw[0], data.qid, k=k, sample_weight=data.weight)

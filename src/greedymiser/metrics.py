@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 
 def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -14,7 +14,9 @@ def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
     The rows of a query keep their order; ``starts`` has one entry per query, and one for the end.
     """
-    query: NDArray[Any] = column_or_1d(qid)
+    query: NDArray[Any] = np.asarray(qid)
+    if query.ndim != 1:
+        raise ValueError(f"qid must have one dimension, got shape {query.shape}")
     order = np.argsort(query, kind="stable").astype(np.intp)
     sorted_qid = query[order]
     first = np.flatnonzero(np.append(True, sorted_qid[1:] != sorted_qid[:-1]))
@@ -76,6 +78,9 @@ def ndcg_score(
     no_relevant : float
         What a query without any relevant document scores; 1 as in LightGBM, 0 as in LETOR's tool.
     """
+    # Here, because serving a ranker needs queries, but nothing of scikit-learn.
+    from sklearn.utils.validation import check_consistent_length, column_or_1d
+
     check_consistent_length(y_true, y_score, qid, sample_weight)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -92,3 +97,9 @@ def ndcg_score(
 def query_weights(weight: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
     """Mean weight of each query's rows."""
     return np.add.reduceat(weight, starts[:-1]) / np.diff(starts)
+
+
+def ndcg_depth(scoring: Any) -> int | None:
+    """The k of ``"ndcg@k"``; None if it is something else."""
+    asked = re.fullmatch(r"ndcg@(\d+)", scoring) if isinstance(scoring, str) else None
+    return int(asked[1]) if asked else None

@@ -108,17 +108,30 @@ class SparseTable:
 
 
 class FrameTable:
-    """A pandas, polars or pyarrow table, read column by column."""
+    """A pandas, polars or pyarrow table, read column by column.
 
-    def __init__(self, frame: Any, categories: Categories | None = None):
+    Columns are counted as they come, or as in ``names``: then they may be in any order, and those
+    that nobody asks for need not be there.
+    """
+
+    def __init__(
+        self,
+        frame: Any,
+        categories: Categories | None = None,
+        names: Sequence[str] | None = None,
+    ):
         self.frame = nw.from_native(frame, eager_only=True)
         self.n_rows, self.n_columns = self.frame.shape
         self.categories = categories or {}
+        self._names = None
+        if names is not None and list(names) != self.frame.columns:
+            self._names, self.n_columns = names, len(names)
 
     def _column(self, frame: nw.DataFrame[Any], index: int) -> NDArray[np.float64]:
+        series = frame[:, index] if self._names is None else frame[self._names[index]]
         if index in self.categories:
-            return encode(_labels(frame[:, index]), self.categories[index])
-        return _numbers(frame[:, index])
+            return encode(_labels(series), self.categories[index])
+        return _numbers(series)
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
         whole = [self._column(self.frame, index) for index in wanted]
@@ -126,7 +139,7 @@ class FrameTable:
 
     def rows(self, start: int, stop: int, wanted: Sequence[int]) -> NDArray[np.floating]:
         part = self.frame if stop - start == self.n_rows else self.frame[start:stop]
-        if stop - start <= FEW_ROWS and not self.categories:
+        if stop - start <= FEW_ROWS and not self.categories and self._names is None:
             whole = part.to_numpy()
             if whole.dtype.kind in "biuf":
                 return np.require(whole, np.float64, ["C", "W"])

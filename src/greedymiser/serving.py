@@ -1,0 +1,518 @@
+"""Prediction from a finished model, without anything that training needs.
+
+A served model is a sequence of *stages*. A row meets the trees of a stage, and then a rule says
+whether it goes on. A plain model has one stage; early exits and cascades have several. What a row
+pays depends only on the stage after which it left, so there is one meter for all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.special import expit
+
+from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
+from greedymiser.losses import Loss
+from greedymiser.metrics import query_order
+from greedymiser.tables import (
+    PLAIN_DTYPES,
+    ArrayTable,
+    Categories,
+    FrameTable,
+    SparseTable,
+    Table,
+    is_frame,
+)
+from greedymiser.threads import Threads, thread_count
+from greedymiser.trees import Ensemble
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Starts = NDArray[np.intp] | None
+"""Where each query starts, and the end; None where there are no queries."""
+
+Kind = Literal["regressor", "classifier", "ranker"]
+
+# Rows that go through the stages together: what they need of X stays in the second-level cache.
+ROWS_TOGETHER = 1024
+
+# Rows that have left are taken out once so large a share of a block has gone: each removal copies
+# the others.
+SHARE_GONE = 0.125
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Trees that a row meets before it may leave: rounds ``first:last`` of an ensemble.
+
+    They add to what earlier stages said; a stage that begins with round 0 scores the row anew.
+    """
+
+    ensemble: Ensemble
+    first: int
+    last: int
+    # Distinct trees that a row has met, and pays for, at the end of this stage.
+    n_trees: int
+
+    @cached_property
+    def features(self) -> list[int]:
+        """Features that the trees of this stage split on."""
+        starts, k = self.ensemble.tree_starts, self.ensemble.n_outputs
+        used = self.ensemble.nodes["feature"][starts[self.first * k] : starts[self.last * k]]
+        return np.unique(used[used >= 0]).tolist()
+
+    def add(self, rows: NDArray[np.floating], raw: Floats) -> None:
+        """Add what the trees say about each row to ``raw`` (n_outputs, n)."""
+        if self.first == 0:
+            raw[:] = self.ensemble.baseline[:, None]
+        k = self.ensemble.n_outputs
+        self.ensemble.serving.add(rows, raw, self.first * k, self.last * k)
+
+
+class ExitRule(Protocol):
+    """Says who goes on after a stage."""
+
+    # Whether rows are compared with those of the same query.
+    compares_rows: bool
+
+    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
+        """Rows that go on after ``stage``, given their raw predictions (n_outputs, n)."""
+
+    def because(self, stage: int) -> str:
+        """Say why a row left after ``stage``."""
+
+
+@dataclass(frozen=True)
+class Confident:
+    """A row leaves when its most likely class is likelier than ``threshold``."""
+
+    threshold: float
+    compares_rows = False
+
+    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
+        return largest_probability(raw) <= self.threshold
+
+    def because(self, stage: int) -> str:
+        return f"its class is likelier than {self.threshold:g}"
+
+
+@dataclass(frozen=True)
+class Proximity:
+    """A document leaves when it is too far below the best of its query (Cambazoglu et al. 2010).
+
+    At the i-th of ``n_exits`` exits, it is if it scores at least ``(n_exits - i) / (n_exits - 1) *
+    slack`` less than the document in place ``place``. The best ``place`` documents never leave.
+    """
+
+    slack: float
+    n_exits: int
+    place: int = 5
+    compares_rows = True
+
+    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
+        scores = raw[0]
+        if starts is None:
+            starts = np.array([0, len(scores)], dtype=np.intp)
+        bar = np.empty(len(scores))
+        place_scores(scores, starts, self.place, bar)
+        return (scores > bar - self.margin(stage)) | (scores >= bar)
+
+    def margin(self, stage: int) -> float:
+        """How far below the document in place ``place`` is too far."""
+        if self.n_exits <= 1:
+            return self.slack
+        return (self.n_exits - 1 - stage) / (self.n_exits - 1) * self.slack
+
+    def because(self, stage: int) -> str:
+        return f"it scores {self.margin(stage):g} or more below number {self.place} of its query"
+
+
+@dataclass(frozen=True)
+class Above:
+    """A row goes on while its score is above the threshold of the stage (Cronus)."""
+
+    thresholds: tuple[float, ...]
+    compares_rows = False
+
+    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
+        return raw[0] > self.thresholds[stage]
+
+    def because(self, stage: int) -> str:
+        return f"its score is not above {self.thresholds[stage]:g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A finished model: what it predicts, and what each prediction costs.
+
+    Made by ``as_predictor`` from a fitted estimator and by ``greedymiser.load`` from a file.
+    Columns of a data frame are found by name, in any order, and only those that the model uses
+    must be there.
+    """
+
+    kind: Kind
+    stages: tuple[Stage, ...]
+    # Who leaves between the stages; None where there is only one.
+    rule: ExitRule | None
+    costs: CostModel
+    # Only its ``response`` is used.
+    loss: Loss
+    n_features: int
+    classes: NDArray[Any] | None = None
+    categories: Categories = field(default_factory=dict)
+    feature_names: tuple[str, ...] | None = None
+    # What the model bought while it was trained.
+    purchases: tuple[Purchase, ...] = ()
+    n_jobs: int | None = None
+
+    # -- predictions ------------------------------------------------------------------------------
+
+    def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[Any]:
+        """Targets, class labels, or scores to rank by.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        qid : array-like of shape (n,), optional
+            The query of each row, for models that compare the rows of a query. Without it, all
+            rows are one query.
+        """
+        return self.respond(self.raw_predict(X, qid))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Class probabilities, shape (n, n_classes)."""
+        return self.probabilities(self.raw_predict(X))
+
+    def decision_function(self, X: Any) -> Floats:
+        """Raw predictions: (n,), or one column per class."""
+        return decisions(self.raw_predict(X))
+
+    def raw_predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        """Raw predictions, shape (n_outputs, n)."""
+        return self.run(self.table(X), qid)[0]
+
+    def leaving_stages(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.intp]:
+        """Stage after which each row leaves."""
+        return self.run(self.table(X), qid)[1]
+
+    def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        """What each row's prediction costs: the trees that it met, and the resources they need."""
+        table = self.table(X)
+        if len(self.stages) == 1:
+            return np.full(table.n_rows, self.cost_)
+        return self.stage_costs[self.run(table, qid)[1]]
+
+    def respond(self, raw: Floats) -> NDArray[Any]:
+        """What ``predict`` says of raw predictions."""
+        if self.kind == "classifier":
+            return labels(raw, self._known_classes())
+        return raw[0] if self.kind == "ranker" else self.loss.response(raw[0])
+
+    def probabilities(self, raw: Floats) -> Floats:
+        """What ``predict_proba`` says of raw predictions."""
+        self._known_classes()
+        return probabilities(raw, self.loss)
+
+    def _known_classes(self) -> NDArray[Any]:
+        if self.classes is None:
+            raise AttributeError(f"a {self.kind} has no classes, and so no class probabilities")
+        return self.classes
+
+    # -- accounts ---------------------------------------------------------------------------------
+
+    @cached_property
+    def stage_costs(self) -> Floats:
+        """What a row pays that leaves after each stage (eq. 3)."""
+        bills, features = [], set[int]()
+        for stage in self.stages:
+            features.update(stage.features)
+            bills.append(self.costs.total(sorted(features), stage.n_trees))
+        return np.array(bills)
+
+    @property
+    def cost_(self) -> float:
+        """The most that a prediction can cost."""
+        return float(self.stage_costs[-1])
+
+    @cached_property
+    def features(self) -> list[int]:
+        """Features that any stage looks at, by position."""
+        return sorted({feature for stage in self.stages for feature in stage.features})
+
+    @property
+    def features_used_(self) -> list[Feature]:
+        """Features that any stage looks at, by name where there are names."""
+        names = self.feature_names or self.costs.feature_names
+        return [feature if names is None else names[feature] for feature in self.features]
+
+    @property
+    def resources_used_(self) -> list[str]:
+        return Ledger(self.costs, self.features).resources
+
+    def receipt(self) -> Receipt:
+        """What was bought in training, when, at what price."""
+        return Receipt(self.purchases)
+
+    # -- stage by stage ---------------------------------------------------------------------------
+
+    def stage_features(self, k: int) -> list[int]:
+        """Features that stage k looks at and no earlier stage did."""
+        known = {feature for stage in self.stages[:k] for feature in stage.features}
+        return [feature for feature in self.stages[k].features if feature not in known]
+
+    def begin(self, n: int) -> Floats:
+        """Raw predictions of n rows that have met no tree, shape (n_outputs, n)."""
+        return np.repeat(self.stages[0].ensemble.baseline[:, None], n, axis=1)
+
+    def advance(self, k: int, rows: NDArray[np.floating], raw: Floats) -> None:
+        """Let rows meet stage k: brings ``raw`` up to date.
+
+        ``rows`` is a C-ordered array (n, n_features) that holds at least the features of stage k,
+        categories as codes.
+        """
+        self.stages[k].add(rows, raw)
+
+    def stays(self, k: int, raw: Floats, starts: Starts = None) -> Mask:
+        """Rows that go on after stage k; nobody does after the last one."""
+        if self.rule is None or k == len(self.stages) - 1:
+            return np.zeros(raw.shape[1], dtype=bool)
+        return self.rule.stays(raw, k, starts)
+
+    def why_stopped(self, k: int) -> str:
+        """Say why a row left after stage k."""
+        if self.rule is None or k == len(self.stages) - 1:
+            return "it has met all trees"
+        return self.rule.because(k)
+
+    def finish(self, raw: Floats, left: NDArray[np.intp], starts: Starts = None) -> Floats:
+        """Raw predictions as they are compared with each other.
+
+        Scores of documents that left early mean something else than those of documents that met
+        more trees. So a ranker moves those that left together, as one, below all of their query
+        that stayed longer.
+        """
+        if self.kind != "ranker" or len(self.stages) == 1:
+            return raw
+        if starts is None:
+            starts = np.array([0, raw.shape[1]], dtype=np.intp)
+        settled = raw.copy()
+        rank_leavers(settled[0], left, starts, len(self.stages))
+        return settled
+
+    # -- how it runs ------------------------------------------------------------------------------
+
+    def table(self, X: Any) -> Table:
+        """Check X and wrap it."""
+        if type(X) is np.ndarray and X.dtype in PLAIN_DTYPES and X.ndim == 2:
+            return ArrayTable(self._fitting(X), self.categories)
+        if sparse.issparse(X):
+            return SparseTable(self._fitting(X), self.categories)
+        if is_frame(X):
+            return self._frame_table(X)
+        return ArrayTable(self._fitting(_as_numbers(X)), self.categories)
+
+    def _fitting(self, X: Any) -> Any:
+        if X.shape[1] != self.n_features:
+            raise ValueError(f"X has {X.shape[1]} features, but the model knows {self.n_features}")
+        return X
+
+    def _frame_table(self, frame: Any) -> FrameTable:
+        if self.feature_names is None:
+            return FrameTable(self._fitting(frame), self.categories)
+        table = FrameTable(frame, self.categories, self.feature_names)
+        missing = [name for name in self.features_used_ if name not in table.frame.columns]
+        if missing:
+            raise ValueError(f"X has no column {missing[0]!r}, which the model uses")
+        return table
+
+    def _whole(self, table: Table) -> Floats:
+        """Raw predictions of all rows, where all of them meet all trees."""
+        stage = self.stages[0]
+        with Threads(thread_count(self.n_jobs)) as threads:
+            return stage.ensemble.raw_predict(table, threads, stage.first, stage.last)
+
+    def run(self, table: Table, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
+        """Raw predictions (n_outputs, n), and the stage after which each row leaves."""
+        if len(self.stages) == 1:
+            return self._whole(table), np.zeros(table.n_rows, dtype=np.intp)
+        order, starts = self._queries(table.n_rows, qid)
+        if order is not None:
+            table = self.table(table.take(order))
+        raw = self.begin(table.n_rows)
+        left = np.empty(table.n_rows, dtype=np.intp)
+
+        def send(start: int, stop: int) -> None:
+            rows = table.rows(start, stop, self.features)
+            here = None if starts is None else starts[(starts >= start) & (starts <= stop)] - start
+            self._send(rows, here, raw[:, start:stop], left[start:stop])
+
+        with Threads(thread_count(self.n_jobs)) as threads:
+            threads.run(send, _blocks(table.n_rows, starts))
+        raw = self.finish(raw, left, starts)
+        if order is None:
+            return raw, left
+        back = np.argsort(order)
+        return np.ascontiguousarray(raw[:, back]), left[back]
+
+    def _queries(self, n: int, qid: ArrayLike | None) -> tuple[NDArray[np.intp] | None, Starts]:
+        """Order that brings queries together (None if they are), and where each starts."""
+        compares = self.kind == "ranker" or (self.rule is not None and self.rule.compares_rows)
+        if not compares:
+            return None, None
+        if qid is None:
+            return None, np.array([0, n], dtype=np.intp)
+        if len(np.asarray(qid)) != n:
+            raise ValueError(f"qid has {len(np.asarray(qid))} entries, but X has {n} rows")
+        order, starts = query_order(qid)
+        return (None if (np.diff(order) > 0).all() else order), starts
+
+    def _send(
+        self, rows: NDArray[np.floating], starts: Starts, raw: Floats, left: NDArray[np.intp]
+    ) -> None:
+        """Send a block of rows through the stages; fills ``raw`` and ``left``."""
+        query = None
+        if starts is not None:
+            query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        # ``at[i]`` is the place in ``raw`` of row i of those that are still in the block, which
+        # may hold some that have left: ``on`` marks the others.
+        at, on, out = np.arange(len(rows)), np.ones(len(rows), dtype=bool), raw.copy()
+        for k in range(len(self.stages)):
+            self.advance(k, rows, out)
+            going = at[on]
+            stays = self.stays(k, out[:, on], None if query is None else _starts(query[going]))
+            gone = going[~stays]
+            raw[:, gone] = out[:, on][:, ~stays]
+            left[gone] = k
+            on[on] = stays
+            if not on.any():
+                return
+            if np.count_nonzero(on) <= (1.0 - SHARE_GONE) * len(on):
+                at, rows, out = at[on], rows[on], np.ascontiguousarray(out[:, on])
+                on = np.ones(len(at), dtype=bool)
+
+
+def as_predictor(model: Any) -> Predictor:
+    """The finished form of a fitted estimator, early exit or cascade."""
+    if isinstance(model, Predictor):
+        return model
+    found = getattr(model, "predictor_", None)
+    if not isinstance(found, Predictor):
+        raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser")
+    return found
+
+
+def decisions(raw: Floats) -> Floats:
+    """Raw predictions in scikit-learn's shape: (n,), or one column per class."""
+    return raw[0] if len(raw) == 1 else np.ascontiguousarray(raw.T)
+
+
+def probabilities(raw: Floats, loss: Loss) -> Floats:
+    """Class probabilities of raw predictions, shape (n, n_classes)."""
+    return np.ascontiguousarray(loss.response(raw[0] if len(raw) == 1 else raw).T)
+
+
+def labels(raw: Floats, classes: NDArray[Any]) -> NDArray[Any]:
+    """Most likely class of each row."""
+    if len(raw) == 1:
+        return classes[(raw[0] > 0).astype(np.intp)]
+    return classes[np.argmax(raw, axis=0)]
+
+
+def largest_probability(raw: Floats) -> Floats:
+    """Probability of the most likely class, by the log-losses' links."""
+    if len(raw) == 1:
+        return expit(np.abs(raw[0]))
+    return 1.0 / np.exp(raw - raw.max(axis=0)).sum(axis=0)
+
+
+@njit(cache=True, nogil=True)
+def place_scores(scores, starts, place, out):  # type: ignore[no-untyped-def]
+    """Score of the document in place ``place`` of each document's query; -inf if there is none."""
+    best = np.empty(place)
+    for q in range(starts.size - 1):
+        best[:] = -np.inf
+        for i in range(starts[q], starts[q + 1]):
+            # ``best`` is sorted, the highest first; the last one falls out.
+            j = place - 1
+            if scores[i] <= best[j]:
+                continue
+            while j > 0 and scores[i] > best[j - 1]:
+                best[j] = best[j - 1]
+                j -= 1
+            best[j] = scores[i]
+        out[starts[q] : starts[q + 1]] = best[place - 1]
+
+
+@njit(cache=True, nogil=True)
+def rank_leavers(scores, left, starts, n_stages):  # type: ignore[no-untyped-def]
+    """Move documents that left after an earlier stage below all of their query that stayed longer.
+
+    Those that left together keep their distances.
+    """
+    lowest, highest = np.empty(n_stages), np.empty(n_stages)
+    for q in range(starts.size - 1):
+        lowest[:], highest[:] = np.inf, -np.inf
+        for i in range(starts[q], starts[q + 1]):
+            lowest[left[i]] = min(lowest[left[i]], scores[i])
+            highest[left[i]] = max(highest[left[i]], scores[i])
+        floor = np.inf
+        for k in range(n_stages - 1, -1, -1):
+            if highest[k] == -np.inf:
+                continue  # nobody left here
+            if highest[k] >= floor:
+                shift = highest[k] - np.nextafter(floor, -np.inf)
+                for i in range(starts[q], starts[q + 1]):
+                    if left[i] == k:
+                        # The subtraction rounds, perhaps back up to the floor.
+                        scores[i] = min(scores[i] - shift, np.nextafter(floor, -np.inf))
+                lowest[k] = min(lowest[k] - shift, np.nextafter(floor, -np.inf))
+            floor = min(floor, lowest[k])
+
+
+def _starts(query: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Where each query starts, and the end, given the sorted queries of rows."""
+    changes = np.flatnonzero(np.diff(query)) + 1
+    return np.concatenate([[0], changes, [len(query)]]).astype(np.intp)
+
+
+def _blocks(n: int, starts: Starts) -> list[tuple[int, int]]:
+    """Rows to send together: about ``ROWS_TOGETHER``, and whole queries."""
+    if starts is None:
+        edges = np.append(np.arange(0, n, ROWS_TOGETHER), n)
+    else:
+        wanted = np.arange(ROWS_TOGETHER, n, ROWS_TOGETHER)
+        edges = np.unique([0, *starts[np.searchsorted(starts, wanted)], n])
+    return [(int(a), int(b)) for a, b in itertools.pairwise(edges) if b > a]
+
+
+def _as_numbers(X: Any) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(X)
+        if array.dtype.kind == "c":
+            raise TypeError("complex numbers have no order")
+        numbers = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"X must be numeric: {error}") from None
+    if numbers.ndim != 2:
+        raise ValueError(
+            f"X must have two dimensions, got shape {numbers.shape}; "
+            "for a single row pass X.reshape(1, -1)"
+        )
+    return numbers
+
+
+def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
+    """Cut an ensemble into stages of ``every`` rounds."""
+    n_iter, k = ensemble.n_iter, ensemble.n_outputs
+    edges: Sequence[int] = [*range(0, n_iter, every), n_iter] if n_iter else [0, 0]
+    return tuple(
+        Stage(ensemble, first, last, last * k) for first, last in itertools.pairwise(edges)
+    )
