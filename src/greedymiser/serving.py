@@ -8,7 +8,7 @@ pays depends only on the stage after which it left, so there is one meter for al
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -32,7 +32,7 @@ from greedymiser.tables import (
     is_frame,
 )
 from greedymiser.threads import Threads, thread_count
-from greedymiser.trees import Ensemble
+from greedymiser.trees import ROW_BLOCK, Ensemble
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -149,7 +149,7 @@ class Above:
         return f"its score is not above {self.thresholds[stage]:g}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Predictor:
     """A finished model: what it predicts, and what each prediction costs.
 
@@ -172,6 +172,8 @@ class Predictor:
     # What the model bought while it was trained.
     purchases: tuple[Purchase, ...] = ()
     n_jobs: int | None = None
+    # Information only, from a file: the estimator's name and parameters, and how training ended.
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     # -- predictions ------------------------------------------------------------------------------
 
@@ -231,10 +233,12 @@ class Predictor:
     @cached_property
     def stage_costs(self) -> Floats:
         """What a row pays that leaves after each stage (eq. 3)."""
-        bills, features = [], set[int]()
-        for stage in self.stages:
-            features.update(stage.features)
-            bills.append(self.costs.total(sorted(features), stage.n_trees))
+        owned = np.zeros(len(self.costs.resource_names), dtype=bool)
+        bills = []
+        for k, stage in enumerate(self.stages):
+            for feature in self.stage_features(k):
+                owned[list(self.costs.needs[feature])] = True
+            bills.append(self.costs.bill(owned, stage.n_trees))
         return np.array(bills)
 
     @property
@@ -261,12 +265,26 @@ class Predictor:
         """What was bought in training, when, at what price."""
         return Receipt(self.purchases)
 
+    def __repr__(self) -> str:
+        exits = f" and {len(self.stages) - 1} exits" if len(self.stages) > 1 else ""
+        return (
+            f"<Predictor: a {self.kind} with {self.stages[-1].n_trees} trees{exits}, "
+            f"{len(self.features)} of {self.n_features} features, cost {self.cost_:g}>"
+        )
+
     # -- stage by stage ---------------------------------------------------------------------------
 
     def stage_features(self, k: int) -> list[int]:
         """Features that stage k looks at and no earlier stage did."""
-        known = {feature for stage in self.stages[:k] for feature in stage.features}
-        return [feature for feature in self.stages[k].features if feature not in known]
+        return self._new_features[k]
+
+    @cached_property
+    def _new_features(self) -> list[list[int]]:
+        known, new = set[int](), []
+        for stage in self.stages:
+            new.append([feature for feature in stage.features if feature not in known])
+            known.update(new[-1])
+        return new
 
     def begin(self, n: int) -> Floats:
         """Raw predictions of n rows that have met no tree, shape (n_outputs, n)."""
@@ -328,13 +346,18 @@ class Predictor:
         if self.feature_names is None:
             return FrameTable(self._fitting(frame), self.categories)
         table = FrameTable(frame, self.categories, self.feature_names)
-        missing = [name for name in self.features_used_ if name not in table.frame.columns]
+        columns = set(table.frame.columns)
+        missing = [name for name in self.features_used_ if name not in columns]
         if missing:
             raise ValueError(f"X has no column {missing[0]!r}, which the model uses")
         return table
 
     def _whole(self, table: Table) -> Floats:
         """Raw predictions of all rows, where all of them meet all trees."""
+        if table.n_rows <= ROW_BLOCK:  # the short way for single rows
+            raw = np.empty((len(self.stages[0].ensemble.baseline), table.n_rows))
+            self.advance(0, table.rows(0, table.n_rows, self.features), raw)
+            return raw
         stage = self.stages[0]
         with Threads(thread_count(self.n_jobs)) as threads:
             return stage.ensemble.raw_predict(table, threads, stage.first, stage.last)
@@ -387,7 +410,7 @@ class Predictor:
         for k in range(len(self.stages)):
             self.advance(k, rows, out)
             going = at[on]
-            stays = self.stays(k, out[:, on], None if query is None else _starts(query[going]))
+            stays = self.stays(k, out[:, on], None if query is None else query_starts(query[going]))
             gone = going[~stays]
             raw[:, gone] = out[:, on][:, ~stays]
             left[gone] = k
@@ -477,7 +500,7 @@ def rank_leavers(scores, left, starts, n_stages):  # type: ignore[no-untyped-def
             floor = min(floor, lowest[k])
 
 
-def _starts(query: NDArray[np.intp]) -> NDArray[np.intp]:
+def query_starts(query: NDArray[np.intp]) -> NDArray[np.intp]:
     """Where each query starts, and the end, given the sorted queries of rows."""
     changes = np.flatnonzero(np.diff(query)) + 1
     return np.concatenate([[0], changes, [len(query)]]).astype(np.intp)

@@ -1,0 +1,169 @@
+"""Arrays and a text as bytes, and bytes as a file that is never half written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save as serialize
+
+# The entry of the safetensors metadata that holds our JSON. There is only one, because
+# safetensors does not promise to keep several in order, and equal models make equal files.
+METADATA_KEY = "greedymiser"
+
+# What safetensors calls the types of the arrays that a model file may hold.
+TENSOR_DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "I8": np.dtype(np.int8),
+    "I16": np.dtype(np.int16),
+    "I32": np.dtype(np.int32),
+    "I64": np.dtype(np.int64),
+    "U8": np.dtype(np.uint8),
+    "U16": np.dtype(np.uint16),
+    "U32": np.dtype(np.uint32),
+    "U64": np.dtype(np.uint64),
+    "F16": np.dtype(np.float16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+}
+
+# How pickles, and what joblib and others compress them with, begin.
+PICKLE_STARTS = (b"\x80", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
+
+
+class ModelFileError(ValueError):
+    """A file is not a model file, or something in it is wrong."""
+
+
+class ContentError(Exception):
+    """What is wrong with the content of a model; the caller knows with which."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An array as the container holds it: nothing is checked yet but that its bytes are there."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | bytearray
+
+    def array(self, what: str, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> NDArray[Any]:
+        """Return the array, if it has this type and shape; None stands for any length."""
+        if TENSOR_DTYPES.get(self.dtype) != dtype:
+            raise ContentError(f"{what} has type {self.dtype}, not {dtype}")
+        fits = len(self.shape) == len(shape) and all(
+            wanted in (None, found) for wanted, found in zip(shape, self.shape, strict=True)
+        )
+        if not fits or math.prod(self.shape) * dtype.itemsize != len(self.data):
+            raise ContentError(f"{what} has shape {list(self.shape)}, not {_readable(shape)}")
+        # A byte that is neither 0 nor 1 is no bool, and compiled code may do anything with it.
+        if dtype.kind == "b" and np.frombuffer(self.data, dtype=np.uint8).max(initial=0) > 1:
+            raise ContentError(f"{what} has entries that are neither true nor false")
+        # Stored with the small end first; the copy is aligned, and ours.
+        stored = np.frombuffer(self.data, dtype=dtype.newbyteorder("<"))
+        return stored.astype(dtype).reshape(self.shape)
+
+
+def _readable(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('n' if length is None else str(length) for length in shape)}]"
+
+
+def pack(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
+    """Write arrays and a text as safetensors: the same ones always give the same bytes."""
+    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return serialize(plain, {METADATA_KEY: text})
+
+
+def unpack(data: bytes) -> tuple[dict[str, Tensor], str]:
+    """Take arrays and a text out of safetensors."""
+    try:
+        found = deserialize(data)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise ContentError(_no_container(data, str(error))) from None
+    tensors = {
+        name: Tensor(str(held["dtype"]), tuple(held["shape"]), held["data"]) for name, held in found
+    }
+    return tensors, _text(data)
+
+
+def _no_container(data: bytes, said: str) -> str:
+    if data.startswith(PICKLE_STARTS):
+        return (
+            "it looks like a pickle, as joblib writes it, which could run any code; "
+            "if you trust it, load it with joblib and save the model with greedymiser.save"
+        )
+    return said.partition("deserializing: ")[2] or said
+
+
+def _text(data: bytes) -> str:
+    # Safetensors has parsed this header and found it good; ``deserialize`` leaves the metadata out.
+    size = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8 : 8 + size])
+    except (ValueError, RecursionError):
+        raise ContentError("its header is not JSON") from None
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    text = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+    if not isinstance(text, str):
+        raise ContentError("it is a safetensors file that holds something else")
+    return text
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file; a device or a pipe could go on for ever."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ContentError("it is not a regular file")
+    return path.read_bytes()
+
+
+def check_place(path: Path) -> Path:
+    """Where a file will be written; raises OSError if it cannot be there."""
+    place = Path(os.path.realpath(path))  # a link goes on pointing to the file
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to save a model in")
+    if place.is_dir():
+        raise IsADirectoryError(f"cannot save a model as {str(path)!r}: it is a folder")
+    if place.exists() and not place.is_file():
+        raise FileExistsError(f"cannot save a model as {str(path)!r}: it is not a regular file")
+    return place
+
+
+def write_atomically(place: Path, data: bytes) -> None:
+    """Write a file all at once: whoever interrupts finds the old one, or none."""
+    draft = place.parent / f".greedymiser-{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        # The umask says who may read a new file; one that was there keeps its permissions.
+        with os.fdopen(os.open(draft, flags, 0o666), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if place.exists():
+            os.chmod(draft, stat.S_IMODE(place.stat().st_mode))
+        os.replace(draft, place)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    _sync_folder(place.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """See that the new name survives a power cut, where a folder can be asked to."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,125 @@
+"""What writing and reading agree on: the format, by names.
+
+The JSON text of a model file, format 1 (arrays in brackets are tensors of the container):
+
+    format           1
+    version          the greedymiser that wrote the file
+    kind             "regressor", "classifier" or "ranker"
+    feature_names    list, or null
+    costs            {feature_names, resource_names, tree_cost} [costs.resource_costs]
+                     [costs.need_starts] [costs.needs]: feature f needs the resources
+                     needs[need_starts[f]:need_starts[f + 1]]
+    loss             {name, parameters}
+    rule             null, or {name, parameters} [rule.thresholds]
+    classes          null, or {dtype} [classes], or {dtype, values}
+    categories       list of {feature, dtype} [categories.<feature>], or {feature, dtype, values}
+    purchases        list of lists, in the order of the fields of ``Purchase``
+    about            information only: the estimator and its parameters
+
+    [stages]         one row (ensemble, first round, last round, number of trees) each
+    [ensemble.<i>.tree_starts] [ensemble.<i>.category_sets] [ensemble.<i>.baseline]
+    [ensemble.<i>.nodes.<field>]: the fields of ``NODE_DTYPE``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from greedymiser.losses import (
+    AbsoluteError,
+    BinaryLogLoss,
+    Floats,
+    Gamma,
+    Huber,
+    LambdaMART,
+    Loss,
+    MultinomialLogLoss,
+    Poisson,
+    Quantile,
+    SquaredError,
+)
+
+# Raised when a file of the new form would be misread by the old code. Files of all earlier
+# numbers stay readable: one of each kind is kept in tests/files.
+FORMAT = 1
+
+# Ranking exits look at so many places at most.
+MOST_PLACES = 2**16
+
+# Text labels are kept in fields of their own width where it is not wider than this, or needed.
+WIDEST_SPARE_TEXT = 256
+
+# Labels that are integers beyond NumPy's have so many digits at most.
+MOST_DIGITS = 100
+
+# How deep the information about a model may be nested.
+DEEPEST_ABOUT = 12
+
+
+@dataclass(frozen=True)
+class KnownLoss:
+    """A loss of this library, and the parameters that it is made from."""
+
+    make: type[Loss]
+    parameters: dict[str, type]
+
+
+LOSSES = {
+    "squared_error": KnownLoss(SquaredError, {}),
+    "absolute_error": KnownLoss(AbsoluteError, {}),
+    "huber": KnownLoss(Huber, {"delta": float}),
+    "quantile": KnownLoss(Quantile, {"quantile": float}),
+    "poisson": KnownLoss(Poisson, {}),
+    "gamma": KnownLoss(Gamma, {}),
+    "binary_log_loss": KnownLoss(BinaryLogLoss, {}),
+    "multinomial_log_loss": KnownLoss(MultinomialLogLoss, {"n_outputs": int}),
+    "lambdamart": KnownLoss(LambdaMART, {"truncation": int, "sigma": float}),
+}
+
+# Losses of a user are code, and not stored. What serving needs of them is how they answer.
+OWN_LOSS = "own"
+
+
+class OwnLoss(Loss):
+    """What is left of a user's loss in a file: from raw predictions to predictions."""
+
+    def __init__(self, n_outputs: int):
+        self.n_outputs = n_outputs
+
+
+class _OwnExp(OwnLoss):
+    response = Poisson.response
+
+
+class _OwnSigmoid(OwnLoss):
+    def response(self, raw: Floats) -> Floats:
+        return expit(raw)
+
+
+class _OwnTwoClasses(OwnLoss):
+    response = BinaryLogLoss.response
+
+
+class _OwnClasses(OwnLoss):
+    response = MultinomialLogLoss.response
+
+
+RESPONSES: dict[str, type[OwnLoss]] = {
+    "identity": OwnLoss,
+    "exp": _OwnExp,
+    "sigmoid": _OwnSigmoid,
+    "two_classes": _OwnTwoClasses,
+    "softmax": _OwnClasses,
+}
+
+RULES = {
+    "confident": {"threshold"},
+    "proximity": {"slack", "n_exits", "place"},
+    "above": set[str](),
+}
+
+NUMBERS = {dtype.name: dtype for dtype in map(np.dtype, "?bBhHiIqQefd")}
+"""Labels of these types are stored as tensors, by name."""

@@ -1,0 +1,433 @@
+"""Damage model files in many ways, and see that loading refuses them or gives a model that works.
+
+Usage: python tools/fuzz_model_files.py [--files 10000] [--seed 0] [--keep FOLDER]
+
+Every mutant either raises ModelFileError or loads. One that loads must predict, for few rows and
+for many, and survive another round trip. Mutants are tried in child processes under a memory limit
+and a time limit, so that a crash, a hang or a huge allocation is seen; the file that did it is
+kept. Exits with 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from greedymiser import ModelFileError, load
+from greedymiser.persistence.container import METADATA_KEY, TENSOR_DTYPES, pack, unpack
+from greedymiser.persistence.reading import decode
+from greedymiser.persistence.writing import encode
+
+SEEDS = Path(__file__).parents[1] / "tests" / "files"
+
+# Mutants per child process.
+CHUNK = 1000
+
+# What a mutant may take beyond what the process has when all kernels are compiled, and how long.
+MOST_BYTES = 512 * 2**20
+MOST_SECONDS = 10
+
+Random = np.random.Generator
+
+NASTY_JSON: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 3, 255, 256, 2**31 - 1, 2**31, 2**53 + 1, 2**63, 2**64, 10**99,
+    10**400, 0.0, -0.0, 0.5, 1e-308, 1.7e308, -1.5, "", "inf", "-inf", "nan", "x", "\ud800", "0",
+    "object", "<U3", "<U99999999", "<U0", "<U-1", "int64", "float64", "bool", "S5", "O", "identity",
+    "softmax", "two_classes", "own", "huber", "above", "confident", "proximity", "ranker",
+    "classifier", "regressor", [], {}, [[]], [0], [""], {"": 0}, {"float": "inf"}, {"float": "nan"},
+    [[[[[[[[[[]]]]]]]]]], ["a", "a"], [1, "a", 2.5, True], "a" * 1000, list(range(300)),
+]  # fmt: skip
+
+# Pasted into JSON as they are.
+NASTY_TEXT = ["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000, "[" * 3000 + "]" * 3000, "}", "",
+              '{"a":' * 2000 + "1" + "}" * 2000, "\\ud800", '"\\ud800"', "\x00", "tru", "0x10",
+              "-0", "1E5", '"a":1,"a":2', "1.", ".5", "\ufeff", "é"]  # fmt: skip
+
+DTYPES = ["BOOL", "U8", "I8", "U16", "I16", "I32", "U32", "F16", "BF16", "F32", "I64", "U64", "F64",
+          "C64", "F8_E4M3", "F4", "", "V8"]  # fmt: skip
+
+
+# -- from a file to its parts and back ----------------------------------------------------------
+
+
+class Parts:
+    """A model file, taken to pieces."""
+
+    def __init__(self, data: bytes):
+        tensors, self.text = unpack(data)
+        self.arrays = {
+            name: tensor.array(name, _dtype(tensor.dtype), tuple(tensor.shape))
+            for name, tensor in sorted(tensors.items())
+        }
+        size = int.from_bytes(data[:8], "little")
+        self.header = json.loads(data[8 : 8 + size])
+        self.body = data[8 + size :]
+
+    def packed(self) -> bytes:
+        return pack(self.arrays, self.text)
+
+    def with_header(self, text: str | None = None) -> bytes:
+        header = (json.dumps(self.header) if text is None else text).encode("utf-8", "replace")
+        header += b" " * (-len(header) % 8)
+        return len(header).to_bytes(8, "little") + header + self.body
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return TENSOR_DTYPES[name]
+
+
+# -- mutations ----------------------------------------------------------------------------------
+
+
+def pick(rng: Random, choices: Any) -> Any:
+    return choices[rng.integers(len(choices))]
+
+
+def flip_bits(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    mutant = bytearray(data)
+    in_header = rng.random() < 0.5
+    end = 8 + int.from_bytes(data[:8], "little") if in_header else len(data)
+    for _ in range(rng.integers(1, 9)):
+        mutant[rng.integers(end)] ^= 1 << rng.integers(8)
+    return bytes(mutant)
+
+
+def truncate(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    if rng.random() < 0.2:
+        return data + rng.bytes(rng.integers(1, 100))
+    return data[: rng.integers(len(data))]
+
+
+def splice(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    other = pick(rng, others)
+    a, b = sorted(rng.integers(len(data), size=2))
+    c = rng.integers(len(other))
+    filler = [other[c : c + (b - a)], bytes(b - a), rng.bytes(b - a), b""]
+    return data[:a] + pick(rng, filler) + data[b:]
+
+
+def change_length(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    size = int.from_bytes(data[:8], "little")
+    wrong = [0, 1, 2, size - 1, size + 1, size + 8, len(data), 2**32, 10**8, 2**63, 2**64 - 1]
+    return pick(rng, wrong).to_bytes(8, "little") + data[8:]
+
+
+def edit_header(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    parts = Parts(data)
+    names = [name for name in parts.header if name != "__metadata__"]
+    name, other = pick(rng, names), pick(rng, names)
+    entry = parts.header[name]
+    kind = rng.integers(8)
+    if kind == 0:
+        entry["dtype"] = pick(rng, DTYPES)
+    elif kind == 1:
+        nasty = [[], [0], [1], [-1], [2**62, 4], [2**64], [0, 2**62], [1] * 40, None, "x", [0.5]]
+        entry["shape"] = pick(rng, [*nasty, entry["shape"][::-1], [*entry["shape"], 1]])
+    elif kind == 2:
+        entry["data_offsets"] = pick(rng, [[0, 0], [8, 0], [0, 2**63], [-1, 0], [0], None])
+    elif kind == 3:  # the two change places
+        parts.header[name], parts.header[other] = parts.header[other], parts.header[name]
+    elif kind == 4:  # both have the same bytes
+        entry["data_offsets"] = list(parts.header[other]["data_offsets"])
+    elif kind == 5:
+        parts.header[pick(rng, ["x", "", "ensemble.7.baseline", "ünï", name.upper()])] = (
+            parts.header.pop(name)
+        )
+    elif kind == 6:
+        parts.header["__metadata__"] = pick(
+            rng, [None, {}, [], {METADATA_KEY: ""}, {METADATA_KEY: "[]"}, {"x": "y"}, 5,
+                  {METADATA_KEY: None}, {METADATA_KEY: "{}"}, {METADATA_KEY: '{"format":1}'}]
+        )  # fmt: skip
+    else:
+        return parts.with_header(edit_text(json.dumps(parts.header), rng))
+    return parts.with_header()
+
+
+def edit_text(text: str, rng: Random) -> str:
+    """Paste, cut or repeat somewhere in a text."""
+    at, size = rng.integers(len(text)), rng.integers(1, 30)
+    return pick(
+        rng,
+        [
+            text[:at] + pick(rng, NASTY_TEXT) + text[at + size :],
+            text[:at] + pick(rng, NASTY_TEXT) + text[at:],
+            text[:at] + text[at + size :],
+            text[:at] + text[at : at + size] + text[at:],
+        ],
+    )
+
+
+def edit_metadata_text(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    parts = Parts(data)
+    text = parts.text
+    if rng.random() < 0.3:  # an entry twice
+        repeated = pick(rng, ['"format":1,', '"kind":"ranker",', '"about":{},', '"classes":null,'])
+        text = text[0] + repeated + text[1:]
+    else:
+        text = edit_text(text, rng)
+    parts.header["__metadata__"] = {METADATA_KEY: text}
+    return parts.with_header()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to everything inside a JSON value, but for the information that nobody reads."""
+    if not isinstance(value, dict | list):
+        return [path]
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [path] if path else []
+    for key, entry in inside:
+        if key != "about" or path:
+            found += places(entry, (*path, key))
+    return found
+
+
+def edit_metadata(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    parts = Parts(data)
+    model = json.loads(parts.text)
+    for _ in range(rng.integers(1, 3)):
+        path = pick(rng, [*places(model), ("about",)])
+        holder = model
+        for key in path[:-1]:
+            holder = holder[key]
+        _edit_entry(holder, path[-1], rng, others)
+    parts.header["__metadata__"] = {METADATA_KEY: json.dumps(model)}
+    return parts.with_header()
+
+
+def _edit_entry(holder: Any, key: Any, rng: Random, others: list[bytes]) -> None:
+    value = holder[key]
+    kind = rng.integers(6)
+    if kind == 0 and len(holder) > 1:
+        del holder[key]
+    elif kind == 1 and isinstance(holder, list):
+        holder.insert(key, pick(rng, [value, *NASTY_JSON]))
+    elif kind == 1:
+        holder["extra"] = value
+    elif kind == 2 and isinstance(value, int | float) and not isinstance(value, bool):
+        holder[key] = value + pick(rng, [1, -1, 0.5, 1e-9, 10**6, -value, -2 * value])
+    elif kind == 3 and isinstance(value, list):
+        holder[key] = pick(rng, [value[:-1], value[::-1], value * 2, value[:1] * len(value)])
+    elif kind == 4:
+        other = json.loads(Parts(pick(rng, others)).text)
+        holder[key] = other.get(key, other["kind"])
+    else:
+        holder[key] = pick(rng, NASTY_JSON)
+
+
+def edit_values(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    parts = Parts(data)
+    for _ in range(rng.integers(1, 4)):
+        name = pick(rng, list(parts.arrays))
+        array = parts.arrays[name] = parts.arrays[name].copy()
+        if array.size == 0:
+            continue
+        flat = array.reshape(-1)
+        for _ in range(rng.integers(1, 4)):
+            at = rng.integers(len(flat))
+            flat[at] = _nasty_number(flat, at, rng)
+    return parts.packed()
+
+
+def _nasty_number(flat: np.ndarray[Any, Any], at: int, rng: Random) -> Any:
+    """A value for one entry of an array: next to what is there, another's, or extreme."""
+    if flat.dtype.kind == "b":
+        return not flat[at]
+    if flat.dtype.kind == "f":
+        extreme = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308, 5e-324, -1.0]
+        return pick(rng, [*extreme, flat[at] + 1, -flat[at], flat[rng.integers(len(flat))]])
+    limits = np.iinfo(flat.dtype)
+    near = [int(flat[at]) + step for step in (-2, -1, 1, 2, 8, 64, 256)]
+    choices = [*near, limits.min, limits.max, 0, 1, -1, int(flat[rng.integers(len(flat))])]
+    return np.uint64(int(pick(rng, choices)) % 2**64).astype(flat.dtype)  # wraps around
+
+
+def edit_arrays(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    parts = Parts(data)
+    name, other = pick(rng, list(parts.arrays)), pick(rng, list(parts.arrays))
+    array, kind = parts.arrays[name], rng.integers(9)
+    if kind == 0:
+        parts.arrays[name], parts.arrays[other] = parts.arrays[other], array
+    elif kind == 1:
+        del parts.arrays[name]
+    elif kind == 2:
+        parts.arrays[pick(rng, ["x", "categories.0", "classes", "rule.thresholds"])] = array
+    elif kind == 3:
+        parts.arrays[name] = array[: rng.integers(len(array) + 1)]
+    elif kind == 4:
+        parts.arrays[name] = np.concatenate([array, array[: rng.integers(len(array) + 1)]])
+    elif kind == 5:
+        parts.arrays[name] = rng.permutation(array)
+    elif kind == 6:
+        parts.arrays[name] = array.astype(pick(rng, ["f8", "f4", "i8", "i4", "u8", "u1", "?"]))
+    elif kind == 7:
+        parts.arrays[name] = array.reshape(pick(rng, [(-1, 1), (1, -1), (-1,)]))
+    else:  # that of another model
+        parts.arrays[name] = Parts(pick(rng, others)).arrays.get(name, array)
+    return parts.packed()
+
+
+MUTATIONS: list[Callable[[bytes, Random, list[bytes]], bytes]] = [
+    flip_bits, truncate, splice, change_length, edit_header, edit_metadata_text, edit_metadata,
+    edit_metadata, edit_values, edit_values, edit_values, edit_arrays,
+]  # fmt: skip
+
+
+def mutant(seed: int, number: int, seeds: list[bytes]) -> tuple[str, bytes]:
+    """The mutation's name and the damaged file; the same for the same numbers."""
+    rng = np.random.default_rng([seed, number])
+    change = pick(rng, MUTATIONS)
+    with np.errstate(all="ignore"):
+        return change.__name__, change(pick(rng, seeds), rng, seeds)
+
+
+# -- trying them --------------------------------------------------------------------------------
+
+
+def rows_for(model: Any, n: int) -> Any:
+    """Numbers of all kinds; a frame with known and unknown labels if there are any."""
+    rng = np.random.default_rng(n)
+    X = rng.standard_normal((n, model.n_features)) * 3
+    X[rng.random(X.shape) < 0.2] = np.nan
+    X[rng.random(X.shape) < 0.05] = np.inf
+    X[rng.random(X.shape) < 0.05] = -1e300
+    for feature, known in model.categories.items():
+        if known.dtype != object and len(known):
+            X[::2, feature] = rng.choice(known, len(X[::2]))
+    if model.feature_names is None or not model.categories:
+        return X
+    import pandas as pd
+
+    frame = pd.DataFrame(X, columns=list(model.feature_names))
+    for feature, known in model.categories.items():
+        labels = np.array([*known.tolist(), "unknown", None], dtype=object)
+        column = pd.Series(labels[rng.integers(len(labels), size=n)], dtype=object)
+        frame[model.feature_names[feature]] = column
+    return frame
+
+
+def use(model: Any) -> None:
+    """Do all that a served model does."""
+    for n in (1, 9, 70):
+        X = rows_for(model, n)
+        assert len(model.predict(X)) == n
+        assert model.prediction_costs(X).shape == (n,)
+        if model.kind == "classifier":
+            model.predict_proba(X)
+    model.receipt()
+    assert len(model.features_used_) <= model.n_features
+    assert len(model.resources_used_) <= len(model.costs.resource_names)
+    assert np.isfinite(model.stage_costs).all()
+    again = encode(model, model.about)
+    assert encode(decode(again), model.about) == again
+
+
+def try_mutants(seed: int, first: int, last: int, folder: Path) -> None:
+    """Try some mutants; prints what became of them as JSON."""
+    seeds = [path.read_bytes() for path in sorted(SEEDS.glob("*.miser"))]
+    warnings.simplefilter("ignore")
+    faulthandler.enable()
+    path = folder / "mutant.miser"
+    for data in seeds:  # compiles what is to be compiled
+        path.write_bytes(data)
+        use(load(path, n_jobs=1))
+    allowed = _virtual_memory() + MOST_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, resource.RLIM_INFINITY))
+    signal.signal(signal.SIGALRM, _too_slow)
+    fates: Counter[str] = Counter()
+    slowest, failures = 0.0, []
+    for number in range(first, last):
+        kind, data = mutant(seed, number, seeds)
+        path.write_bytes(data)
+        (folder / "number").write_text(str(number))
+        start = time.perf_counter()
+        signal.alarm(MOST_SECONDS)
+        try:
+            use(load(path, n_jobs=1))
+            fates[f"{kind}: loaded"] += 1
+        except ModelFileError:
+            fates[f"{kind}: refused"] += 1
+        except BaseException:
+            failures.append([number, traceback.format_exc(limit=-4)])
+        finally:
+            signal.alarm(0)
+        slowest = max(slowest, time.perf_counter() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"fates": fates, "slowest": slowest, "peak": peak, "failures": failures}))
+
+
+def _too_slow(*_: Any) -> None:
+    raise TimeoutError(f"took more than {MOST_SECONDS} s")
+
+
+def _virtual_memory() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+def run_chunk(seed: int, first: int, last: int, keep: Path) -> dict[str, Any]:
+    """Try some mutants in a child process; a crash is a failure, and its file is kept."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        chunk = [str(seed), str(first), str(last), name]
+        done = subprocess.run(
+            [sys.executable, __file__, "--chunk", *chunk],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        number = (folder / "number").read_text() if (folder / "number").exists() else "none"
+        if number != "none":
+            keep.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / "mutant.miser", keep / f"crash-{seed}-{number}.miser")
+        said = f"the process ended with {done.returncode}\n{done.stderr[-2000:]}"
+        return {"fates": {}, "slowest": 0.0, "peak": 0, "failures": [[number, said]]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"))
+    parser.add_argument("--chunk", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.chunk:
+        seed, first, last, folder = arguments.chunk
+        try_mutants(int(seed), int(first), int(last), Path(folder))
+        return 0
+    fates: Counter[str] = Counter()
+    slowest, peak, failures = 0.0, 0, []
+    for first in range(0, arguments.files, CHUNK):
+        last = min(first + CHUNK, arguments.files)
+        found = run_chunk(arguments.seed, first, last, arguments.keep)
+        fates.update(found["fates"])
+        slowest, peak = max(slowest, found["slowest"]), max(peak, found["peak"])
+        failures += found["failures"]
+    for fate, count in sorted(fates.items()):
+        print(f"{count:6d}  {fate}")
+    for number, said in failures:
+        print(f"mutant {number} of seed {arguments.seed} failed:\n{said}", file=sys.stderr)
+    print(
+        f"{sum(fates.values())} of {arguments.files} as they should; {len(failures)} failures; "
+        f"slowest {slowest:.2f} s; largest process {peak / 1024:.0f} MiB"
+    )
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

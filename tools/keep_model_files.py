@@ -1,0 +1,130 @@
+"""Write model files of the current format, and what they must predict, to tests/files.
+
+Run it once when the format number goes up: ``python tools/keep_model_files.py``. Files that are
+there are never written again, since the point of them is to be old.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from greedymiser import (
+    CostModel,
+    EarlyExitClassifier,
+    EarlyExitRanker,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    Predictor,
+    as_predictor,
+    save,
+)
+from greedymiser.losses import Huber
+from greedymiser.persistence.layout import FORMAT
+from greedymiser.serving import Above, Stage
+
+FOLDER = Path(__file__).parents[1] / "tests" / "files"
+
+COSTS = CostModel.from_resources(
+    {"fetch": 3.0, "decode": 0.5, "ask": 1.0, "free": 0.0},
+    {
+        "age": ["ask"],
+        "größe": ["fetch", "decode"],
+        "colour": ["fetch"],
+        "code": ["free"],
+        "answer": [],
+    },
+    tree_cost=0.01,
+)
+
+
+def table(rng: np.random.Generator, n: int) -> pd.DataFrame:
+    """Columns of all kinds: numbers, NaN, text, numbers as categories, and a mixture."""
+    frame = pd.DataFrame(rng.standard_normal((n, 2)).round(3), columns=["age", "größe"])
+    frame.loc[::7, "age"] = np.nan
+    frame["colour"] = pd.Categorical(rng.choice(["rot", "", "grün", "日本"], n))
+    frame["code"] = pd.Categorical(rng.choice([7, 11, 13], n))
+    mixture = np.array(["yes", 3, 2.5, True], dtype=object)
+    frame["answer"] = pd.Categorical(mixture[rng.integers(4, size=n)])
+    return frame
+
+
+def models() -> Iterator[tuple[str, Any, Any, Any]]:
+    """Name, model, X and queries of every file."""
+    rng = np.random.default_rng(0)
+    X, qid = table(rng, 400), np.repeat(np.arange(40), 10)
+    y = X["age"].fillna(1.0) + X["größe"] + (X["colour"] == "rot") + (X["code"] == 11)
+    y += 0.5 * (X["answer"] == "yes")
+    plain = X[["age", "größe"]].to_numpy()
+    small = {"max_iter": 12, "max_depth": 3, "n_jobs": 1}
+    regressor = MiserRegressor(COSTS, tradeoff=1e-4, loss=Huber(1.5), **small).fit(X, y)
+    yield "regressor", regressor, X[:30], None
+    three = np.array(["low", "mid", "high"])[np.digitize(y, [0.0, 1.5])]
+    yield "classes", MiserClassifier(**small).fit(plain, three), plain[:30], None
+    two = MiserClassifier(COSTS, **small).fit(X, (y > 0.5).astype(np.int32))
+    exits = EarlyExitClassifier(two, threshold=0.7, every=4).fit(X, two.predict(X))
+    yield "early-exit", exits, X[:30], None
+    stars = np.clip(np.round(y), 0, 4)
+    ranker = MiserRanker(tradeoff=1e-4, **small).fit(plain, stars, qid=qid)
+    ranks = EarlyExitRanker(ranker, threshold=0.3, every=3).fit(plain, stars, qid=qid)
+    yield "ranker", ranks, plain[:40], qid[:40]
+    yield "cascade", cascade(regressor), X[:30], None
+    counts = MiserRegressor(loss="poisson", tradeoff=1e6, **small).fit(plain, stars)
+    yield "constant", counts, plain[:5], None
+
+
+def cascade(regressor: MiserRegressor) -> Predictor:
+    """Two stages that score rows anew, each with trees of its own."""
+    first, whole = regressor.truncate(4).ensemble_, regressor.ensemble_
+    stages = (Stage(first, 0, 4, 4), Stage(whole, 0, whole.n_iter, whole.n_trees))
+    return replace(as_predictor(regressor), stages=stages, rule=Above((0.5,)))
+
+
+def expected(predictor: Predictor, X: Any, qid: Any) -> dict[str, Any]:
+    """What must come out, in plain JSON; NaN is null."""
+    answers: dict[str, Any] = {
+        "raw": predictor.raw_predict(X, qid).tolist(),
+        "predict": predictor.predict(X, qid).tolist(),
+        "prediction_costs": predictor.prediction_costs(X, qid).tolist(),
+        "leaving_stages": predictor.leaving_stages(X, qid).tolist(),
+        "receipt": repr(predictor.receipt()),
+        "features_used": predictor.features_used_,
+        "resources_used": predictor.resources_used_,
+    }
+    if predictor.kind == "classifier":
+        answers["predict_proba"] = predictor.predict_proba(X).tolist()
+    columns = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X)
+    rows = {
+        str(name): [None if value != value else value for value in columns[name].tolist()]
+        for name in columns
+    }
+    is_category = {str(name): columns[name].dtype == "category" for name in columns}
+    return {
+        "named": isinstance(X, pd.DataFrame),
+        "categorical": [name for name, found in is_category.items() if found],
+        "rows": rows,
+        "qid": None if qid is None else qid.tolist(),
+        "answers": answers,
+    }
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, model, X, qid in models():
+        path = FOLDER / f"format-{FORMAT}-{name}.miser"
+        if path.exists():
+            continue
+        save(model, path)
+        told = json.dumps(expected(as_predictor(model), X, qid), ensure_ascii=False)
+        path.with_suffix(".json").write_text(told + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
