@@ -8,6 +8,7 @@ QUESTIONS = (
     "accuracy",
     "memory",
     "predict_speed",
+    "serving_speed",
     "train_speed",
     "yahoo_shape",
     "path_speed",

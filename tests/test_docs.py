@@ -14,6 +14,8 @@ SNIPPETS = [
 ]
 
 
+# shap makes its colour maps with methods that matplotlib is about to drop, while it is imported.
+@pytest.mark.filterwarnings("ignore:The set_:PendingDeprecationWarning")
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_snippet_runs(code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
