@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import shlex
@@ -14,10 +15,18 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.dummy import DummyRegressor
 from typer.testing import CliRunner
 
-from greedymiser import MiserClassifier, MiserRanker, MiserRegressor, __version__
+from greedymiser import (
+    CostModel,
+    EarlyExitClassifier,
+    EarlyExitRanker,
+    MiserClassifier,
+    MiserRanker,
+    __version__,
+    load,
+    save,
+)
 from greedymiser.cli import Task, app
 from greedymiser.costfiles import read_costs
 from greedymiser.datasets import load_thyroid
@@ -94,8 +103,8 @@ def here(tmp_path, monkeypatch, table):
 @pytest.fixture
 def model(here):
     succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv",
-            "--tradeoff", "0.001", "--out", "m.joblib", *FAST)  # fmt: skip
-    return Path("m.joblib")
+            "--tradeoff", "0.001", "--out", "m.miser", *FAST)  # fmt: skip
+    return Path("m.miser")
 
 
 # Asking for help
@@ -143,7 +152,7 @@ def test_fit_inspect_predict(here, table, task, suffix):
     data = f"{task}.{suffix}"
     queries = ["--qid", "query"] if task is Task.ranking else []
     guessed = succeed("fit", data, "--target", TARGETS[task], *queries, "--costs", "costs.toml",
-                      "--tradeoff", "1e-4", "--out", "deep/er/m.joblib", *FAST)  # fmt: skip
+                      "--tradeoff", "1e-4", "--out", "deep/er/m.miser", *FAST)  # fmt: skip
     source = "query" if task is Task.ranking else TARGETS[task]
     assert f"Task: {task} (guessed from '{source}'" in guessed
     # A quarter of each class is held out, rounded down.
@@ -151,15 +160,18 @@ def test_fit_inspect_predict(here, table, task, suffix):
     assert "{} rows to learn from, {} to validate with; 4 features".format(*sizes) in guessed
     assert "price (euros)" in guessed
 
-    told = succeed("inspect", "deep/er/m.joblib")
-    model = joblib.load("deep/er/m.joblib")
+    told = succeed("inspect", "deep/er/m.miser")
+    model = load("deep/er/m.miser")
     kinds = {
-        Task.regression: MiserRegressor,
-        Task.classification: MiserClassifier,
-        Task.ranking: MiserRanker,
+        Task.regression: ("regressor", "MiserRegressor"),
+        Task.classification: ("classifier", "MiserClassifier"),
+        Task.ranking: ("ranker", "MiserRanker"),
     }
-    assert type(model) is kinds[task]
-    assert type(model).__name__ in told
+    assert (model.kind, model.about["estimator"]) == kinds[task]
+    assert model.about["estimator"] in told
+    assert re.search(r"stopped by +max_iter", told)
+    score = model.about["validation_score"]
+    assert re.search(rf"validation -loss +{score:.6g}", told)
     assert f"{model.cost_:g}" in told
     for line in model.receipt():
         row = rf"{line.iteration} +{re.escape(line.feature)} +.*{line.price:g} +{line.spent:g}"
@@ -167,7 +179,7 @@ def test_fit_inspect_predict(here, table, task, suffix):
     assert re.search(r"tradeoff +0\.0001", told)
     assert re.search(r"max_iter +12", told)
 
-    told = succeed("predict", "deep/er/m.joblib", data, "--out", "p.csv")
+    told = succeed("predict", "deep/er/m.miser", data, "--out", "p.csv")
     assert "400 predictions at a cost of" in told
     predictions = pd.read_csv("p.csv")
     X = table[FEATURES].astype({"colour": "category"})
@@ -184,28 +196,25 @@ def test_fit_inspect_predict(here, table, task, suffix):
 def test_formats_give_the_same_model(here):
     for suffix in ("csv", "parquet"):
         succeed("fit", f"classification.{suffix}", "--target", "kind", "--costs", "costs.toml",
-                "--tradeoff", "1e-4", "--out", f"{suffix}.joblib", *FAST)  # fmt: skip
-    one, other = joblib.load("csv.joblib"), joblib.load("parquet.joblib")
-    assert one.receipt() == other.receipt()
-    np.testing.assert_array_equal(one.validation_score_, other.validation_score_)
+                "--tradeoff", "1e-4", "--out", f"{suffix}.miser", *FAST)  # fmt: skip
+    assert Path("csv.miser").read_bytes() == Path("parquet.miser").read_bytes()
 
 
 def test_letor(here):
     told = succeed("fit", "ranking.txt", "--costs", "letor.csv", "--tradeoff", "0",
-                   "--scoring", "ndcg@3", "--out", "m.joblib", *FAST)  # fmt: skip
+                   "--scoring", "ndcg@3", "--out", "m.miser", *FAST)  # fmt: skip
     assert "Task: ranking" in told
-    model = joblib.load("m.joblib")
-    assert list(model.feature_names_in_) == ["1", "2", "3"]
-    assert succeed("predict", "m.joblib", "ranking.txt").count("\n") == 401
+    assert load("m.miser").feature_names == ("1", "2", "3")
+    assert succeed("predict", "m.miser", "ranking.txt").count("\n") == 401
     # A file may leave out what is 0 on all of its lines.
     Path("short.txt").write_text("0 qid:1 1:0.5\n")
-    assert succeed("predict", "m.joblib", "short.txt").count("\n") == 2
+    assert succeed("predict", "m.miser", "short.txt").count("\n") == 2
 
 
 def test_letor_may_lack_a_feature_that_has_a_price(here):
     Path("more.csv").write_text(Path("letor.csv").read_text() + "5,2\n")
     told = succeed("fit", "ranking.txt", "--costs", "more.csv", "--tradeoff", "0",
-                   "--out", "m.joblib", *FAST)  # fmt: skip
+                   "--out", "m.miser", *FAST)  # fmt: skip
     assert "4 features" in told
 
 
@@ -213,20 +222,20 @@ def test_svmlight_without_queries(here):
     lines = Path("ranking.txt").read_text()
     Path("plain.svm").write_text(re.sub(r" qid:\d+", "", lines))
     told = succeed("fit", "plain.svm", "--costs", "letor.csv", "--tradeoff", "0",
-                   "--out", "m.joblib", *FAST)  # fmt: skip
+                   "--out", "m.miser", *FAST)  # fmt: skip
     assert "Task: classification" in told
 
 
 def test_validation_data_of_its_own(here, table):
     table[["price", "colour", "dear", "x.y", "age"]][:50].to_csv("valid.csv", index=False)
     told = succeed("fit", "regression.csv", "--valid", "valid.csv", "--target", "price",
-                   "--costs", "costs.csv", "--tradeoff", "0", "--out", "m.joblib",
+                   "--costs", "costs.csv", "--tradeoff", "0", "--out", "m.miser",
                    *FAST)  # fmt: skip
     assert "400 rows to learn from, 50 to validate with" in told
 
 
 def test_predict_needs_only_what_the_model_uses(here, model, table):
-    used = joblib.load(model).features_used_
+    used = load(model).features_used_
     assert "x.y" not in used
     table[used].to_csv("used.csv", index=False)
     assert succeed("predict", model, "used.csv") == succeed("predict", model, "regression.csv")
@@ -240,32 +249,72 @@ def test_predict_keeps_text_that_looks_like_numbers(here):
     frame[frame["code"] == "7"].to_csv("sevens.csv", index=False)
     Path("code.csv").write_text("feature,cost\ncode,1\n")
     succeed("fit", "codes.csv", "--target", "y", "--task", "regression", "--costs", "code.csv",
-            "--tradeoff", "0", "--out", "m.joblib", *FAST)  # fmt: skip
-    lines = succeed("predict", "m.joblib", "sevens.csv").split()
+            "--tradeoff", "0", "--out", "m.miser", *FAST)  # fmt: skip
+    lines = succeed("predict", "m.miser", "sevens.csv").split()
     assert float(lines[1]) > 3
 
 
 def test_predict_with_a_model_that_has_no_names(here):
     data = load_thyroid()
     model = MiserClassifier(max_iter=3, n_jobs=1).fit(data.X_train, data.y_train)
-    joblib.dump(model, "m.joblib")
+    save(model, "m.miser")
     pd.DataFrame(data.X_test[:5]).assign(y=1).to_csv("t.csv", index=False)
-    assert succeed("predict", "m.joblib", "t.csv", "--drop", "y").count("\n") == 6
-    assert "21 features by position" in complain("predict", "m.joblib", "t.csv")
-    assert "21 features" in succeed("inspect", "m.joblib")
+    assert succeed("predict", "m.miser", "t.csv", "--drop", "y").count("\n") == 6
+    assert "21 features by position" in complain("predict", "m.miser", "t.csv")
+    assert "21 features" in succeed("inspect", "m.miser")
 
 
 def test_a_constant_model(here):
     data = load_thyroid()
     model = MiserClassifier(costs=data.costs, tradeoff=1e3, max_iter=3, n_jobs=1)
-    joblib.dump(model.fit(data.X_train, data.y_train), "m.joblib")
-    assert "bought nothing" in succeed("inspect", "m.joblib")
+    save(model.fit(data.X_train, data.y_train), "m.miser")
+    assert "bought nothing" in succeed("inspect", "m.miser")
     succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--tradeoff",
-            "1e6", "--out", "m.joblib", *FAST)  # fmt: skip
+            "1e6", "--out", "m.miser", *FAST)  # fmt: skip
     Path("bare.csv").write_text("shoe\n1\n2\n")
-    shown = succeed("predict", "m.joblib", "bare.csv").split()
+    shown = succeed("predict", "m.miser", "bare.csv").split()
     assert shown[0] == "prediction"
     assert shown[1] == shown[2]
+
+
+def test_early_exits_of_a_classifier(here, table):
+    X = table[FEATURES].astype({"colour": "category"})
+    costs = CostModel(dict.fromkeys(FEATURES, 1.0), tree_cost=0.1)
+    base = MiserClassifier(costs, max_iter=12, n_jobs=1).fit(X, table["kind"])
+    exits = EarlyExitClassifier(base, threshold=0.8, every=3).fit(X, table["kind"])
+    save(exits, "m.miser")
+    told = succeed("inspect", "m.miser")
+    assert "EarlyExitClassifier" in told
+    assert re.search(r"threshold +0\.8", told)
+    assert re.search(r"max_iter +12", told)
+    assert re.search(r"stopped by +max_iter", told)
+    for k, cost in enumerate(exits.predictor_.stage_costs):
+        assert re.search(rf"{k} +{3 * (k + 1)} +{cost:g} +it", told)
+    costs = exits.prediction_costs(X)
+    assert len(set(costs.tolist())) > 1
+    told = succeed("predict", "m.miser", "classification.csv", "--out", "p.csv")
+    assert f"400 predictions at a mean cost of {costs.mean():.6g} each" in told
+    predictions = pd.read_csv("p.csv")
+    assert predictions["prediction"].tolist() == exits.predict(X).tolist()
+    np.testing.assert_allclose(predictions["probability_good"], exits.predict_proba(X)[:, 1])
+    np.testing.assert_allclose(predictions["cost"], costs)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_early_exits_of_a_ranker(here, table, named):
+    X, qid = table[["age", "x.y", "dear"]].fillna(0), table["query"]
+    X = X.set_axis(["1", "2", "3"], axis=1) if named else X.to_numpy()
+    base = MiserRanker(max_iter=12, n_jobs=1).fit(X, table["stars"], qid=qid)
+    exits = EarlyExitRanker(base, threshold=0.2, every=3).fit(X, table["stars"], qid=qid)
+    save(exits, "m.miser")
+    expected = exits.predict(X, qid)
+    assert expected.tolist() != exits.predict(X).tolist()  # queries matter
+    succeed("predict", "m.miser", "ranking.txt", "--out", "p.csv")
+    np.testing.assert_allclose(pd.read_csv("p.csv")["prediction"], expected)
+    pd.DataFrame(X, columns=["1", "2", "3"]).assign(q=qid).to_csv("q.csv", index=False)
+    succeed("predict", "m.miser", "q.csv", "--qid", "q", "--out", "p.csv")
+    np.testing.assert_allclose(pd.read_csv("p.csv")["prediction"], expected)
+    assert "no column 'query'" in complain("predict", "m.miser", "q.csv", "--qid", "query")
 
 
 def test_costs_template(here):
@@ -286,8 +335,8 @@ def test_costs_template(here):
 def test_brackets_in_names_are_not_markup(here):
     Path("data [red].csv").write_text(Path("regression.csv").read_text())
     told = succeed("fit", "data [red].csv", "--target", "price", "--costs", "costs.csv",
-                   "--tradeoff", "0", "--out", "m [bold].joblib", *FAST)  # fmt: skip
-    assert "m [bold].joblib" in told
+                   "--tradeoff", "0", "--out", "m [bold].miser", *FAST)  # fmt: skip
+    assert "m [bold].miser" in told
 
 
 # The curve
@@ -315,9 +364,10 @@ def test_curve(here, arguments):
     assert ("cost (euros)" in told) == ("costs.toml" in arguments)
     assert len(list((out / "models").iterdir())) == 3
     for number, point in enumerate(points.to_dict("records"), 1):
-        path = out / "models" / f"model-{number}.joblib"
-        model = joblib.load(path)
-        assert (model.tradeoff, model.n_iter_) == (point["tradeoff"], point["n_iter"])
+        path = out / "models" / f"model-{number}.miser"
+        model = load(path)
+        assert model.about["parameters"]["tradeoff"] == point["tradeoff"]
+        assert model.stages[0].last == point["n_iter"]
         assert model.cost_ == pytest.approx(point["cost"])
         assert "Receipt" in succeed("inspect", path) or not model.features_used_
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -328,16 +378,16 @@ def test_curve(here, arguments):
 
 def test_fit_for_a_budget_searches_the_curve(here):
     succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget", "3.5",
-            "--out", "m.joblib", *FAST)  # fmt: skip
-    model = joblib.load("m.joblib")
+            "--out", "m.miser", *FAST)  # fmt: skip
+    model = load("m.miser")
     assert 0 < model.cost_ <= 3.5
     assert "dear" not in model.features_used_
 
 
 def test_a_tradeoff_and_a_budget(here):
     succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget", "1.5",
-            "--tradeoff", "0", "--out", "m.joblib", *FAST)  # fmt: skip
-    assert joblib.load("m.joblib").cost_ == 1
+            "--tradeoff", "0", "--out", "m.miser", *FAST)  # fmt: skip
+    assert load("m.miser").cost_ == 1
 
 
 # What can be wrong with the input
@@ -347,7 +397,7 @@ def fit(*arguments: object) -> str:
     """Complaint about a fit, in which later arguments replace earlier ones."""
     before = sorted(Path().iterdir())
     said = complain("fit", "--target", "price", "--costs", "costs.csv", "--tradeoff", "0", "--out",
-                    "m.joblib", *FAST, *arguments)  # fmt: skip
+                    "m.miser", *FAST, *arguments)  # fmt: skip
     assert sorted(Path().iterdir()) == before
     return said
 
@@ -362,7 +412,7 @@ def test_wrong_target(here):
 
 
 def test_no_target(here):
-    said = complain("fit", "regression.csv", "--costs", "costs.csv", "--out", "m.joblib")
+    said = complain("fit", "regression.csv", "--costs", "costs.csv", "--out", "m.miser")
     assert said.startswith("name the target with --target; the columns of 'regression.csv' are")
 
 
@@ -442,7 +492,7 @@ def test_ranking_without_queries(here):
     assert said == "ranking needs the query of each row: name its column with --qid"
     Path("plain.txt").write_text("1 1:2 2:3 3:4\n" * 9)
     said = complain("fit", "plain.txt", "--costs", "letor.csv", "--task", "ranking", "--out",
-                    "m.joblib")  # fmt: skip
+                    "m.miser")  # fmt: skip
     assert said == "ranking needs the query of each row, but 'plain.txt' has no qid:"
     assert "both the target and the query" in fit("ranking.csv", "--target", "stars", "--qid",
                                                   "stars")  # fmt: skip
@@ -453,11 +503,11 @@ def test_budget_that_is_too_small(here):
     assert "budget=0.5 buys no useful feature" in said
     assert "costs 1" in said
     said = complain("fit", "regression.csv", "--target", "price", "--costs", "costs.csv",
-                    "--budget", "0.5", "--out", "m.joblib", *FAST)  # fmt: skip
+                    "--budget", "0.5", "--out", "m.miser", *FAST)  # fmt: skip
     assert (
         "a budget of 0.5 buys no useful feature; the cheapest of all is 'age' and costs 1" in said
     )
-    assert not Path("m.joblib").exists()
+    assert not Path("m.miser").exists()
 
 
 def test_unknown_scoring(here):
@@ -470,7 +520,7 @@ def test_folders_that_cannot_be_written(here):
     for out in ("taken", "taken/below"):
         said = complain("curve", "regression.csv", *arguments, "--out", out)
         assert f"cannot write to the folder '{out}'" in said
-    said = complain("fit", "regression.csv", *arguments, "--out", "taken/m.joblib")
+    said = complain("fit", "regression.csv", *arguments, "--out", "taken/m.miser")
     assert "cannot write to the folder 'taken'" in said
     Path("folder").mkdir()
     said = complain("fit", "regression.csv", *arguments, "--out", "folder")
@@ -494,25 +544,42 @@ def test_predict_with_missing_columns(here, model, table):
     )
 
 
-def test_files_that_are_not_models(here):
-    joblib.dump(DummyRegressor(), "dummy.joblib")
-    joblib.dump({"a": 1}, "dict.joblib")
-    Path("text.joblib").write_text("hello")
-    Path("empty.joblib").write_bytes(b"")
-    for name in ("dummy.joblib", "dict.joblib", "text.joblib", "empty.joblib", "costs.csv"):
-        assert complain("inspect", name) == f"'{name}' is not a model of greedymiser"
+def test_files_that_are_not_models(here, model):
+    Path("text.miser").write_text("hello")
+    Path("empty.miser").write_bytes(b"")
+    Path("half.miser").write_bytes(model.read_bytes()[:-7])
+    for name in ("text.miser", "empty.miser", "half.miser", "costs.csv"):
+        assert complain("inspect", name).startswith(f"'{name}' is not a model of greedymiser: ")
         assert "is not a model" in complain("predict", name, "regression.csv")
-    joblib.dump(MiserRegressor(), "unfitted.joblib")
-    assert "never fitted" in complain("inspect", "unfitted.joblib")
-    assert complain("inspect", "no.joblib") == "there is no model at 'no.joblib'"
+    assert complain("inspect", "no.miser") == "there is no model at 'no.miser'"
+    Path("folder.miser").mkdir()
+    assert complain("inspect", "folder.miser") == "there is no model at 'folder.miser'"
+
+
+@pytest.mark.parametrize("compress", [0, 3, ("gzip", 3), ("bz2", 3), ("xz", 3)])
+def test_a_pickle_is_not_opened(here, compress):
+    joblib.dump(Bomb(), "m.joblib", compress=compress)
+    for arguments in (["inspect", "m.joblib"], ["predict", "m.joblib", "regression.csv"]):
+        said = complain(*arguments)
+        assert said.startswith("'m.joblib' is not a model of greedymiser: it looks like a pickle")
+        assert "greedymiser.save" in said
+    with pytest.raises(ZeroDivisionError):
+        joblib.load("m.joblib")
+
+
+class Bomb:
+    """Goes off when it is unpickled."""
+
+    def __reduce__(self):
+        return operator.truediv, (1, 0)
 
 
 def test_debug_shows_the_traceback(here):
-    result = greedymiser("--debug", "inspect", "no.joblib")
+    result = greedymiser("--debug", "inspect", "no.miser")
     assert result.exit_code == 1
     assert "Traceback" in result.stderr
-    assert "there is no model at 'no.joblib'" in result.stderr
-    assert "Traceback" not in greedymiser("inspect", "no.joblib").stderr
+    assert "there is no model at 'no.miser'" in result.stderr
+    assert "Traceback" not in greedymiser("inspect", "no.miser").stderr
 
 
 def test_what_nobody_expected_is_one_sentence_too(here, monkeypatch):
@@ -556,7 +623,26 @@ def test_as_a_program(here):
     assert Path("c.toml").exists()
     done = program("-m", "greedymiser", "inspect", "c.toml")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: 'c.toml' is not a model of greedymiser\n"
+    assert done.stderr.startswith("Error: 'c.toml' is not a model of greedymiser: ")
+
+
+WATCH = """
+import sys
+from greedymiser.__main__ import main
+try:
+    main()
+finally:
+    print([name for name in sys.modules if name.partition(".")[0] in ("sklearn", "matplotlib")])
+"""
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_to_predict_nothing_of_training_is_imported(here, model, suffix):
+    done = program("-c", WATCH, "predict", str(model), f"regression.{suffix}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("[]\n")
+    assert done.stdout.count("\n") == 402
+    assert program("-c", WATCH, "inspect", str(model)).stdout.endswith("[]\n")
 
 
 def test_without_the_extra():
@@ -590,7 +676,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     assert "TSH" in told["demo"]
     for folder in ("demo", "curve"):
         assert {*CURVE_FILES} <= {path.name for path in Path(folder).iterdir()}
-    assert joblib.load("model.joblib").cost_ <= 30
+    assert load("model.miser").cost_ <= 30
     assert len(pd.read_csv("predictions.csv")) == 3428
 
 

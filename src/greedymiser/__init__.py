@@ -10,11 +10,27 @@ from typing import TYPE_CHECKING, Any
 from greedymiser._version import __version__
 
 if TYPE_CHECKING:
+    from greedymiser.acquisition import (
+        AcquisitionError,
+        AcquisitionWarning,
+        OnDemandPredictor,
+        Sources,
+        SourceTimeoutError,
+        build_matrix,
+        measure_costs,
+    )
     from greedymiser.boosting import Action, Progress
     from greedymiser.cascades import EarlyExitClassifier, EarlyExitRanker
     from greedymiser.costs import CostModel, Ledger, Receipt
     from greedymiser.estimators import BudgetWarning, MiserClassifier, MiserRanker, MiserRegressor
     from greedymiser.metrics import ndcg_score
+    from greedymiser.persistence import (
+        ModelFileError,
+        encode_for_lightgbm,
+        load,
+        save,
+        to_lightgbm,
+    )
     from greedymiser.serving import Predictor, as_predictor
     from greedymiser.tradeoff import MiserSearchCV, TradeoffCurve, tradeoff_curve
 
@@ -23,11 +39,21 @@ if TYPE_CHECKING:
 _ROOM_OF = {
     name: room
     for room, names in {
+        "acquisition": (
+            "AcquisitionError",
+            "AcquisitionWarning",
+            "OnDemandPredictor",
+            "SourceTimeoutError",
+            "Sources",
+            "build_matrix",
+            "measure_costs",
+        ),
         "boosting": ("Action", "Progress"),
         "cascades": ("EarlyExitClassifier", "EarlyExitRanker"),
         "costs": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "metrics": ("ndcg_score",),
+        "persistence": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
         "serving": ("Predictor", "as_predictor"),
         "tradeoff": ("MiserSearchCV", "TradeoffCurve", "tradeoff_curve"),
     }.items()
@@ -35,6 +61,8 @@ _ROOM_OF = {
 }
 
 __all__ = [
+    "AcquisitionError",
+    "AcquisitionWarning",
     "Action",
     "BudgetWarning",
     "CostModel",
@@ -45,13 +73,23 @@ __all__ = [
     "MiserRanker",
     "MiserRegressor",
     "MiserSearchCV",
+    "ModelFileError",
+    "OnDemandPredictor",
     "Predictor",
     "Progress",
     "Receipt",
+    "SourceTimeoutError",
+    "Sources",
     "TradeoffCurve",
     "__version__",
     "as_predictor",
+    "build_matrix",
+    "encode_for_lightgbm",
+    "load",
+    "measure_costs",
     "ndcg_score",
+    "save",
+    "to_lightgbm",
     "tradeoff_curve",
 ]
 

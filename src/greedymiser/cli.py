@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import enum
 import functools
+import importlib
 import sys
 import tempfile
 import time
@@ -15,9 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
-import joblib
 import numpy as np
 import typer
 from numpy.typing import NDArray
@@ -29,14 +29,23 @@ from rich.table import Table
 from rich.text import Text
 
 from greedymiser._version import __version__
-from greedymiser.boosting import Progress
 from greedymiser.costfiles import CostFile, read_costs, template, write_costs, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
-from greedymiser.estimators import BudgetWarning, MiserClassifier, MiserRanker, MiserRegressor
-from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
+from greedymiser.persistence import load, save
+from greedymiser.serving import Predictor
 
-Model = MiserRegressor | MiserClassifier | MiserRanker
+# To predict needs none of those that train: they are imported by the commands that do.
+if TYPE_CHECKING:
+    from greedymiser.boosting import Progress
+    from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
+    from greedymiser.tradeoff import TradeoffCurve
+
+    Model = MiserRegressor | MiserClassifier | MiserRanker
+
 P = ParamSpec("P")
+
+# By custom, the name of a model file ends like this.
+SUFFIX = ".miser"
 
 # Without --valid, one row (or query) in so many is held out, always the same ones.
 HOLD_OUT = 4
@@ -47,6 +56,9 @@ MOST_CLASSES = 20
 
 # Columns of a terminal that there is none of: when output goes to a file or a pipe.
 PLAIN_WIDTH = 120
+
+# Results with more rows than this are left to their files.
+LONGEST_TABLE = 20
 
 # Rounds of the demo: no model of it is at its best after more than 60.
 DEMO_ROUNDS = 100
@@ -69,6 +81,14 @@ class Task(enum.StrEnum):
     regression = "regression"
     classification = "classification"
     ranking = "ranking"
+
+
+class Experiment(enum.StrEnum):
+    """An experiment of the paper."""
+
+    yahoo = "yahoo"
+    mq2008 = "mq2008"
+    scene15 = "scene15"
 
 
 class InputError(Exception):
@@ -152,18 +172,45 @@ def _show(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, and nothing elsewhere; give what tells it (done, total)."""
+def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show a bar on a terminal; give what tells it (what, done, total), or None elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda done, total: None
+        yield None
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )  # fmt: skip
     with ProgressDisplay(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total
+        )
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how far one thing is, on a terminal; give what tells it (done, total)."""
+    with _bar() as told:
+        yield (lambda done, total: None) if told is None else functools.partial(told, what)
+
+
+@contextmanager
+def _steps() -> Iterator[Callable[[str, int, int], None]]:
+    """Show the step that is being done: a bar on a terminal, elsewhere a line when one begins."""
+    begun: set[str] = set()
+
+    def say(what: str, done: int, total: int) -> None:
+        if what not in begun:
+            begun.add(what)
+            typer.echo(what, err=True)
+
+    with _bar() as told:
+        yield told or say
+
+
+def _cell(value: Any) -> str:
+    return _number(value) if isinstance(value, float) else str(value)
 
 
 def _number(value: float) -> str:
@@ -395,18 +442,11 @@ def _one_in_four(stratum: NDArray[np.intp]) -> NDArray[np.bool_]:
     return marked
 
 
-def _load_model(path: Path) -> Model:
-    if not path.is_file():
-        raise InputError(f"there is no model at {str(path)!r}")
+def _load_model(path: Path) -> Predictor:
     try:
-        model = joblib.load(path)
-    except Exception:  # unpickling what is no pickle can raise anything
-        model = None
-    if not isinstance(model, MiserRegressor | MiserClassifier | MiserRanker):
-        raise InputError(f"{str(path)!r} is not a model of greedymiser")
-    if not hasattr(model, "ensemble_"):
-        raise InputError(f"{str(path)!r} holds a model that was never fitted")
-    return model
+        return load(path)
+    except (FileNotFoundError, IsADirectoryError):
+        raise InputError(f"there is no model at {str(path)!r}") from None
 
 
 # -- options that several commands take ---------------------------------------------------------
@@ -487,6 +527,8 @@ def demo(
     ),
 ) -> None:
     """Show what each dollar of medical tests buys, on embedded thyroid data with real prices."""
+    from greedymiser.estimators import MiserClassifier
+
     start = time.perf_counter()
     _folder(out)
     data = load_thyroid()
@@ -591,9 +633,10 @@ def fit(
             scoring=scoring or "loss",
         )  # fmt: skip
         _fit(model, job)
-    _write_model(model, out)
-    _show_summary(model, job.costs.unit)
-    _show_receipt(model, job.costs.unit)
+    save(model, out)
+    written = load(out)
+    _show_summary(written, job.costs.unit)
+    _show_receipt(written, job.costs.unit)
     _say(f"Model: {out}")
 
 
@@ -605,26 +648,32 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="CSV file for the predictions; shown if there is none.")
     ] = None,
+    qid: Qid = None,
     drop: Drop = None,
 ) -> None:
     """Predict, from the columns that the model has bought; it does not miss the others."""
     import pandas as pd
 
     trained = _load_model(model)
-    X = _features_for(trained, data, drop or ())
-    columns = {"prediction": trained.predict(X)}
-    if isinstance(trained, MiserClassifier):
-        probabilities = trained.predict_proba(X)
-        for label, column in zip(trained.classes_.tolist(), probabilities.T, strict=True):
+    X, queries = _rows_for(trained, data, qid, drop or ())
+    raw, left = trained.run(trained.table(X), queries)
+    columns = {"prediction": trained.respond(raw)}
+    if trained.classes is not None:
+        probabilities = trained.probabilities(raw).T
+        for label, column in zip(trained.classes.tolist(), probabilities, strict=True):
             columns[f"probability_{label}"] = column
+    bills = trained.stage_costs[left]
+    if len(trained.stages) > 1:  # rows differ in what they pay
+        columns["cost"] = bills
     table = pd.DataFrame(columns)
     if out is None:
         typer.echo(table.to_csv(index=False), nl=False)
         return
     table.to_csv(_new_file(out), index=False)
+    paid = "a cost" if len(trained.stages) == 1 else "a mean cost"
     _say(
-        f"{len(table)} predictions at a cost of {_number(trained.cost_)} each, "
-        f"from {len(trained.features_used_)} of {trained.n_features_in_} features: {out}"
+        f"{len(table)} predictions at {paid} of {_number(float(np.mean(bills)))} each, "
+        f"from {len(trained.features_used_)} of {trained.n_features} features: {out}"
     )
 
 
@@ -634,6 +683,7 @@ def inspect(model: ModelFile) -> None:
     """Show what a model costs, what it has bought and when, and how it was trained."""
     trained = _load_model(model)
     _show_summary(trained, None)
+    _show_stages(trained)
     _show_receipt(trained, None)
     _show_features(trained)
     _show_settings(trained)
@@ -669,12 +719,51 @@ def costs_template(
     _say(f"{len(features)} features, each at a cost of 1: fill in {out}")
 
 
+@app.command()
+@guarded
+def reproduce(
+    name: Annotated[Experiment, typer.Argument(help="Experiment of the paper.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the original data; yahoo can do without.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results and finished steps [results/NAME].")
+    ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="A quick version, to see that everything works.")
+    ] = False,
+    jobs: Jobs = None,
+) -> None:
+    """Run an experiment of the paper: its tables and figures. An interrupted run can be resumed."""
+    # Imported here, because each experiment asks for libraries of its own.
+    experiment = importlib.import_module(f"greedymiser.experiments.{name}")
+    from greedymiser.experiments.workspace import Workspace
+
+    folder = _folder(out or Path("results") / name)
+    with _steps() as told:
+        try:
+            results = experiment.run(data, Workspace(folder, {}, told), small, n_jobs=jobs)
+        except KeyboardInterrupt:
+            typer.echo("Finished steps are kept: the same command goes on from there.", err=True)
+            raise
+    for title, table in results.tables.items():
+        if len(table) <= LONGEST_TABLE:
+            cells = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+            _show(title, list(table.columns), cells, left="method")
+    _show_files(
+        [(folder / f"{title}.csv", "table") for title in results.tables]
+        + [(path, "figure") for path in results.figures.values()]
+    )
+
+
 # -- training -----------------------------------------------------------------------------------
 
 
 def _estimator(
     task: Task, max_iter: int, max_depth: int, learning_rate: float, jobs: int | None
 ) -> Model:
+    from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
+
     kinds: dict[Task, type[Model]] = {
         Task.regression: MiserRegressor,
         Task.classification: MiserClassifier,
@@ -686,6 +775,8 @@ def _estimator(
 
 
 def _fit(model: Model, job: Job) -> None:
+    from greedymiser.estimators import BudgetWarning
+
     queries = {}
     if job.task is Task.ranking:
         queries = {"qid": job.train.qid, "qid_val": job.valid.qid}
@@ -704,6 +795,8 @@ def _trained_curve(
     job: Job, estimator: Model, tradeoffs: int | Sequence[float], scoring: str | None,
     jobs: int | None,
 ) -> TradeoffCurve:  # fmt: skip
+    from greedymiser.tradeoff import tradeoff_curve
+
     queries: dict[str, Any] = {}
     if job.task is Task.ranking:
         queries = {"qid": job.train.qid, "qid_val": job.valid.qid}
@@ -725,6 +818,8 @@ def _trained_curve(
 def _best_for(
     budget: float, job: Job, estimator: Model, scoring: str | None, jobs: int | None
 ) -> Model:
+    from greedymiser.estimators import BudgetWarning
+
     # Under the budget already when trees grow: models may then spend all of it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BudgetWarning)
@@ -747,26 +842,36 @@ def _chosen(trained: TradeoffCurve) -> list[Model]:
     return [model.truncate(int(n)) for model, n in zip(trained.models, rounds, strict=True)]
 
 
-def _features_for(model: Model, path: Path, drop: Sequence[str]) -> Any:
-    """The table that a model predicts from; what it did not buy is left missing."""
-    names = getattr(model, "feature_names_in_", None)
+def _rows_for(
+    model: Predictor, path: Path, qid: str | None, drop: Sequence[str]
+) -> tuple[Any, NDArray[Any] | None]:
+    """The table that a model predicts from, and the queries of its rows where it asks for them."""
+    names = model.feature_names
     if names is None:
-        return _features_by_position(model, path, drop)
-    text = [names[f] for f, known in model.categories_.items() if known.dtype == object]
-    frame = read_table(path, features=names, text=text)
+        frame = read_table(path)
+    else:
+        text = [names[f] for f, known in model.categories.items() if known.dtype == object]
+        frame = read_table(path, features=names, text=text)
+    if qid is None and is_svmlight(path) and QID in frame.columns:
+        qid = QID
+    queries = None
+    if qid is not None:
+        _check_column(frame, path, qid)
+        queries = frame[qid].to_numpy()
+    if names is None:
+        others = [*drop, *([LABEL] if is_svmlight(path) else []), *([qid] if qid else [])]
+        return _by_position(model, frame, path, others), queries
     missing = [name for name in model.features_used_ if name not in frame.columns]
     if missing:
         raise InputError(f"{str(path)!r} has no column {_quoted(missing)}, which the model uses")
-    return frame[model.features_used_].reindex(columns=names)
+    return frame, queries
 
 
-def _features_by_position(model: Model, path: Path, drop: Sequence[str]) -> Any:
-    frame = read_table(path)
-    others = [*drop, *([LABEL, QID] if is_svmlight(path) else [])]
+def _by_position(model: Predictor, frame: Any, path: Path, others: Sequence[str]) -> NDArray[Any]:
     frame = frame[[name for name in frame.columns if name not in others]]
-    if frame.shape[1] != model.n_features_in_:
+    if frame.shape[1] != model.n_features:
         raise InputError(
-            f"the model knows its {model.n_features_in_} features by position, but {str(path)!r} "
+            f"the model knows its {model.n_features} features by position, but {str(path)!r} "
             f"has {frame.shape[1]} columns"
         )
     return frame.to_numpy()
@@ -815,10 +920,10 @@ def _write_curve(
     from greedymiser.plotting import plot_receipt
 
     folder = _folder(out / "models")
-    for left_over in folder.glob("model-*.joblib"):  # of an earlier, longer curve
+    for left_over in folder.glob(f"model-*{SUFFIX}"):  # of an earlier, longer curve
         left_over.unlink()
     for number, model in enumerate(models, 1):
-        _write_model(model, folder / f"model-{number}.joblib")
+        save(model, folder / f"model-{number}{SUFFIX}")
     trained.to_csv(out / "curve.csv")
     _save(trained.plot(), out / "curve.png")
     _save(trained.plot_features(), out / "features.png")
@@ -838,35 +943,73 @@ def _save(ax: Any, path: Path) -> None:
     ax.figure.savefig(path, dpi=150)
 
 
-def _write_model(model: Model, path: Path) -> None:
-    joblib.dump(model, path, compress=3)
-
-
 def _show_files(files: Sequence[tuple[Path, str]]) -> None:
     width = max(len(str(path)) for path, _ in files)
     _say("\n".join(f"{str(path).ljust(width)}  {what}" for path, what in files))
 
 
-def _show_summary(model: Model, unit: str | None) -> None:
-    scores = model.validation_score_
+def _show_summary(model: Predictor, unit: str | None) -> None:
+    told = _told(model)
+    last = model.stages[-1]
     rows = [
-        ("kind", type(model).__name__),
-        (_in_unit("cost of a prediction", unit), _number(model.cost_)),
-        ("features", f"{len(model.features_used_)} of {model.n_features_in_}"),
-        ("rounds, trees", f"{model.n_iter_}, {model.ensemble_.n_trees}"),
-        ("trade-off", _number(model.tradeoff)),
-        ("budget", "none" if model.budget is None else _number(model.budget)),
-        ("stopped by", model.stopped_),
+        ("kind", _text(model.about.get("estimator", model.kind))),
+        (_in_unit("cost of a prediction", unit), _cost_range(model)),
+        ("features", f"{len(model.features_used_)} of {model.n_features}"),
+        ("rounds, trees", f"{_rounds(model)}, {last.n_trees}"),
+        ("trade-off", _text(_parameters(told).get("tradeoff", "unknown"))),
+        ("budget", _text(_parameters(told).get("budget", "unknown"))),
+        ("stopped by", _text(told.get("stopped", "unknown"))),
     ]
-    if isinstance(model, MiserClassifier):
-        rows.insert(1, ("classes", _listing(model.classes_.tolist())))
-    if len(scores) > model.n_iter_:
-        what = "validation score" if model.scoring not in (None, "loss") else "validation -loss"
-        rows.append((what, _number(float(scores[model.n_iter_]))))
+    if model.classes is not None:
+        rows.insert(1, ("classes", _listing(model.classes.tolist())))
+    if "validation_score" in told:
+        by_loss = _parameters(told).get("scoring") in (None, "loss")
+        what = "validation -loss" if by_loss else "validation score"
+        rows.append((what, _text(told["validation_score"])))
     _show("Model", ["", " "], rows, left=", ")
 
 
-def _show_receipt(model: Model, unit: str | None) -> None:
+def _told(model: Predictor) -> dict[str, Any]:
+    """What a file tells about the training of the trees, below the exits between them."""
+    told = dict(model.about)
+    while isinstance(told.get("base"), dict):
+        told = told["base"]
+    return told
+
+
+def _parameters(told: dict[str, Any]) -> dict[str, Any]:
+    found = told.get("parameters")
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """Show a parameter, which a file may hold in any form."""
+    if value is None:
+        return "none"
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _rounds(model: Predictor) -> int:
+    return sum(stage.last - stage.first for stage in model.stages)
+
+
+def _cost_range(model: Predictor) -> str:
+    least, most = _number(model.stage_costs[0]), _number(model.cost_)
+    return most if len(model.stages) == 1 else f"{least} to {most}"
+
+
+def _show_stages(model: Predictor) -> None:
+    if len(model.stages) == 1:
+        return
+    rows = [
+        (str(k), str(stage.n_trees), _number(cost), model.why_stopped(k))
+        for k, (stage, cost) in enumerate(zip(model.stages, model.stage_costs, strict=True))
+    ]
+    heads = ["stage", "trees so far", "cost so far", "a row leaves when"]
+    _show("Stages", heads, rows, left="a row leaves when")
+
+
+def _show_receipt(model: Predictor, unit: str | None) -> None:
     receipt = model.receipt()
     if not receipt:
         _say("The model has bought nothing: it predicts the same for every row.\n")
@@ -887,20 +1030,25 @@ def _show_receipt(model: Model, unit: str | None) -> None:
     _show("Receipt", heads, rows, left="feature,pays for")
 
 
-def _show_features(model: Model) -> None:
-    prices, gains = model.costs_.prices(), model.feature_importances_
-    used = sorted(model.ensemble_.features, key=lambda f: -gains[f])
-    rows = [(str(model._name(f)), _number(prices[f]), f"{100 * gains[f]:.1f}%") for f in used]
+def _show_features(model: Predictor) -> None:
+    ensembles = {id(stage.ensemble): stage.ensemble for stage in model.stages}
+    gains = np.sum([ensemble.importances() for ensemble in ensembles.values()], axis=0)
+    shares = gains / max(gains.sum(), np.finfo(np.float64).tiny)
+    prices = model.costs.prices()
+    named = zip(model.features, model.features_used_, strict=True)
+    used = sorted(named, key=lambda pair: -shares[pair[0]])
+    rows = [(str(name), _number(prices[f]), f"{100 * shares[f]:.1f}%") for f, name in used]
     if rows:
         _show("Features", ["feature", "price alone", "share of gain"], rows, left="feature")
 
 
-def _show_settings(model: Model) -> None:
-    usual = type(model)().get_params()
-    changed = [
-        (name, str(value))
-        for name, value in model.get_params().items()
-        if name != "costs" and repr(value) != repr(usual[name])
-    ]
-    changed.append(("costs", str(model.costs_).strip("<>")))
-    _show("Settings that are not the default", ["name", "value"], changed, left="name,value")
+def _show_settings(model: Predictor) -> None:
+    rows = []
+    told: Any = model.about
+    while isinstance(told, dict):
+        parameters, changed = _parameters(told), told.get("changed")
+        names = [str(name) for name in changed] if isinstance(changed, list) else []
+        rows += [(name, _text(parameters[name])) for name in names if name in parameters]
+        told = told.get("base")
+    rows.append(("costs", str(model.costs).strip("<>")))
+    _show("Settings that are not the default", ["name", "value"], rows, left="name,value")

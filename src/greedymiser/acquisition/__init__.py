@@ -1,0 +1,33 @@
+"""Features on demand: sources of columns, what they cost, and prediction that fetches few of them.
+
+``Sources`` registers functions, ``measure_costs`` times them, ``build_matrix`` makes the data to
+train on, and ``OnDemandPredictor`` serves a model from raw objects.
+"""
+
+from greedymiser.acquisition.matrix import build_matrix
+from greedymiser.acquisition.measuring import CostTable, MeasuredCosts, Timing, measure_costs
+from greedymiser.acquisition.on_demand import OnDemandPredictor
+from greedymiser.acquisition.receipts import ObjectReceipt, Receipts
+from greedymiser.acquisition.sources import (
+    AcquisitionError,
+    AcquisitionWarning,
+    Source,
+    Sources,
+    SourceTimeoutError,
+)
+
+__all__ = [
+    "AcquisitionError",
+    "AcquisitionWarning",
+    "CostTable",
+    "MeasuredCosts",
+    "ObjectReceipt",
+    "OnDemandPredictor",
+    "Receipts",
+    "Source",
+    "SourceTimeoutError",
+    "Sources",
+    "Timing",
+    "build_matrix",
+    "measure_costs",
+]

@@ -1,0 +1,111 @@
+"""What predictions from raw objects took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.acquisition.measuring import aligned, pretty_seconds
+from greedymiser.acquisition.sources import AcquisitionError
+
+
+@dataclass(frozen=True)
+class ObjectReceipt:
+    """What the prediction for one object took."""
+
+    # Position of the object among those that were given.
+    index: int
+    # What it cost by the model's prices: the resources and the trees below.
+    cost: float
+    # Prices of the resources of the cost model that were paid for, also if the source failed.
+    resources: dict[str, float]
+    # Trees that the object met, and what they cost together.
+    n_trees: int
+    tree_cost: float
+    # Measured wall time of every source and intermediate that was called, in order.
+    seconds: dict[str, float]
+    # What failed, and the columns that the model therefore took as missing.
+    failures: dict[str, AcquisitionError]
+    missing: tuple[str, ...]
+    # Why there were no more trees.
+    stopped: str
+
+    @property
+    def fetched(self) -> tuple[str, ...]:
+        """Sources and intermediates that were called."""
+        return tuple(self.seconds)
+
+    @property
+    def total_seconds(self) -> float:
+        """Measured wall time of all calls; some may have run side by side."""
+        return math.fsum(self.seconds.values())
+
+
+class Receipts(Sequence[ObjectReceipt]):
+    """A receipt per object. Prints as a table; ``to_frame()`` for pandas."""
+
+    def __init__(self, receipts: Iterable[ObjectReceipt]):
+        self._receipts = tuple(receipts)
+
+    def __getitem__(self, index: Any) -> Any:
+        chosen = self._receipts[index]
+        return Receipts(chosen) if isinstance(index, slice) else chosen
+
+    def __len__(self) -> int:
+        return len(self._receipts)
+
+    @property
+    def costs(self) -> NDArray[np.float64]:
+        """What each prediction cost, as ``prediction_costs`` says."""
+        return np.array([receipt.cost for receipt in self._receipts], dtype=np.float64)
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """Measured seconds of each object's calls."""
+        return np.array([receipt.total_seconds for receipt in self._receipts], dtype=np.float64)
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame, one row per object."""
+        import pandas as pd
+
+        rows = [
+            (
+                receipt.index,
+                receipt.cost,
+                receipt.n_trees,
+                receipt.tree_cost,
+                receipt.total_seconds,
+                receipt.fetched,
+                tuple(receipt.failures),
+                receipt.missing,
+                receipt.stopped,
+            )
+            for receipt in self._receipts
+        ]
+        names = ["index", "cost", "n_trees", "tree_cost", "seconds", "fetched", "failed"]
+        return pd.DataFrame(rows, columns=[*names, "missing", "stopped"])
+
+    def __repr__(self) -> str:
+        heads = ("object", "cost", "trees", "measured", "fetched", "stopped")
+        rows = [
+            (
+                str(receipt.index),
+                f"{receipt.cost:.6g}",
+                str(receipt.n_trees),
+                pretty_seconds(receipt.total_seconds),
+                ", ".join(
+                    f"{name} (failed)" if name in receipt.failures else name
+                    for name in receipt.fetched
+                ),
+                receipt.stopped,
+            )
+            for receipt in self._receipts[:20]
+        ]
+        more = len(self) - len(rows)
+        table = aligned([heads, *rows], left={4, 5})
+        return f"{table}\n... and {more} more" if more else table

@@ -1,0 +1,142 @@
+"""Fitted scikit-learn transformers as sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import check_is_fitted
+
+from greedymiser.tables import is_frame
+
+if TYPE_CHECKING:
+    from greedymiser.acquisition.sources import Sources
+
+
+@dataclass(frozen=True)
+class Step:
+    """Transforms what comes before it, one row at a time."""
+
+    transformer: Any
+
+    def __call__(self, row: Any) -> Any:
+        return self.transformer.transform(row)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns that one named transformer makes of a row."""
+
+    # None where the row is passed through.
+    transformer: Any
+    # Columns of the row that it looks at; None for all of them.
+    columns: Any = None
+    weight: float | None = None
+
+    def __call__(self, row: Any) -> NDArray[Any]:
+        seen = row if self.columns is None else _safe_indexing(row, self.columns, axis=1)
+        made = seen if self.transformer is None else self.transformer.transform(seen)
+        made = made.toarray() if sparse.issparse(made) else np.asarray(made)
+        if len(made) != 1 or made.ndim != 2:
+            raise ValueError(f"the transformer made an array of shape {made.shape} of one row")
+        return made[0] if self.weight is None else made[0] * self.weight
+
+
+def sources_of(transformer: Any, sources: Sources) -> None:
+    """Register what a fitted transformer consists of."""
+    check_is_fitted(transformer)
+    if not hasattr(transformer, "transform"):
+        raise TypeError(
+            f"{type(transformer).__name__} does not transform; of a pipeline that ends in a model "
+            "pass all steps but the last: pipeline[:-1]"
+        )
+    before = _free_name("row", transformer)
+    sources.add(one_row, name=before, needs=[sources.raw])
+    names = None
+    if isinstance(transformer, Pipeline):
+        *steps, (last_name, last) = _real_steps(transformer)
+        for name, step in steps:
+            sources.add(Step(step), name=name, needs=[before])
+            before = name
+        names, transformer = list(transformer.get_feature_names_out()), last
+    else:
+        last_name = type(transformer).__name__.lower()
+    for name, part, columns in _parts(transformer, last_name, names):
+        if columns:
+            sources.add(part, columns, name=name, needs=[before])
+
+
+def _real_steps(pipeline: Pipeline) -> list[tuple[str, Any]]:
+    steps = [(name, step) for name, step in pipeline.steps if step not in (None, "passthrough")]
+    if not steps:
+        raise ValueError("the pipeline has no steps")
+    return steps
+
+
+def _parts(
+    transformer: Any, name: str, names: list[str] | None
+) -> Iterator[tuple[str, Part, list[str]]]:
+    """Named parts of a transformer, and the columns that each makes.
+
+    ``names`` are those of all columns where a pipeline knows them better.
+    """
+    if names is None:
+        names = [str(column) for column in transformer.get_feature_names_out()]
+    if isinstance(transformer, ColumnTransformer):
+        weights = transformer.transformer_weights or {}
+        for key, part, columns in transformer.transformers_:
+            if not isinstance(part, str) or part == "passthrough":
+                made = names[transformer.output_indices_[key]]
+                yield key, Part(_or_none(part), columns, weights.get(key)), made
+    elif isinstance(transformer, FeatureUnion):
+        weights = transformer.transformer_weights or {}
+        first = 0
+        for key, part in transformer.transformer_list:
+            if not isinstance(part, str) or part == "passthrough":
+                n = _width(part, transformer)
+                yield key, Part(_or_none(part), None, weights.get(key)), names[first : first + n]
+                first += n
+    else:
+        yield name, Part(transformer), names
+
+
+def _or_none(part: Any) -> Any:
+    return None if isinstance(part, str) else part
+
+
+def _width(part: Any, union: FeatureUnion) -> int:
+    """Number of columns that a part of a union makes."""
+    if isinstance(part, str):  # passed through
+        return int(union.n_features_in_)
+    inputs = getattr(union, "feature_names_in_", None)
+    return len(part.get_feature_names_out(inputs))
+
+
+def _free_name(wanted: str, transformer: Any) -> str:
+    """A name that no part of the transformer has."""
+    taken = set(transformer.get_params(deep=True)) if hasattr(transformer, "get_params") else set()
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
+def one_row(raw: Any) -> Any:
+    """What scikit-learn takes for a single sample."""
+    if is_frame(raw) or sparse.issparse(raw):
+        return raw
+    if isinstance(raw, np.ndarray):
+        return raw if raw.ndim == 2 else raw.reshape(1, -1)
+    if isinstance(raw, Mapping) or hasattr(raw, "to_frame"):  # a pandas Series has to_frame
+        import pandas as pd
+
+        return pd.DataFrame([raw if isinstance(raw, Mapping) else raw.to_dict()])
+    if isinstance(raw, Sequence) and not isinstance(raw, str | bytes):
+        return np.array([raw])
+    return [raw]

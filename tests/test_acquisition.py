@@ -1,0 +1,1169 @@
+"""Serving from raw objects: only what is needed, once, and the same bits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import gc
+import math
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from greedymiser import (
+    CostModel,
+    EarlyExitClassifier,
+    EarlyExitRanker,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    as_predictor,
+)
+from greedymiser.acquisition import (
+    AcquisitionError,
+    AcquisitionWarning,
+    OnDemandPredictor,
+    Sources,
+    SourceTimeoutError,
+    build_matrix,
+)
+from greedymiser.serving import Above, Stage
+
+# Long enough for any machine; whoever waits so long has failed.
+PATIENCE = 20.0
+COLUMNS = ["cheap", "low", "high", "dear", "unused", "noise"]
+
+
+class Counting:
+    """Sources over rows of numbers that count who is called on which object.
+
+    ``decoded`` is shared by low, high and dear; ``pair`` makes two columns at once.
+    """
+
+    def __init__(self):
+        self.calls = Counter()
+        self.lock = threading.Lock()
+        self.sources = Sources()
+        self.sources.add(self.counted("cheap", lambda raw: raw[1]), ["cheap"], name="cheap")
+        self.sources.add(self.counted("decoded", np.array), name="decoded", needs=["raw"])
+        self.sources.add(
+            self.counted("pair", lambda x: {"high": x[3], "low": x[2]}),
+            ["low", "high"],
+            name="pair",
+            needs=["decoded"],
+        )
+        self.sources.add(
+            self.counted("dear", lambda x: x[4]), ["dear"], name="dear", needs=["decoded"]
+        )
+        self.sources.add(self.counted("unused", lambda raw: raw[5]), ["unused"], name="unused")
+        self.sources.add(self.counted("noise", lambda raw: raw[6]), ["noise"], name="noise")
+
+    def counted(self, name, function):
+        def call(raw):
+            with self.lock:
+                self.calls[name, int(raw[0])] += 1
+            return function(raw)
+
+        return call
+
+    def called(self, index):
+        return {name for name, i in self.calls if i == index}
+
+
+COSTS = CostModel.from_resources(
+    {"cheap": 0.1, "decoded": 3.0, "pair": 1.0, "dear": 10.0, "unused": 1.0, "noise": 1.0},
+    {
+        "cheap": ["cheap"],
+        "low": ["decoded", "pair"],
+        "high": ["decoded", "pair"],
+        "dear": ["decoded", "dear"],
+        "unused": ["unused"],
+        "noise": ["noise"],
+    },
+    tree_cost=0.01,
+)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Raw objects: their number, then the six columns."""
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([np.arange(400), rng.standard_normal((400, 6))])
+    rows[:, [3, 5]] = 0.0  # of no use to anyone
+    return rows
+
+
+@pytest.fixture(scope="module", name="X")
+def matrix(rows):
+    return build_matrix(Counting().sources, rows)
+
+
+@pytest.fixture(scope="module")
+def y(rows):
+    return 3.0 * rows[:, 1] + rows[:, 2] * (rows[:, 1] > 0) + rows[:, 4]
+
+
+@pytest.fixture(scope="module")
+def regressor(X, y):
+    """Looks at cheap, low and dear."""
+    model = MiserRegressor(costs=COSTS, tradeoff=2e-3, max_iter=25, min_samples_leaf=5, n_jobs=1)
+    model.fit(X, y)
+    assert set(model.features_used_) == {"cheap", "low", "dear"}
+    return model
+
+
+@pytest.fixture(scope="module")
+def classifier(X, y):
+    labels = np.array(["no", "perhaps", "yes"])[np.digitize(y, [-1, 1])]
+    model = MiserClassifier(costs=COSTS, min_samples_leaf=5, n_jobs=1, warm_start=True)
+    # Stingy first, so that the dear columns come late.
+    for tradeoff, max_iter in [(0.02, 9), (1e-3, 40)]:
+        model.set_params(tradeoff=tradeoff, max_iter=max_iter).fit(X, labels)
+    assert model.ensemble_.first_uses() == {0: 0, 1: 9, 3: 9, 5: 19}
+    return model
+
+
+@pytest.fixture(scope="module")
+def hasty(classifier, X):
+    """Early exits; many rows leave before anyone asks for the dear column."""
+    return EarlyExitClassifier(classifier, threshold=0.7, every=3, n_jobs=1).fit(
+        X, classifier.predict(X)
+    )
+
+
+# What is fetched
+
+
+def test_nothing_is_fetched_that_is_not_needed_and_nothing_twice(regressor, rows, X):
+    counting = Counting()
+    served = OnDemandPredictor(regressor, counting.sources)
+    assert served.fetches == ["cheap", "decoded", "pair", "dear"]
+    predictions, receipts = served.predict(rows, return_receipts=True)
+    assert np.array_equal(predictions, regressor.predict(X))
+    assert set(counting.calls.values()) == {1}
+    assert {name for name, _ in counting.calls} == {"cheap", "decoded", "pair", "dear"}
+    assert len(counting.calls) == 4 * len(rows)
+    assert receipts[7].fetched == ("cheap", "decoded", "pair", "dear")
+
+
+def test_a_constant_model_fetches_nothing(X, y, rows):
+    model = MiserRegressor(costs=COSTS, max_iter=5).fit(X, y).truncate(0)
+    counting = Counting()
+    predictions, receipts = OnDemandPredictor(model, counting.sources).predict(
+        rows[:3], return_receipts=True
+    )
+    assert np.array_equal(predictions, model.predict(X[:3]))
+    assert not counting.calls
+    assert receipts.costs.tolist() == [0.0, 0.0, 0.0]
+    assert receipts[0].fetched == ()
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_who_leaves_early_fetches_only_what_was_met(hasty, rows, X, n_jobs):
+    counting = Counting()
+    with OnDemandPredictor(hasty, counting.sources, n_jobs=n_jobs, batch_size=64) as served:
+        proba, receipts = served.predict_proba(rows, return_receipts=True)
+    assert np.array_equal(proba, hasty.predict_proba(X))
+    assert set(counting.calls.values()) == {1}
+    left = hasty.predictor_.leaving_stages(X)
+    maker = {name: served._maker[name] for name in served._names.values()}
+    for i, k in enumerate(left):
+        met = {f for stage in hasty.predictor_.stages[: k + 1] for f in stage.features}
+        makers = {maker[COLUMNS[f]] for f in met}
+        shared = {"decoded"} if makers & {"pair", "dear"} else set()
+        assert counting.called(i) == makers | shared
+        assert set(receipts[i].fetched) == makers | shared
+    fetched = Counter(len(receipt.fetched) for receipt in receipts)
+    assert min(fetched[n] for n in (1, 4, 5)) > 20, "objects must leave at different times"
+
+
+def test_objects_that_left_are_let_go(hasty):
+    """Raw objects and intermediates of finished objects do not pile up."""
+
+    class Picture:
+        pass
+
+    alive = weakref.WeakSet()
+    most = 0
+    sources = Sources()
+
+    @sources.intermediate
+    def decoded(raw):
+        nonlocal most
+        picture = Picture()
+        alive.add(picture)
+        most = max(most, len(alive))
+        return picture
+
+    sources.add(lambda raw, decoded: raw[1:], COLUMNS, name="all", needs=["raw", "decoded"])
+    served = OnDemandPredictor(hasty, sources, batch_size=8)
+    served.predict(np.zeros(7) for _ in range(100))
+    gc.collect()
+    assert len(alive) == 0
+    assert most <= 16
+
+
+# The same bits
+
+
+def test_predictions_are_those_of_the_matrix(regressor, classifier, rows, X):
+    counting = Counting()
+    for served in (
+        OnDemandPredictor(classifier, counting.sources),
+        OnDemandPredictor(classifier, counting.sources, batch_size=1),
+        OnDemandPredictor(classifier, counting.sources, n_jobs=4, batch_size=50),
+        OnDemandPredictor(as_predictor(classifier), counting.sources, timeout=PATIENCE),
+        pickle.loads(pickle.dumps(OnDemandPredictor(classifier, ROW_SOURCES))),
+    ):
+        assert np.array_equal(served.predict(rows), classifier.predict(X))
+        assert np.array_equal(served.predict_proba(rows), classifier.predict_proba(X))
+        assert np.array_equal(served.decision_function(rows), classifier.decision_function(X))
+        served.close()
+
+
+def whole_row(raw):
+    return raw[1:]
+
+
+ROW_SOURCES = Sources()
+ROW_SOURCES.add(whole_row, COLUMNS)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(width=32), min_size=6, max_size=6), min_size=1, max_size=12),
+    st.integers(1, 5),
+)
+def test_any_numbers_give_the_same_bits(hasty, numbers, batch_size):
+    rows = [np.array([0.0, *row]) for row in numbers]
+    X = build_matrix(ROW_SOURCES, rows)
+    served = OnDemandPredictor(hasty, ROW_SOURCES, batch_size=batch_size)
+    proba, receipts = served.predict_proba(rows, return_receipts=True)
+    assert np.array_equal(proba, hasty.predict_proba(X))
+    assert np.array_equal(receipts.costs, hasty.prediction_costs(X))
+
+
+def test_binary_classifier(X, y, rows):
+    model = MiserClassifier(costs=COSTS, max_iter=20, n_jobs=1).fit(X, y > 0)
+    served = OnDemandPredictor(EarlyExitClassifier(model, threshold=0.8).fit(X, y > 0), ROW_SOURCES)
+    assert served.predict(rows).dtype == bool
+    expected = served.predictor.predict_proba(X)
+    assert np.array_equal(served.predict_proba(rows), expected)
+
+
+def test_a_cascade_that_scores_anew(X, y, rows):
+    """Stages with ensembles of their own, as Cronus has them."""
+    small = MiserRegressor(costs=COSTS, tradeoff=0.05, max_iter=8, n_jobs=1).fit(X, y)
+    large = MiserRegressor(costs=COSTS, max_iter=20, n_jobs=1).fit(X, y)
+    first, second = small.ensemble_, large.ensemble_
+    cascade = dataclasses.replace(
+        large.predictor_,
+        stages=(
+            Stage(first, 0, first.n_iter, first.n_trees),
+            Stage(second, 0, second.n_iter, first.n_trees + second.n_trees),
+        ),
+        rule=Above((0.5,)),
+    )
+    counting = Counting()
+    served = OnDemandPredictor(cascade, counting.sources)
+    predictions, receipts = served.predict(rows, return_receipts=True)
+    assert np.array_equal(predictions, cascade.predict(X))
+    assert np.array_equal(receipts.costs, cascade.prediction_costs(X))
+    assert set(counting.calls.values()) == {1}
+    reasons = {receipt.stopped for receipt in receipts}
+    assert reasons == {
+        "it has met all trees",
+        f"after {first.n_trees} trees: its score is not above 0.5",
+    }
+
+
+@pytest.fixture(scope="module")
+def ranker(X, y):
+    qid = np.repeat(np.arange(20), 20)
+    model = MiserRanker(costs=COSTS, tradeoff=1e-3, max_iter=30, min_samples_leaf=5, n_jobs=1)
+    model.fit(X, np.clip(np.round(y), 0, 4), qid=qid)
+    return EarlyExitRanker(model, threshold=2.0, every=3, n_jobs=1).fit(X, y, qid=qid)
+
+
+@pytest.mark.parametrize("batch_size", [1, 33, 1000])
+def test_queries_are_seen_whole(ranker, rows, X, batch_size):
+    qid = np.random.default_rng(1).integers(0, 15, len(rows))
+    counting = Counting()
+    served = OnDemandPredictor(ranker, counting.sources, batch_size=batch_size)
+    scores, receipts = served.predict(rows, qid=qid, return_receipts=True)
+    assert np.array_equal(scores, ranker.predict(X, qid))
+    assert np.array_equal(receipts.costs, ranker.prediction_costs(X, qid))
+    assert len(set(receipts.costs)) > 1
+    assert [receipt.index for receipt in receipts] == list(range(len(rows)))
+    assert np.array_equal(served.predict(iter(rows)), ranker.predict(X))
+    plain = OnDemandPredictor(ranker.estimator_, counting.sources, batch_size=batch_size)
+    assert np.array_equal(plain.predict(rows, qid=qid), ranker.estimator_.predict(X))
+
+
+def test_queries_that_do_not_fit(ranker, regressor, rows):
+    served = OnDemandPredictor(ranker, ROW_SOURCES)
+    with pytest.raises(ValueError, match=r"qid has shape \(3,\), but there are 4 objects"):
+        served.predict(rows[:4], qid=[1, 1, 2])
+    with pytest.raises(ValueError, match="qid is for rankers, and this model is a regressor"):
+        OnDemandPredictor(regressor, ROW_SOURCES).predict(rows[:2], qid=[1, 1])
+    assert served.predict([], qid=[]).shape == (0,)
+
+
+# Categories
+
+
+def label_sources():
+    sources = Sources()
+    sources.add(lambda raw: raw["colour"], ["colour"], categorical=True, name="colour")
+    sources.add(lambda raw: (raw["size"], raw["code"]), ["size", "code"], name="rest")
+    return sources
+
+
+def test_labels_are_coded_as_in_a_frame():
+    rng = np.random.default_rng(0)
+    colours = np.array(["red", "green", "blue", None], dtype=object)
+    objects = [
+        {"colour": colours[rng.integers(4)], "size": rng.normal(), "code": int(rng.integers(3))}
+        for _ in range(300)
+    ]
+    y = [(o["colour"] == "red") + o["size"] + (o["code"] == 1) for o in objects]
+    sources = label_sources()
+    X = build_matrix(sources, objects)
+    assert X["colour"].dtype == "category"
+    model = MiserRegressor(
+        categorical_features=["colour", "code"], max_iter=20, min_samples_leaf=5, n_jobs=1
+    ).fit(X, y)
+    assert "colour" in model.features_used_
+    assert "code" in model.features_used_
+    more = [
+        {"colour": "violet", "size": 1.0, "code": 1},
+        {"colour": math.nan, "size": math.nan, "code": 9},
+        {"colour": np.str_("red"), "size": 0.0, "code": np.int64(2)},
+        {"colour": "red", "size": 0.0, "code": math.nan},
+    ]
+    served = OnDemandPredictor(model, sources)
+    everything = objects + more
+    assert np.array_equal(
+        served.predict(everything), model.predict(build_matrix(sources, everything))
+    )
+
+
+def test_labels_for_a_model_that_takes_numbers():
+    sources = label_sources()
+    frame = pd.DataFrame({"colour": [0.0, 1.0] * 40, "size": 0.0, "code": 0.0})
+    model = MiserRegressor(max_iter=2).fit(frame, frame["colour"])
+    with pytest.raises(ValueError, match=r"'colour' holds labels by its source 'colour', but num"):
+        OnDemandPredictor(model, sources)
+
+
+# Matching columns
+
+
+def test_columns_are_found_by_name_in_any_order(regressor, rows, X):
+    sources = Sources()
+    order = [5, 3, 1, 0, 2]
+    sources.add(lambda raw: raw[1:][order], [COLUMNS[i] for i in order], name="all")
+    served = OnDemandPredictor(regressor, sources)
+    assert np.array_equal(served.predict(rows), regressor.predict(X))
+
+
+def test_a_needed_column_without_a_source_is_an_error_at_once(regressor, X, y):
+    sources = Sources()
+    sources.add(lambda raw: raw[1:3], ["cheap", "low"], name="some")
+    with pytest.raises(ValueError, match=r"no source makes column 'dear', which the model looks"):
+        OnDemandPredictor(regressor, sources)
+    with pytest.raises(ValueError, match=r"no source makes column 'cheap' and \d more"):
+        OnDemandPredictor(regressor, label_sources())
+
+
+def test_models_without_names(X, y, rows):
+    plain = MiserRegressor(max_iter=5, n_jobs=1).fit(X.to_numpy(), y)
+    assert np.array_equal(
+        OnDemandPredictor(plain, ROW_SOURCES).predict(rows), plain.predict(X.to_numpy())
+    )
+    with pytest.raises(ValueError, match=r"6 features without names, but the sources make 3"):
+        OnDemandPredictor(plain, label_sources())
+    # The costs know better than the order of the sources.
+    named = MiserRegressor(costs=COSTS, max_iter=5, n_jobs=1).fit(X.to_numpy(), y)
+    turned = Sources()
+    turned.add(lambda raw: raw[1:][::-1], COLUMNS[::-1], name="turned")
+    assert np.array_equal(
+        OnDemandPredictor(named, turned).predict(rows), named.predict(X.to_numpy())
+    )
+
+
+# Receipts
+
+
+def test_receipts_add_up(regressor, hasty, rows, X):
+    for model in (regressor, hasty):
+        _, receipts = OnDemandPredictor(model, Counting().sources).predict(
+            rows, return_receipts=True
+        )
+        assert np.array_equal(receipts.costs, model.prediction_costs(X))
+        for receipt in receipts:
+            paid = math.fsum([*receipt.resources.values(), receipt.tree_cost])
+            assert receipt.cost == paid
+            assert receipt.tree_cost == COSTS.tree_cost * receipt.n_trees
+            # These costs and these sources speak of the same things.
+            assert set(receipt.resources) == set(receipt.fetched)
+            assert not receipt.failures
+            assert not receipt.missing
+            assert all(seconds >= 0 for seconds in receipt.seconds.values())
+            assert receipt.total_seconds == math.fsum(receipt.seconds.values())
+
+
+def test_receipts_say_why_objects_stopped(hasty, rows, X):
+    _, receipts = OnDemandPredictor(hasty, ROW_SOURCES).predict(rows, return_receipts=True)
+    for receipt, k in zip(receipts, hasty.predictor_.leaving_stages(X), strict=True):
+        early = f"after {9 * (k + 1)} trees: its class is likelier than 0.7"
+        assert receipt.stopped == (early if receipt.n_trees < 120 else "it has met all trees")
+    assert {receipt.n_trees for receipt in receipts} >= {18, 27, 120}
+    frame = receipts.to_frame()
+    assert frame["cost"].tolist() == receipts.costs.tolist()
+    assert len(frame) == len(rows)
+    shown = repr(receipts).splitlines()
+    assert shown[0].split() == ["object", "cost", "trees", "measured", "fetched", "stopped"]
+    assert shown[-1] == "... and 380 more"
+    assert "whole_row" in shown[1]
+    assert repr(receipts[:1]).count("\n") == 1
+    assert receipts.seconds.shape == (len(rows),)
+
+
+def test_prices_of_other_resources_than_the_sources(X, y, rows):
+    """Receipts price by the model's costs, whatever the functions are called."""
+    model = MiserRegressor(costs={name: 2.0 for name in COLUMNS}, max_iter=5, n_jobs=1).fit(X, y)
+    _, receipts = OnDemandPredictor(model, ROW_SOURCES).predict(rows[:2], return_receipts=True)
+    assert receipts[0].fetched == ("whole_row",)
+    assert receipts[0].resources == {name: 2.0 for name in model.features_used_}
+    assert receipts[0].cost == model.cost_
+    grouped = CostModel(
+        dict.fromkeys(COLUMNS, 0.1),
+        groups={"lab": ["low", "dear"], "desk": ["cheap"]},
+        group_costs={"lab": 0.7, "desk": 0.2},
+        tree_cost=0.3,
+    )
+    model = MiserRegressor(costs=grouped, tradeoff=1e-3, max_iter=7, n_jobs=1).fit(X, y)
+    _, receipts = OnDemandPredictor(model, ROW_SOURCES).predict(rows, return_receipts=True)
+    assert np.array_equal(receipts.costs, model.prediction_costs(X))
+    assert {"lab", "desk"} <= set(receipts[0].resources)
+    assert receipts[0].cost == math.fsum([*receipts[0].resources.values(), 7 * 0.3])
+
+
+# Failures
+
+
+class Fussy:
+    """Returns or raises what an object carries for ``low``."""
+
+    def __init__(self):
+        self.sources = Sources()
+        self.sources.add(lambda raw: dict(raw), name="decoded")
+        self.sources.add(lambda decoded: decoded["cheap"], ["cheap"], name="cheap")
+        self.sources.add(self.low, ["low"], name="low")
+        self.sources.add(lambda decoded: decoded["dear"], ["dear"], name="dear")
+
+    def low(self, decoded):
+        value = decoded["low"]
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+
+FAULTS = [
+    ValueError("broken"),
+    StopIteration("out"),
+    ZeroDivisionError(),
+    TimeoutError(),
+    None,
+    "text",
+    [1.0, 2.0],
+    [],
+    np.zeros((3, 3)),
+    np.zeros(1_000_000),
+    {"low": 1.0, "other": 2.0},
+    {},
+    1j,
+    object(),
+]
+
+
+def good_object(low=0.5):
+    return {"cheap": 1.0, "low": low, "dear": -1.0}
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_a_fault_is_raised_with_its_place(regressor, fault, n_jobs):
+    objects = [good_object(), good_object(), good_object(fault), good_object()]
+    served = OnDemandPredictor(regressor, Fussy().sources, n_jobs=n_jobs)
+    with pytest.raises(AcquisitionError, match=r"source 'low' failed on object 2: ") as caught:
+        served.predict(objects)
+    assert caught.value.source == "low"
+    assert caught.value.index == 2
+    assert not isinstance(caught.value, SourceTimeoutError)
+    if isinstance(fault, Exception):
+        assert caught.value.__cause__ is fault
+    else:
+        assert isinstance(caught.value.__cause__, TypeError | ValueError)
+    assert len(str(caught.value)) < 500
+    served.predict(objects[:2])  # and it goes on working
+    served.close()
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_a_fault_counts_as_missing_and_no_other_object_is_lost(regressor, fault, n_jobs):
+    objects = [good_object(), good_object(fault), good_object(math.nan), good_object(2.0)]
+    served = OnDemandPredictor(regressor, Fussy().sources, n_jobs=n_jobs, on_error="missing")
+    with pytest.warns(AcquisitionWarning, match=r"'low' on 1 of 4 objects \(first on object 1:"):
+        predictions, receipts = served.predict(objects, return_receipts=True)
+    frame = pd.DataFrame([good_object(low) for low in (0.5, math.nan, math.nan, 2.0)])
+    frame = frame.reindex(columns=COLUMNS)
+    assert np.array_equal(predictions, regressor.predict(frame))
+    assert receipts.costs.tolist() == [regressor.cost_] * 4  # failures are paid for
+    assert [bool(receipt.failures) for receipt in receipts] == [False, True, False, False]
+    assert receipts[1].missing == ("low",)
+    assert isinstance(receipts[1].failures["low"].__cause__, Exception)
+    assert set(receipts[1].fetched) == {"decoded", "cheap", "low", "dear"}
+    assert "low (failed)" in repr(receipts)
+    assert receipts[2].missing == ()  # NaN is an answer
+    served.close()
+
+
+def test_what_needs_a_failed_intermediate_is_not_called(regressor, rows):
+    counting = Counting()
+
+    def decoded(raw):
+        if raw[0] == 1:
+            raise OSError("torn")
+        return np.array(raw)
+
+    sources = Sources()
+    for source in counting.sources:
+        function = decoded if source.name == "decoded" else source.function
+        sources.add(function, source.columns, name=source.name, needs=source.needs)
+    served = OnDemandPredictor(regressor, sources, on_error="missing")
+    with pytest.warns(AcquisitionWarning, match=r"missing: 'decoded' on 1 of 3 objects"):
+        _, receipts = served.predict(rows[:3], return_receipts=True)
+    assert receipts[1].fetched == ("cheap", "decoded")
+    assert list(receipts[1].failures) == ["decoded"]
+    assert receipts[1].missing == ("low", "dear")
+    assert counting.called(1) == {"cheap"}
+    assert counting.called(2) == {"cheap", "pair", "dear"}
+
+
+def test_one_warning_for_many_failures(regressor, rows):
+    def broken(raw):
+        raise ValueError("x" * 10_000)
+
+    sources = Sources()
+    sources.add(broken, COLUMNS)
+    served = OnDemandPredictor(regressor, sources, on_error="missing")
+    with pytest.warns(AcquisitionWarning) as caught:
+        predictions = served.predict(rows)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert len(str(caught[0].message)) < 1000
+    missing = pd.DataFrame(np.full((1, 6), math.nan), columns=COLUMNS)
+    assert np.array_equal(predictions, np.repeat(regressor.predict(missing), len(rows)))
+
+
+def test_an_object_that_failed_is_not_asked_again_in_the_next_stage(hasty, rows, X):
+    calls = Counter()
+
+    def broken(raw):
+        calls[int(raw[0])] += 1
+        raise ValueError("no")
+
+    sources = Sources()
+    sources.add(broken, COLUMNS)
+    served = OnDemandPredictor(hasty, sources, on_error="missing")
+    with pytest.warns(AcquisitionWarning):
+        proba = served.predict_proba(rows[:5])
+    nothing = pd.DataFrame(np.full((5, 6), math.nan), columns=COLUMNS)
+    assert np.array_equal(proba, hasty.predict_proba(nothing))
+    assert set(calls.values()) == {1}
+
+
+def test_arrays_cannot_be_changed_by_a_source(regressor):
+    """Else predictions would depend on who is called first."""
+    sources = Sources()
+
+    @sources.intermediate
+    def pixels(raw):
+        return raw[1:]
+
+    @sources.columns("cheap")
+    def scaled(pixels):
+        pixels *= 2.0
+        return pixels[0]
+
+    sources.add(lambda pixels: pixels[1:], COLUMNS[1:], name="rest")
+    rows = np.ones((2, 7))
+    with pytest.raises(AcquisitionError, match=r"'scaled' failed on object 0: .*read-only"):
+        OnDemandPredictor(regressor, sources).predict(rows)
+    assert (rows == 1).all()
+    sources = Sources()
+    sources.add(lambda raw: raw.sort(), COLUMNS, name="sorter")
+    with pytest.raises(AcquisitionError, match="read-only"):
+        OnDemandPredictor(regressor, sources).predict(rows)
+    assert rows.flags.writeable
+
+
+def test_a_function_that_returns_a_coroutine(regressor):
+    async def later():
+        return 1.0
+
+    sources = Sources()
+    sources.add(lambda raw: later(), COLUMNS, name="lazy")
+    with pytest.raises(AcquisitionError, match=r"returned a coroutine; make it .* async def"):
+        OnDemandPredictor(regressor, sources).predict([1])
+    gc.collect()  # a coroutine that nobody awaited would warn here
+
+
+@pytest.mark.parametrize("way", ["plain", "threads", "coroutine"])
+@pytest.mark.parametrize("leaving", [SystemExit, KeyboardInterrupt])
+def test_leaving_the_program_is_not_a_failure(regressor, way, leaving):
+    def leave(raw):
+        raise leaving(3)
+
+    async def leave_later(raw):
+        raise leaving(3)
+
+    sources = Sources()
+    sources.add(leave_later if way == "coroutine" else leave, COLUMNS, name="leave")
+    n_jobs = 2 if way == "threads" else 1
+    served = OnDemandPredictor(regressor, sources, n_jobs=n_jobs, on_error="missing")
+    with pytest.raises(leaving):
+        served.predict([1, 2, 3])
+
+
+# Threads
+
+
+def test_objects_and_independent_sources_run_side_by_side(regressor, rows, X):
+    """Four calls meet at a barrier: two sources of each of two objects."""
+    barrier = threading.Barrier(4)
+
+    def meet(value):
+        barrier.wait(PATIENCE)
+        return value
+
+    sources = Sources()
+    sources.add(lambda raw: meet(raw[1]), ["cheap"], name="cheap")
+    sources.add(lambda raw: meet(raw[2:]), COLUMNS[1:], name="rest")
+    with OnDemandPredictor(regressor, sources, n_jobs=4) as served:
+        assert np.array_equal(served.predict(rows[:4]), regressor.predict(X[:4]))
+
+
+def test_no_more_functions_at_once_than_asked_for(regressor, rows):
+    lock, now, most = threading.Lock(), 0, 0
+
+    def busy(raw):
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.002)
+        with lock:
+            now -= 1
+        return raw[1:]
+
+    sources = Sources()
+    sources.add(busy, COLUMNS)
+    with OnDemandPredictor(regressor, sources, n_jobs=3) as served:
+        served.predict(rows[:60])
+    assert 1 < most <= 3
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_several_threads_share_a_predictor(hasty, rows, X, n_jobs):
+    expected = hasty.predict_proba(X)
+    with OnDemandPredictor(hasty, Counting().sources, n_jobs=n_jobs, batch_size=16) as served:
+
+        def work(i):
+            chosen = slice(i * 40, i * 40 + 40)
+            return np.array_equal(served.predict_proba(rows[chosen]), expected[chosen])
+
+        with ThreadPoolExecutor(6) as pool:
+            assert all(pool.map(work, range(10)))
+
+
+def test_threads_end_with_the_context_and_come_back(regressor, rows):
+    others = set(threading.enumerate())
+
+    def alive():
+        return [t for t in threading.enumerate() if t not in others]
+
+    def wait_until(condition):
+        end = time.monotonic() + PATIENCE
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.001)
+        return condition()
+
+    with OnDemandPredictor(regressor, ROW_SOURCES, n_jobs=2) as served:
+        served.predict(rows)
+        assert alive()
+    assert wait_until(lambda: not alive())
+    served.predict(rows)
+    served.close()
+    served.close()
+    assert wait_until(lambda: not alive())
+    forgotten = OnDemandPredictor(regressor, ROW_SOURCES, n_jobs=2)
+    forgotten.predict(rows)
+    del forgotten
+    gc.collect()
+    assert wait_until(lambda: not alive())
+
+
+def test_threads_are_made_anew_after_a_fork(regressor, rows):
+    with OnDemandPredictor(regressor, ROW_SOURCES, n_jobs=2) as served:
+        served.predict(rows[:8])
+        crew = served._fetcher._pool._crew
+        crew.process = -1  # as a child process sees it
+        served.predict(rows[:8])
+        assert served._fetcher._pool._crew is not crew
+        crew.dismiss()
+
+
+def test_context_variables_reach_the_threads(regressor, rows):
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    seen = set()
+
+    def read(raw):
+        seen.add(tenant.get())
+        return raw[1:]
+
+    sources = Sources()
+    sources.add(read, COLUMNS)
+    tenant.set("us")
+    with OnDemandPredictor(regressor, sources, n_jobs=2) as served:
+        served.predict(rows[:4])
+    assert seen == {"us"}
+
+
+# Coroutines
+
+
+def async_sources(**functions):
+    """Coroutines by name of their column; the others come from the row."""
+    sources = Sources()
+    for name, function in functions.items():
+        sources.add(function, [name], name=name, needs=["raw"])
+    for i, name in enumerate(COLUMNS, start=1):
+        if name not in functions:
+            sources.add(lambda raw, i=i: raw[i], [name], name=name, needs=["raw"])
+    return sources
+
+
+def test_coroutines_of_all_objects_run_side_by_side(regressor, rows, X):
+    async def main():
+        barrier = asyncio.Barrier(2 * 5)  # two sources of five objects
+
+        def meeting(i):
+            async def fetch(raw):
+                await asyncio.wait_for(barrier.wait(), PATIENCE)
+                return raw[i]
+
+            return fetch
+
+        served = OnDemandPredictor(regressor, async_sources(low=meeting(2), dear=meeting(4)))
+        return await served.apredict(rows[:5])
+
+    assert np.array_equal(asyncio.run(main()), regressor.predict(X[:5]))
+
+
+def test_a_coroutine_that_needs_another_waits_for_it_only(regressor, rows):
+    async def main():
+        order = []
+        sources = Sources()
+
+        @sources.intermediate
+        async def page(raw):
+            order.append("page")
+            await asyncio.sleep(0)
+            return raw
+
+        @sources.columns("low", "dear")
+        async def parsed(page):
+            order.append("parsed")
+            return page[2], page[4]
+
+        @sources.columns
+        def cheap(raw):
+            order.append("cheap")
+            return raw[1]
+
+        await OnDemandPredictor(regressor, sources).apredict(rows[:1])
+        return order
+
+    order = asyncio.run(main())
+    assert sorted(order) == ["cheap", "page", "parsed"]
+    assert order.index("page") < order.index("parsed")
+
+
+def test_no_more_coroutines_at_once_than_asked_for(regressor, rows):
+    now = most = 0
+
+    async def low(raw):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+        return raw[2]
+
+    served = OnDemandPredictor(regressor, async_sources(low=low), concurrency=3)
+    served.predict(rows[:40])
+    assert most == 3
+
+
+def test_functions_do_not_hold_the_event_loop_up(regressor, rows, X):
+    """A function waits for something that only the event loop can do."""
+
+    async def main():
+        loop, told = asyncio.get_running_loop(), threading.Event()
+
+        def cheap(raw):
+            loop.call_soon_threadsafe(told.set)
+            assert told.wait(PATIENCE)
+            return raw[1]
+
+        served = OnDemandPredictor(regressor, async_sources(cheap=cheap))
+        return await served.apredict(rows[:2])
+
+    assert np.array_equal(asyncio.run(main()), regressor.predict(X[:2]))
+
+
+def test_coroutines_also_serve_plain_calls(hasty, rows, X):
+    async def low(raw):
+        await asyncio.sleep(0)
+        return raw[2]
+
+    served = OnDemandPredictor(hasty, async_sources(low=low))
+    assert np.array_equal(served.predict_proba(rows), hasty.predict_proba(X))
+
+    async def notebook():
+        return served.predict_proba(rows)  # where a loop is already running
+
+    assert np.array_equal(asyncio.run(notebook()), hasty.predict_proba(X))
+
+
+def test_stages_share_one_event_loop(hasty, rows):
+    """What one stage opened (a session, a connection) is still alive in the next."""
+    loops = {}
+
+    async def watch(raw):
+        loops.setdefault(int(raw[0]), set()).add(id(asyncio.get_running_loop()))
+        return 0.0
+
+    served = OnDemandPredictor(hasty, async_sources(cheap=watch, low=watch, dear=watch))
+    served.predict(rows[:20])
+    assert all(len(seen) == 1 for seen in loops.values())
+
+
+def test_apredict_knows_queries_and_receipts(ranker, rows, X):
+    qid = np.repeat(np.arange(40), 10)
+    served = OnDemandPredictor(ranker, ROW_SOURCES)
+    scores, receipts = asyncio.run(served.apredict(rows, qid=qid, return_receipts=True))
+    assert np.array_equal(scores, ranker.predict(X, qid))
+    assert np.array_equal(receipts.costs, ranker.prediction_costs(X, qid))
+    served.close()
+
+
+def test_a_failure_cancels_the_others(regressor, rows):
+    async def main():
+        cancelled = []
+        waiting = asyncio.Event()
+
+        async def low(raw):
+            waiting.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(int(raw[0]))
+                raise
+
+        async def dear(raw):
+            await waiting.wait()
+            raise LookupError("gone")
+
+        served = OnDemandPredictor(regressor, async_sources(low=low, dear=dear))
+        with pytest.raises(AcquisitionError, match="source 'dear' failed on object 0: Lookup") as e:
+            await served.apredict(rows[:1])
+        assert isinstance(e.value.__cause__, LookupError)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return cancelled
+
+    assert asyncio.run(main()) == [0]
+
+
+def test_cancellation_is_clean(regressor, rows, X):
+    async def main():
+        hold, seen, cancelled = True, asyncio.Event(), []
+
+        async def low(raw):
+            if hold:
+                seen.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.append(int(raw[0]))
+            return raw[2]
+
+        served = OnDemandPredictor(regressor, async_sources(low=low), on_error="missing")
+        task = asyncio.create_task(served.apredict(rows[:3]))
+        await seen.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert sorted(cancelled) == [0, 1, 2]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        hold = False
+        return await served.apredict(rows[:3])
+
+    assert np.array_equal(asyncio.run(main()), regressor.predict(X[:3]))
+
+
+@pytest.mark.parametrize("policy", ["raise", "missing"])
+def test_a_source_that_was_cancelled_from_within(regressor, rows, policy):
+    """It waited for something that somebody else cancelled: that is a failure like others."""
+
+    async def low(raw):
+        inner = asyncio.ensure_future(asyncio.Event().wait())
+        asyncio.get_running_loop().call_soon(inner.cancel)
+        await inner
+
+    served = OnDemandPredictor(regressor, async_sources(low=low), on_error=policy)
+    if policy == "raise":
+        with pytest.raises(AcquisitionError, match="'low' failed on object 0: CancelledError"):
+            served.predict(rows[:1])
+    else:
+        with pytest.warns(AcquisitionWarning, match="CancelledError"):
+            served.predict(rows[:1])
+
+
+# Time-outs
+
+
+@pytest.fixture
+def never():
+    """An event that is set when the test is over, so that no thread stays behind."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_a_function_that_hangs_is_left_behind(regressor, rows, X, never, n_jobs):
+    def low(raw):
+        if raw[0] in (1, 2):
+            never.wait(2 * PATIENCE)
+        return raw[2]
+
+    sources = async_sources(low=low)
+    limits = {"low": 0.5}
+    served = OnDemandPredictor(
+        regressor, sources, n_jobs=n_jobs, timeout=limits, on_error="missing"
+    )
+    with pytest.warns(AcquisitionWarning, match=r"'low' on 2 of 5 .*not answer within 0.5 s"):
+        predictions, receipts = served.predict(rows[:5], return_receipts=True)
+    without = X[:5].copy()
+    without.loc[[1, 2], "low"] = math.nan
+    assert np.array_equal(predictions, regressor.predict(without))
+    assert isinstance(receipts[2].failures["low"], SourceTimeoutError)
+    assert isinstance(receipts[2].failures["low"], TimeoutError)
+    strict = OnDemandPredictor(regressor, sources, n_jobs=n_jobs, timeout=limits)
+    with pytest.raises(SourceTimeoutError, match=r"'low' failed on object 1: it did not answer"):
+        strict.predict(rows[:2])
+
+
+def test_a_coroutine_that_hangs_is_cancelled(regressor, rows, X):
+    cancelled = []
+
+    async def low(raw):
+        if raw[0] == 1:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(1)
+        return raw[2]
+
+    served = OnDemandPredictor(regressor, async_sources(low=low), timeout=0.5, on_error="missing")
+    with pytest.warns(AcquisitionWarning, match="not answer within 0.5 s"):
+        predictions = served.predict(rows[:3])
+    assert cancelled == [1]
+    assert np.array_equal(predictions[[0, 2]], regressor.predict(X[:3])[[0, 2]])
+
+
+def test_a_coroutine_that_turns_its_cancellation_into_something_else(regressor, rows):
+    async def low(raw):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise KeyError("cleaned up") from None
+
+    served = OnDemandPredictor(regressor, async_sources(low=low), timeout={"low": 0.02})
+    with pytest.raises(SourceTimeoutError, match=r"did not answer within 0\.02 s"):
+        served.predict(rows[:1])
+
+
+def test_waiting_for_a_thread_is_not_the_fault_of_a_source(regressor, rows, X):
+    def slow(raw):
+        time.sleep(1.2)
+        return raw[1]
+
+    served = OnDemandPredictor(
+        regressor, async_sources(cheap=slow), timeout={"low": 0.8, "dear": 0.8}
+    )
+    assert np.array_equal(served.predict(rows[:1]), regressor.predict(X[:1]))
+    served.close()
+
+
+def test_a_time_out_of_its_own_is_the_error_of_a_source(regressor, rows):
+    def low(raw):
+        raise TimeoutError("the server is slow")
+
+    served = OnDemandPredictor(regressor, async_sources(low=low), timeout=PATIENCE)
+    with pytest.raises(AcquisitionError, match="TimeoutError: the server is slow") as caught:
+        served.predict(rows[:1])
+    assert not isinstance(caught.value, SourceTimeoutError)
+
+
+def test_a_function_that_hangs_does_not_keep_the_program_from_ending(tmp_path):
+    script = tmp_path / "hang.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import threading
+            from greedymiser.acquisition import Sources, build_matrix
+
+            sources = Sources()
+            sources.add(lambda raw: threading.Event().wait(), ["x"], name="hangs")
+            try:
+                build_matrix(sources, [1, 2], timeout=0.05)
+            except TimeoutError as error:
+                print(error)
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "source 'hangs' failed on object 0: it did not answer within 0.05 s" in done.stdout
+    assert done.stderr == ""
+
+
+# Input
+
+
+def test_no_objects(regressor, classifier, ranker):
+    for objects in ([], (), iter(()), np.empty((0, 7))):
+        predictions, receipts = OnDemandPredictor(regressor, ROW_SOURCES).predict(
+            objects, return_receipts=True
+        )
+        assert predictions.shape == (0,)
+        assert len(receipts) == 0
+    served = OnDemandPredictor(classifier, ROW_SOURCES, n_jobs=2)
+    assert served.predict([]).dtype == classifier.classes_.dtype
+    assert served.predict_proba([]).shape == (0, 3)
+    assert asyncio.run(served.apredict_proba([])).shape == (0, 3)
+    assert OnDemandPredictor(ranker, ROW_SOURCES).predict([]).shape == (0,)
+    served.close()
+
+
+def test_generators_are_read_a_batch_at_a_time(regressor, rows, X):
+    ahead = 0
+    most = 0
+
+    def stream():
+        nonlocal ahead, most
+        for row in rows:
+            ahead += 1
+            most = max(most, ahead)
+            yield row
+
+    def read(raw):
+        nonlocal ahead
+        ahead -= 1
+        return raw[1:]
+
+    sources = Sources()
+    sources.add(read, COLUMNS)
+    served = OnDemandPredictor(regressor, sources, batch_size=10)
+    assert np.array_equal(served.predict(stream()), regressor.predict(X))
+    assert most == 10
+
+
+@pytest.mark.parametrize("objects", ["text", b"bytes", {"a": 1}, 3, None])
+def test_a_single_object_is_not_a_batch(regressor, objects):
+    with pytest.raises(TypeError, match="put a single object into a list"):
+        OnDemandPredictor(regressor, ROW_SOURCES).predict(objects)
+
+
+def test_rows_of_a_frame_are_objects(regressor, X):
+    sources = Sources(raw="row")
+    sources.add(lambda row: row.iloc[0], COLUMNS, name="row_")
+    served = OnDemandPredictor(regressor, sources)
+    assert np.array_equal(served.predict(X), regressor.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"on_error": "ignore"}, ValueError, r"on_error must be one of .* got 'ignore'"),
+        ({"timeout": -1}, ValueError, "timeout of 'whole_row' must be positive and finite, got -1"),
+        ({"timeout": math.nan}, ValueError, "must be positive and finite"),
+        ({"timeout": {"whole_row": "1"}}, TypeError, "a number of seconds, got '1'"),
+        ({"timeout": {"other": 1}}, ValueError, "timeout names 'other', which is not a source"),
+        ({"n_jobs": 0}, ValueError, "n_jobs"),
+        ({"concurrency": 0}, ValueError, "concurrency must be an integer of at least 1, got 0"),
+        ({"batch_size": 0}, ValueError, "batch_size must be an integer of at least 1, got 0"),
+        ({"batch_size": 1.5}, ValueError, "batch_size must be an integer of at least 1, got 1.5"),
+    ],
+)
+def test_bad_arguments(regressor, arguments, error, message):
+    with pytest.raises(error, match=message):
+        OnDemandPredictor(regressor, ROW_SOURCES, **arguments)
+
+
+def test_models_that_are_none(rows):
+    with pytest.raises(TypeError, match="not a fitted model"):
+        OnDemandPredictor("model", ROW_SOURCES)
+    with pytest.raises((TypeError, AttributeError)):
+        OnDemandPredictor(MiserRegressor(), ROW_SOURCES)
+
+
+def test_probabilities_are_for_classifiers(regressor, rows):
+    counting = Counting()
+    served = OnDemandPredictor(regressor, counting.sources)
+    with pytest.raises(AttributeError, match="a regressor has no class probabilities"):
+        served.predict_proba(rows)
+    with pytest.raises(AttributeError, match="a regressor has no class probabilities"):
+        asyncio.run(served.apredict_proba(rows))
+    assert not counting.calls
+
+
+def test_what_is_registered_later_is_not_seen(regressor, rows, X):
+    sources = Sources()
+    sources.add(whole_row, COLUMNS)
+    served = OnDemandPredictor(regressor, sources)
+    sources.add(lambda raw: 1 / 0, ["more"], name="more")
+    assert np.array_equal(served.predict(rows), regressor.predict(X))
+    assert repr(served) == (
+        "<OnDemandPredictor of a regressor, 3 columns from 1 sources and intermediates>"
+    )
