@@ -642,3 +642,74 @@ def exits(baseline, trees, X, queries, every, leaves):
 def features_of(trees):
     """Features that any of the trees splits on."""
     return {int(node["feature"]) for nodes, _ in trees for node in nodes if node["left"] >= 0}
+
+
+# -- Cronus ---------------------------------------------------------------------------------------
+
+
+def used_softly(square, power, softness):
+    """Stand-in for "is it used", given the square of a norm of weights; 1 for a weight of 1."""
+    at_zero = softness**power
+    at_one = (1.0 + softness**2) ** (power / 2)
+    return ((square + softness**2) ** (power / 2) - at_zero) / (at_one - at_zero)
+
+
+def soft_bill(weights, k, tree_cost, resource_costs, tree_needs, power, softness):
+    """Relaxed cost of stages 0 to k: every tree and every resource that any of them weighs."""
+    bill = 0.0
+    for t in range(len(weights[0])):
+        square = sum(weights[j][t] ** 2 for j in range(k + 1))
+        bill += tree_cost * used_softly(square, power, softness)
+    for r, cost in enumerate(resource_costs):
+        square = 0.0
+        for t, needs in enumerate(tree_needs):
+            if r in needs:
+                square += sum(weights[j][t] ** 2 for j in range(k + 1))
+        bill += cost * used_softly(square, power, softness)
+    return bill
+
+
+def soft_cascade(H, y, row_weights, weights, intercepts, thresholds, steepness, added, price, l1):
+    """Cronus' objective as published: stage k adds ``added[k]`` to the cost of all that it sees."""
+    n_stages = len(weights)
+    loss, seen = 0.0, [0.0] * n_stages
+    for h, target, row_weight in zip(H, y, row_weights, strict=True):
+        reaches = 1.0
+        for k in range(n_stages):
+            score = intercepts[k] + sum(b * x for b, x in zip(weights[k], h, strict=True))
+            seen[k] += row_weight * reaches
+            passes = 0.0
+            if k < n_stages - 1:
+                passes = 1.0 / (1.0 + math.exp(-steepness * (score - thresholds[k])))
+            loss += row_weight * reaches * (1.0 - passes) * 0.5 * (score - target) ** 2
+            reaches *= passes
+    cost = sum(share * bill for share, bill in zip(seen, added, strict=True))
+    return loss + price * cost + l1 * sum(abs(b) for stage in weights for b in stage)
+
+
+def hard_cascade(trees, X, weights, intercepts, thresholds):
+    """Walk every row through every stage: its last score, its stage, and the trees that it met."""
+    raw, left, met = [], [], []
+    for row in X:
+        outputs = [float(nodes[leaf_of(nodes, sets, row)]["value"]) for nodes, sets in trees]
+        seen = set()
+        for k, stage in enumerate(weights):
+            seen |= {t for t, weight in enumerate(stage) if weight > 0}
+            score = intercepts[k] + sum(b * h for b, h in zip(stage, outputs, strict=True))
+            if k == len(weights) - 1 or not score > thresholds[k]:
+                break
+        raw.append(score)
+        left.append(k)
+        met.append(seen)
+    return raw, left, met
+
+
+def cascade_cost(scores, y, row_weights, bills, thresholds):
+    """Mean loss and bill of rows that leave at hard thresholds, given their scores by stage."""
+    total = 0.0
+    for row, target, row_weight in zip(scores, y, row_weights, strict=True):
+        for k, score in enumerate(row):
+            if k == len(row) - 1 or not score > thresholds[k]:
+                break
+        total += row_weight * (0.5 * (score - target) ** 2 + bills[k])
+    return total

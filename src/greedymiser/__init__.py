@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         measure_costs,
     )
     from greedymiser.boosting import Action, Progress
-    from greedymiser.cascades import EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
     from greedymiser.costs import CostModel, Ledger, Receipt
     from greedymiser.estimators import BudgetWarning, MiserClassifier, MiserRanker, MiserRegressor
     from greedymiser.metrics import ndcg_score
@@ -49,7 +49,7 @@ _ROOM_OF = {
             "measure_costs",
         ),
         "boosting": ("Action", "Progress"),
-        "cascades": ("EarlyExitClassifier", "EarlyExitRanker"),
+        "cascades": ("Cronus", "EarlyExitClassifier", "EarlyExitRanker"),
         "costs": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "metrics": ("ndcg_score",),
@@ -66,6 +66,7 @@ __all__ = [
     "Action",
     "BudgetWarning",
     "CostModel",
+    "Cronus",
     "EarlyExitClassifier",
     "EarlyExitRanker",
     "Ledger",
