@@ -581,7 +581,8 @@ def test_fitted_unfitted_and_frozen_estimators():
     X, y, _ = make()
     base = regressor()
     models = [Cronus(kind, tradeoff=0.02).fit(X, y) for kind in (base, FrozenEstimator(base))]
-    assert models[0].estimator_ is models[1].estimator_ is base
+    for model in models:
+        assert model.estimator_.ensemble_ is base.ensemble_
     blank = clone(base)
     models.append(Cronus(blank, tradeoff=0.02).fit(X, y))
     assert not hasattr(blank, "ensemble_")
@@ -712,3 +713,14 @@ def test_rows_that_all_look_the_same():
     model = Cronus(regressor(), tradeoff=0.02).fit(same, y[:50])
     assert np.ptp(model.predict(same)) == 0
     np.testing.assert_allclose(model.predict(same), y[:50].mean(), atol=0.15)
+
+
+def test_what_happens_to_the_estimator_later_does_not_matter():
+    X, y, _ = make()
+    base = clone(regressor()).fit(X, y)
+    cascade = Cronus(base, tradeoff=0.02).fit(X, y)
+    before = cascade.predict(X)
+    base.set_params(costs=None).fit(X[:, :2], y)
+    assert np.array_equal(cascade.predict(X), before)
+    with pytest.raises(ValueError, match="2 features"):
+        cascade.predict(X[:, :2])

@@ -290,9 +290,9 @@ def test_on_real_data():
 def test_fitted_estimators_are_kept_and_others_fitted():
     X, y, qid = make(6)
     model = classifier(3)
-    assert EarlyExitClassifier(model).fit(X, y).estimator_ is model
+    assert EarlyExitClassifier(model).fit(X, y).estimator_.ensemble_ is model.ensemble_
     frozen = EarlyExitClassifier(FrozenEstimator(model), threshold=0.8)
-    assert clone(frozen).fit(X, y).estimator_ is model
+    assert clone(frozen).fit(X, y).estimator_.ensemble_ is model.ensemble_
     blank = MiserClassifier(max_iter=12)
     fitted = EarlyExitClassifier(blank, threshold=0.9).fit(X, y)
     assert not hasattr(blank, "ensemble_")
@@ -301,6 +301,34 @@ def test_fitted_estimators_are_kept_and_others_fitted():
         X, y, qid=qid, X_val=X, y_val=y, qid_val=qid
     )
     assert len(ranked.estimator_.validation_score_) > 0
+
+
+def test_what_happens_to_the_estimator_later_does_not_matter():
+    X, y, _ = make(6)
+    model = MiserClassifier(max_iter=40, min_samples_leaf=5).fit(X, y)
+    hasty = EarlyExitClassifier(model, threshold=0.8, every=5).fit(X, y)
+    before = hasty.predict_proba(X), hasty.prediction_costs(X), hasty.curve(X, y, thresholds=5)
+    model.set_params(max_iter=3).fit(X[:, :2], np.where(y == 0, "a", "b"))
+    assert np.array_equal(hasty.predict_proba(X), before[0])
+    assert np.array_equal(hasty.prediction_costs(X), before[1])
+    pd.testing.assert_frame_equal(hasty.curve(X, y, thresholds=5), before[2])
+    assert hasty.classes_.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="2 features"):
+        hasty.predict(X[:, :2])
+
+
+def test_a_scorer_sees_the_threshold_that_is_tried():
+    X, y, _ = make(6)
+
+    def thrifty(model, X, y):
+        half = model.predict(X[::2])
+        assert len(half) == len(X[::2])
+        return -model.prediction_costs(X).mean()
+
+    base = EarlyExitClassifier(classifier(3), scoring=thrifty).fit(X, y)
+    curve = base.curve(X, y, thresholds=6)
+    assert np.allclose(curve["score"], -curve["cost"])
+    assert curve["cost"].nunique() > 2
 
 
 def test_pickling_and_cross_validation():
@@ -388,6 +416,12 @@ def test_bad_data():
         hasty.curve(X, y, thresholds=1)
     with pytest.raises(ValueError, match="thresholds must not be negative, got -1"):
         hasty.curve(X, y, thresholds=[-1])
+    with pytest.raises(ValueError, match="y_val is missing"):
+        EarlyExitClassifier(classifier(3)).fit(X, y, X_val=X)
+    with pytest.raises(ValueError, match="X_val is missing"):
+        EarlyExitClassifier(classifier(3)).fit(X, y, y_val=y)
+    with pytest.raises(ValueError, match="0 for every row"):
+        hasty.curve(X, y, sample_weight=np.zeros(len(X)))
     ranked = EarlyExitRanker(ranker(), threshold=0.5).fit(X, y, qid=qid)
     with pytest.raises(ValueError, match="qid has 3 entries, but X has 240 rows"):
         ranked.predict(X, qid[:3])

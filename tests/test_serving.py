@@ -25,6 +25,7 @@ from greedymiser.serving import (
     Above,
     Confident,
     Proximity,
+    _blocks,
     largest_probability,
     place_scores,
     rank_leavers,
@@ -129,6 +130,39 @@ def test_categories_in_frames():
     assert np.array_equal(served.predict(frame[["size", "colour"]][:5]), expected[:5])
 
 
+def test_labels_need_a_frame():
+    frame = pd.DataFrame({"colour": pd.Categorical(["red", "blue"] * 50), "x": np.arange(100.0)})
+    model = MiserRegressor(max_iter=5).fit(frame, np.arange(100) % 2)
+    with pytest.raises(ValueError, match="'colour' holds labels such as 'blue'"):
+        as_predictor(model).predict(np.zeros((1, 2)))
+
+
+def test_frames_are_read_by_the_names_of_the_costs(rows):
+    X, y = rows
+    names = ["a", "b", "c", "d", "e", "f"]
+    costs = CostModel(dict.fromkeys(names, 1.0))
+    model = MiserRegressor(costs=costs, max_iter=10).fit(X, y)
+    served = as_predictor(model)
+    expected = model.predict(X)
+    named = pd.DataFrame(X, columns=names)
+    assert np.array_equal(served.predict(named[names[::-1]]), expected)
+    assert np.array_equal(served.predict(pd.DataFrame(X, columns=list("uvwxyz"))), expected)
+
+
+def test_wrong_queries_of_a_plain_ranker(rows):
+    served = as_predictor(MODELS["ranker"](*rows))
+    with pytest.raises(ValueError, match="qid has 1 entries, but X has 3 rows"):
+        served.predict(rows[0][:3], qid=[1])
+
+
+def test_wide_rows_come_in_small_blocks():
+    assert len(_blocks(1000, None, 10)) == 1
+    assert len(_blocks(1000, None, 1_000_000)) == 16
+    starts = np.array([0, 300, 1000, 2100, 2200], dtype=np.intp)
+    assert _blocks(2200, starts, 10) == [(0, 2100), (2100, 2200)]
+    assert _blocks(0, None, 10) == []
+
+
 @pytest.mark.parametrize(
     ("X", "message"),
     [
@@ -137,6 +171,8 @@ def test_categories_in_frames():
         (np.ones((2, 2, 6)), "two dimensions"),
         ([["a"] * 6], "X must be numeric"),
         (np.ones((1, 6), dtype=complex), "complex"),
+        (np.full((1, 6), "1.5"), "X must be numeric"),
+        (sparse.csr_matrix(np.ones((2, 6), dtype=complex)), "complex"),
         (None, "X must"),
         (sparse.csr_matrix(np.ones((2, 7))), "7 features"),
         (pd.DataFrame(np.ones((2, 7))), "7 features"),

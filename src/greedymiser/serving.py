@@ -32,7 +32,7 @@ from greedymiser.tables import (
     is_frame,
 )
 from greedymiser.threads import Threads, thread_count
-from greedymiser.trees import ROW_BLOCK, Ensemble
+from greedymiser.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -191,6 +191,7 @@ class Predictor:
 
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
+        self._known_classes()  # before any work is done
         return self.probabilities(self.raw_predict(X))
 
     def decision_function(self, X: Any) -> Floats:
@@ -252,9 +253,14 @@ class Predictor:
         return sorted({feature for stage in self.stages for feature in stage.features})
 
     @property
+    def names(self) -> Sequence[str] | None:
+        """Names of the features: those of the training data's columns, or else of the costs."""
+        return self.feature_names or self.costs.feature_names
+
+    @property
     def features_used_(self) -> list[Feature]:
         """Features that any stage looks at, by name where there are names."""
-        names = self.feature_names or self.costs.feature_names
+        names = self.names
         return [feature if names is None else names[feature] for feature in self.features]
 
     @property
@@ -266,13 +272,20 @@ class Predictor:
         return Receipt(self.purchases)
 
     def __repr__(self) -> str:
-        exits = f" and {len(self.stages) - 1} exits" if len(self.stages) > 1 else ""
+        stages = f" in {len(self.stages)} stages" if len(self.stages) > 1 else ""
         return (
-            f"<Predictor: a {self.kind} with {self.stages[-1].n_trees} trees{exits}, "
+            f"<Predictor: a {self.kind} with {self.stages[-1].n_trees} trees{stages}, "
             f"{len(self.features)} of {self.n_features} features, cost {self.cost_:g}>"
         )
 
     # -- stage by stage ---------------------------------------------------------------------------
+
+    @property
+    def compares_rows(self) -> bool:
+        """Whether what is said of a row depends on the others of its query."""
+        if self.rule is None or len(self.stages) == 1:
+            return False
+        return self.kind == "ranker" or self.rule.compares_rows
 
     def stage_features(self, k: int) -> list[int]:
         """Features that stage k looks at and no earlier stage did."""
@@ -317,7 +330,7 @@ class Predictor:
         more trees. So a ranker moves those that left together, as one, below all of their query
         that stayed longer.
         """
-        if self.kind != "ranker" or len(self.stages) == 1:
+        if self.kind != "ranker" or not self.compares_rows:
             return raw
         if starts is None:
             starts = np.array([0, raw.shape[1]], dtype=np.intp)
@@ -329,12 +342,15 @@ class Predictor:
 
     def table(self, X: Any) -> Table:
         """Check X and wrap it."""
+        if is_frame(X):
+            return self._frame_table(X)
+        self._refuse_unlabelled()
         if type(X) is np.ndarray and X.dtype in PLAIN_DTYPES and X.ndim == 2:
             return ArrayTable(self._fitting(X), self.categories)
         if sparse.issparse(X):
+            if X.dtype.kind not in "biuf":
+                raise ValueError(f"X must be numeric, got a sparse matrix of {X.dtype}")
             return SparseTable(self._fitting(X), self.categories)
-        if is_frame(X):
-            return self._frame_table(X)
         return ArrayTable(self._fitting(_as_numbers(X)), self.categories)
 
     def _fitting(self, X: Any) -> Any:
@@ -342,11 +358,22 @@ class Predictor:
             raise ValueError(f"X has {X.shape[1]} features, but the model knows {self.n_features}")
         return X
 
+    def _refuse_unlabelled(self) -> None:
+        """Raise if the model looks at labels that an array of numbers cannot hold."""
+        for feature, known in self.categories.items():
+            if known.dtype == object and feature in self.features:
+                name = feature if self.names is None else self.names[feature]
+                raise ValueError(
+                    f"feature {name!r} holds labels such as {known[0]!r}; pass X as a data frame"
+                )
+
     def _frame_table(self, frame: Any) -> FrameTable:
-        if self.feature_names is None:
-            return FrameTable(self._fitting(frame), self.categories)
-        table = FrameTable(frame, self.categories, self.feature_names)
+        names = self.names
+        table = FrameTable(frame, self.categories, names)
         columns = set(table.frame.columns)
+        # Names that only the costs know need not be those of the frame.
+        if names is None or (self.feature_names is None and columns.isdisjoint(names)):
+            return FrameTable(self._fitting(frame), self.categories)
         missing = [name for name in self.features_used_ if name not in columns]
         if missing:
             raise ValueError(f"X has no column {missing[0]!r}, which the model uses")
@@ -364,9 +391,9 @@ class Predictor:
 
     def run(self, table: Table, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
         """Raw predictions (n_outputs, n), and the stage after which each row leaves."""
+        order, starts = self._queries(table.n_rows, qid)
         if len(self.stages) == 1:
             return self._whole(table), np.zeros(table.n_rows, dtype=np.intp)
-        order, starts = self._queries(table.n_rows, qid)
         if order is not None:
             table = self.table(table.take(order))
         raw = self.begin(table.n_rows)
@@ -378,7 +405,7 @@ class Predictor:
             self._send(rows, here, raw[:, start:stop], left[start:stop])
 
         with Threads(thread_count(self.n_jobs)) as threads:
-            threads.run(send, _blocks(table.n_rows, starts))
+            threads.run(send, _blocks(table.n_rows, starts, self.n_features))
         raw = self.finish(raw, left, starts)
         if order is None:
             return raw, left
@@ -387,13 +414,12 @@ class Predictor:
 
     def _queries(self, n: int, qid: ArrayLike | None) -> tuple[NDArray[np.intp] | None, Starts]:
         """Order that brings queries together (None if they are), and where each starts."""
-        compares = self.kind == "ranker" or (self.rule is not None and self.rule.compares_rows)
-        if not compares:
+        if qid is not None and len(np.asarray(qid)) != n:
+            raise ValueError(f"qid has {len(np.asarray(qid))} entries, but X has {n} rows")
+        if not self.compares_rows:
             return None, None
         if qid is None:
             return None, np.array([0, n], dtype=np.intp)
-        if len(np.asarray(qid)) != n:
-            raise ValueError(f"qid has {len(np.asarray(qid))} entries, but X has {n} rows")
         order, starts = query_order(qid)
         return (None if (np.diff(order) > 0).all() else order), starts
 
@@ -506,21 +532,20 @@ def query_starts(query: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.concatenate([[0], changes, [len(query)]]).astype(np.intp)
 
 
-def _blocks(n: int, starts: Starts) -> list[tuple[int, int]]:
-    """Rows to send together: about ``ROWS_TOGETHER``, and whole queries."""
-    if starts is None:
-        edges = np.append(np.arange(0, n, ROWS_TOGETHER), n)
-    else:
-        wanted = np.arange(ROWS_TOGETHER, n, ROWS_TOGETHER)
-        edges = np.unique([0, *starts[np.searchsorted(starts, wanted)], n])
+def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
+    """Rows to send together: about ``ROWS_TOGETHER``, fewer of wide ones, and whole queries."""
+    together = max(ROW_BLOCK, min(ROWS_TOGETHER, CELLS_AT_A_TIME // n_features))
+    edges = np.append(np.arange(0, n, together), n)
+    if starts is not None:
+        edges = np.unique(np.append(starts[np.searchsorted(starts, edges)], [0, n]))
     return [(int(a), int(b)) for a, b in itertools.pairwise(edges) if b > a]
 
 
 def _as_numbers(X: Any) -> NDArray[np.float64]:
     try:
         array = np.asarray(X)
-        if array.dtype.kind == "c":
-            raise TypeError("complex numbers have no order")
+        if array.dtype.kind in "cSU":
+            raise TypeError(f"got {array.dtype}")
         numbers = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"X must be numeric: {error}") from None

@@ -19,6 +19,7 @@ Time is O(n T K) for each of the some 150 evaluations of the objective, memory O
 
 from __future__ import annotations
 
+import copy
 import sys
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -79,7 +80,7 @@ class Cronus(MetaEstimatorMixin, BaseEstimator):
     Parameters
     ----------
     estimator : MiserRegressor or MiserRanker, with ``loss="squared_error"``
-        A fitted one is kept as it is (also within scikit-learn's ``FrozenEstimator``, which
+        A fitted one is taken as it is (also within scikit-learn's ``FrozenEstimator``, which
         protects it from being cloned); an unfitted one is cloned and fitted.
     n_stages : int
         Most stages; those after which no row leaves are taken out.
@@ -200,7 +201,9 @@ class Cronus(MetaEstimatorMixin, BaseEstimator):
         given = self._given(qid)
         sample = Sample(X, y, sample_weight, qid)
         sample_val = Sample(X_val, y_val, sample_weight_val, qid_val)
-        fitted = given if hasattr(given, "ensemble_") else _fitted(given, sample, sample_val)
+        # A fitted one as it is now, whatever its owner does with it later.
+        is_fitted = hasattr(given, "ensemble_")
+        fitted = copy.copy(given) if is_fitted else _fitted(given, sample, sample_val)
         _check_loss(fitted)
         # Blocks of rows are multiplied side by side, each by one thread.
         single = _get_threadpool_controller().limit(limits=1, user_api="blas")

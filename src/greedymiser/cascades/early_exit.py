@@ -68,7 +68,7 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
     Parameters
     ----------
     estimator : fitted or unfitted estimator of this library
-        A fitted one is kept as it is (also within scikit-learn's ``FrozenEstimator``, which
+        A fitted one is taken as it is (also within scikit-learn's ``FrozenEstimator``, which
         protects it from being cloned); an unfitted one is cloned and fitted.
     threshold : float or None
         The paper's s. None: chosen for the budget, on the data that ``fit`` is given; without a
@@ -150,6 +150,9 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
                 f"threshold={self.threshold} and budget={self.budget} were given; "
                 "a budget is for choosing the threshold"
             )
+        if (X_val is None) != (y_val is None):
+            missing = "X_val" if X_val is None else "y_val"
+            raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
         self.estimator_ = self._fitted(X, y, weight, qid, X_val, y_val, qid_val)
         self._check_loss()
         never = self._never if self.threshold is None else float(self.threshold)
@@ -174,7 +177,7 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
                 f"got {given!r}"
             )
         if hasattr(given, "ensemble_"):
-            return given
+            return copy.copy(given)  # as it is now, whatever its owner does with it later
         queries = {} if qid is None else {"qid": qid, "qid_val": qid_val}
         return clone(given).fit(X, y, weight, X_val=X_val, y_val=y_val, **queries)
 
@@ -257,20 +260,28 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
         self, X: Any, y: Any, weight: Any, qid: Any, thresholds: int | Sequence[float]
     ) -> list[tuple[float, float, float]]:
         """Threshold, mean cost and score."""
+        if weight is not None and not np.any(weight):
+            raise ValueError("sample_weight must not be 0 for every row")
         return [
             (
                 exits.threshold,
                 float(np.average(exits.costs, weights=weight)),
-                self._score_of(exits.raw, X, y, weight, qid),
+                self._score_of(exits, X, y, weight, qid),
             )
             for exits in self.sweep(X, qid=qid, thresholds=thresholds)
         ]
 
-    def _score_of(self, raw: Floats, X: Any, y: Any, weight: Any, qid: Any) -> float:
-        """Score of known raw predictions."""
+    def _score_of(self, exits: Exits, X: Any, y: Any, weight: Any, qid: Any) -> float:
+        """Score at a threshold, given what it does to the rows."""
         # The scorer meets an ordinary estimator that happens to know these rows by heart.
         model = copy.copy(self)
-        model.__dict__["_raw_predict"] = lambda *_: raw
+        model._set_threshold(exits.threshold)
+
+        def recite(asked: Any, qid: Any = None) -> tuple[Floats, NDArray[np.intp]]:
+            known = asked is X
+            return (exits.raw, exits.left) if known else type(self)._run(model, asked, qid)
+
+        model.__dict__["_run"] = recite
         weights = {} if weight is None else {"sample_weight": weight}
         return float(check_scoring(self, self.scoring)(model, X, y, **weights))
 
@@ -301,13 +312,13 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
 
     # -- prediction -------------------------------------------------------------------------------
 
-    def _raw_predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+    def _run(self, X: Any, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
+        """Raw predictions, and the stage after which each row leaves."""
         check_is_fitted(self, "predictor_")
-        return self.predictor_.run(self.estimator_._table(X), qid)[0]
+        return self.predictor_.run(self.estimator_._table(X), qid)
 
     def _costs_of(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        check_is_fitted(self, "predictor_")
-        left = self.predictor_.run(self.estimator_._table(X), qid)[1]
+        left = self._run(X, qid)[1]
         return self.predictor_.stage_costs[left]
 
     # -- accounts ---------------------------------------------------------------------------------
@@ -393,15 +404,15 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict class labels."""
-        return labels(self._raw_predict(X), self.classes_)
+        return labels(self._run(X)[0], self.classes_)
 
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities with which rows leave, shape (n, n_classes)."""
-        return probabilities(self._raw_predict(X), self.predictor_.loss)
+        return probabilities(self._run(X)[0], self.predictor_.loss)
 
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions with which rows leave."""
-        return decisions(self._raw_predict(X))
+        return decisions(self._run(X)[0])
 
     def prediction_costs(self, X: Any) -> Floats:
         """What each row pays: the trees that it meets, and the resources that those trees need."""
@@ -465,7 +476,7 @@ class EarlyExitRanker(EarlyExit):
 
     def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """Scores; within a query, higher comes first."""
-        return self._raw_predict(X, qid)[0]
+        return self._run(X, qid)[0][0]
 
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """What each row pays: the trees that it meets, and the resources that those trees need."""
@@ -485,12 +496,12 @@ class EarlyExitRanker(EarlyExit):
         query = np.zeros(len(scores), dtype=np.intp) if qid is None else qid
         return ndcg_score(y, scores, query, k=k, sample_weight=sample_weight)
 
-    def _score_of(self, raw: Floats, X: Any, y: Any, weight: Any, qid: Any) -> float:
+    def _score_of(self, exits: Exits, X: Any, y: Any, weight: Any, qid: Any) -> float:
         k = 5 if self.scoring is None else ndcg_depth(self.scoring)
         if k is None:
-            return super()._score_of(raw, X, y, weight, qid)
-        query = np.zeros(raw.shape[1], dtype=np.intp) if qid is None else qid
-        return ndcg_score(y, raw[0], query, k=k, sample_weight=weight)
+            return super()._score_of(exits, X, y, weight, qid)
+        query = np.zeros(exits.raw.shape[1], dtype=np.intp) if qid is None else qid
+        return ndcg_score(y, exits.raw[0], query, k=k, sample_weight=weight)
 
     def _rule(self, threshold: float) -> ExitRule:
         return Proximity(threshold, n_exits=len(self.predictor_.stages))
