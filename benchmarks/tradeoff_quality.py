@@ -27,6 +27,7 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.datasets import load_letor, load_thyroid
+from greedymiser.experiments.methods import cost_to_reach, front
 
 N_TRADEOFFS = 12
 DEPTH = 4
@@ -81,22 +82,11 @@ def lightgbm_traces(params, train, valid, test, costs, score, tradeoffs, rounds)
     return pd.DataFrame(rows)
 
 
-def best_first(traces):
-    return traces.sort_values(["score", "cost", "n_trees"], ascending=[False, True, True])
-
-
-def front(traces):
-    """Test score against budget, where the model of each budget is chosen by validation."""
-    ordered = best_first(traces)
-    budgets = np.unique(traces["cost"])
-    best = [ordered[ordered["cost"] <= budget].iloc[0] for budget in budgets]
-    return pd.DataFrame({"budget": budgets, "test_score": [row["test_score"] for row in best]})
-
-
-def cost_to_reach(curve, target):
-    """Least budget from which on the chosen model scores at least the target on test data."""
-    reached = curve[curve["test_score"] >= target]["budget"]
-    return float(reached.min()) if len(reached) else np.nan
+def candidates(traces):
+    """The rounds of a method as the experiments have them: chosen by validation, then tested."""
+    return traces.assign(
+        valid_cost=traces["cost"], valid_score=traces["score"], score=traces["test_score"]
+    )
 
 
 def thyroid():
@@ -157,15 +147,16 @@ def mq2008(folder):
 def show(name, total, pairs):
     """Print, for both methods, what reaches a share of the full score, and scores by budget."""
     labels = ("ours", "LightGBM CEGB")
-    fronts = [[front(pair[method]) for pair in pairs] for method in (0, 1)]
+    fronts = [[front(candidates(pair[method])) for pair in pairs] for method in (0, 1)]
     print(f"\n{name}: all features cost {total:g}")
     print("share of the full cost that reaches a share of the method's own unconstrained score")
     for share in (0.95, 0.99):
         for label, method in zip(labels, (0, 1), strict=True):
             reached = []
             for pair, curve in zip(pairs, fronts[method], strict=True):
-                full = best_first(pair[method][pair[method]["tradeoff"] == 0])["test_score"].iloc[0]
-                reached.append(cost_to_reach(curve, share * full) / total)
+                rounds = candidates(pair[method])
+                full = front(rounds[rounds["tradeoff"] == 0])["score"].iloc[-1]
+                reached.append(cost_to_reach(curve, share * full, to_stay=False) / total)
             done = np.isfinite(reached)
             spread = (
                 f"{np.mean(np.array(reached)[done]):.3f} +- {np.std(np.array(reached)[done]):.3f}"
@@ -174,7 +165,7 @@ def show(name, total, pairs):
     print("test score at a share of the full cost")
     for share in (0.05, 0.1, 0.2, 0.5, 1.0):
         ours, theirs = (
-            np.array([c[c["budget"] <= share * total]["test_score"].iloc[-1] for c in curves])
+            np.array([c[c["budget"] <= share * total]["score"].iloc[-1] for c in curves])
             for curves in fronts
         )
         gap = ours - theirs
