@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -261,6 +262,8 @@ def test_predict_with_a_model_that_has_no_names(here):
     pd.DataFrame(data.X_test[:5]).assign(y=1).to_csv("t.csv", index=False)
     assert succeed("predict", "m.miser", "t.csv", "--drop", "y").count("\n") == 6
     assert "21 features by position" in complain("predict", "m.miser", "t.csv")
+    said = complain("predict", "m.miser", "t.csv", "--drop", "y", "--drop", "z")
+    assert said.startswith("'t.csv' has no column 'z'; ")
     assert "21 features" in succeed("inspect", "m.miser")
 
 
@@ -315,6 +318,36 @@ def test_early_exits_of_a_ranker(here, table, named):
     succeed("predict", "m.miser", "q.csv", "--qid", "q", "--out", "p.csv")
     np.testing.assert_allclose(pd.read_csv("p.csv")["prediction"], expected)
     assert "no column 'query'" in complain("predict", "m.miser", "q.csv", "--qid", "query")
+
+
+def test_a_ranker_that_compares_rows_warns_without_queries(here, table):
+    X, qid = table[["age", "x.y", "dear"]], table["query"]
+    base = MiserRanker(max_iter=12, n_jobs=1).fit(X, table["stars"], qid=qid)
+    exits = EarlyExitRanker(base, threshold=0.2, every=3).fit(X, table["stars"], qid=qid)
+    save(exits, "exits.miser")
+    result = greedymiser("predict", "exits.miser", "ranking.csv", "--out", "p.csv")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "Warning: no column tells the query of each row (--qid names one): "
+        "all rows are taken for one query, and ranked against each other\n"
+    )
+    np.testing.assert_allclose(pd.read_csv("p.csv")["prediction"], exits.predict(X))
+    succeed("predict", "exits.miser", "ranking.csv", "--qid", "query")
+    # One that looks at each row by itself needs no queries, and takes them.
+    save(base, "base.miser")
+    shown = succeed("predict", "base.miser", "ranking.csv")
+    assert succeed("predict", "base.miser", "ranking.csv", "--qid", "query") == shown
+
+
+def test_only_a_ranker_has_queries(here, model, table):
+    table.to_csv("all.csv", index=False)
+    assert complain("predict", model, "all.csv", "--qid", "query") == (
+        "--qid is for models that rank, and this one is a regressor"
+    )
+    # In an SVMlight file they may be there.
+    named = table[["age", "x.y", "dear"]].set_axis(["1", "2", "3"], axis=1)
+    save(MiserClassifier(max_iter=3, n_jobs=1).fit(named, table["kind"]), "c.miser")
+    assert succeed("predict", "c.miser", "ranking.txt").count("\n") == 401
 
 
 def test_costs_template(here):
@@ -544,6 +577,65 @@ def test_predict_with_missing_columns(here, model, table):
     )
 
 
+def test_predict_drops_only_what_is_there_and_not_needed(here, model):
+    shown = succeed("predict", model, "regression.csv")
+    assert succeed("predict", model, "regression.csv", "--drop", "price", "--drop", "x.y") == shown
+    assert complain("predict", model, "regression.csv", "--drop", "prize") == (
+        "'regression.csv' has no column 'prize'; did you mean 'price'?"
+    )
+    assert complain("predict", model, "regression.csv", "--drop", "age") == (
+        "the model uses 'age', which --drop leaves out"
+    )
+
+
+def test_predict_does_not_write_over_what_it_reads(here, model):
+    before = Path("regression.csv").read_bytes(), model.read_bytes()
+    Path("link.csv").symlink_to("regression.csv")
+    Path("hard.csv").hardlink_to("regression.csv")
+    Path("folder").mkdir()
+    for out in ("regression.csv", "folder/../regression.csv", "link.csv", "hard.csv"):
+        said = complain("predict", model, "regression.csv", "--out", out)
+        assert said == f"--out '{out}' is the data file itself: 'regression.csv'"
+    said = complain("predict", model, "link.csv", "--out", "regression.csv")
+    assert said == "--out 'regression.csv' is the data file itself: 'link.csv'"
+    said = complain("predict", model, "regression.csv", "--out", model)
+    assert said == "--out 'm.miser' is the model file itself: 'm.miser'"
+    assert (Path("regression.csv").read_bytes(), model.read_bytes()) == before
+
+
+def test_predictions_are_written_at_once_or_not_at_all(here, model, monkeypatch):
+    Path("p.csv").write_text("precious")
+    Path("link.csv").symlink_to("p.csv")
+    files = sorted(here.iterdir())
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        assert complain("predict", model, "regression.csv", "--out", "p.csv") == "disk full"
+    assert Path("p.csv").read_text() == "precious"
+    succeed("predict", model, "regression.csv", "--out", "link.csv")
+    assert Path("link.csv").is_symlink()
+    assert Path("p.csv").read_text() == succeed("predict", model, "regression.csv")
+    assert sorted(here.iterdir()) == files
+    Path("loop.csv").symlink_to("loop.csv")
+    said = complain("predict", model, "regression.csv", "--out", "loop.csv")
+    assert said == "cannot save predictions as 'loop.csv': it is a link that leads back to itself"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_predictions_go_into_a_pipe(here, model):
+    os.mkfifo("pipe.csv")
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe.csv").read_bytes()))
+    reader.start()
+    succeed("predict", model, "regression.csv", "--out", "pipe.csv")
+    reader.join(timeout=10)
+    assert read[0].decode() == succeed("predict", model, "regression.csv")
+    assert Path("pipe.csv").is_fifo()
+
+
 def test_files_that_are_not_models(here, model):
     Path("text.miser").write_text("hello")
     Path("empty.miser").write_bytes(b"")
@@ -671,7 +763,15 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
         name, *arguments = shlex.split(command)
         assert name == "greedymiser"
         told[arguments[0]] = succeed(*arguments)
-    assert set(told) == {"demo", "costs-template", "curve", "fit", "inspect", "predict"}
+    assert set(told) == {
+        "demo",
+        "costs-template",
+        "curve",
+        "fit",
+        "inspect",
+        "predict",
+        "reproduce",
+    }
     assert "cost (dollars)" in told["demo"]
     assert "TSH" in told["demo"]
     for folder in ("demo", "curve"):

@@ -3,6 +3,8 @@
 import math
 import re
 import tempfile
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import lightgbm
@@ -19,7 +21,10 @@ from greedymiser import (
     MiserRanker,
     MiserRegressor,
     Predictor,
+    load,
+    save,
 )
+from greedymiser.cascades.cronus import Cronus
 from greedymiser.datasets import load_thyroid
 from greedymiser.lightgbm_format import encode_for_lightgbm, to_lightgbm
 from greedymiser.losses import (
@@ -382,6 +387,67 @@ def test_early_exits_are_refused_and_the_model_inside_is_not():
     assert_same(booster_of(early.estimator_).predict(X), model.predict_proba(X)[:, 1])
 
 
+def test_cascades_are_refused(tmp_path):
+    X, y = messy_data()
+    base = MiserRegressor(CostModel(np.ones(2), tree_cost=0.01), max_iter=40, n_jobs=1)
+    cascade = Cronus(base, n_stages=3, tradeoff=1e-4).fit(X[:, :2], y)
+    save(cascade, tmp_path / "m.miser")
+    for several in (cascade, as_predictor(cascade), load(tmp_path / "m.miser")):
+        with pytest.raises(ValueError, match=r"\d stages .* no early exits; export the model"):
+            to_lightgbm(several)
+
+
+def labelled_data():
+    X, y = messy_data()
+    X = pd.DataFrame(X, columns=["a", "b", "c", "d", "e", "f g"])
+    return X.assign(c=pd.Categorical(X["c"].map("{:.0f}".format))), y
+
+
+@pytest.mark.filterwarnings("ignore:LightGBM cannot read these feature names")
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda X, y: MiserRegressor(max_iter=9, learning_rate=0.3, n_jobs=1).fit(X, y),
+        lambda X, y: MiserRegressor(max_iter=9, learning_rate=1, loss="poisson").fit(X, np.abs(y)),
+        lambda X, y: MiserRegressor(max_iter=9, loss=LogCosh()).fit(X, y).truncate(4),
+        lambda X, y: MiserClassifier(max_iter=9).fit(X, np.where(y > 1, "yes", "no")),
+        lambda X, y: MiserClassifier(max_iter=9).fit(X, np.digitize(y, [0, 1])),
+        lambda X, y: MiserRanker(max_iter=9).fit(X, np.round(np.abs(y)), qid=np.arange(600) // 10),
+        lambda X, y: EarlyExitClassifier(
+            MiserClassifier(max_iter=5, learning_rate=0.3), threshold=0.9
+        ).fit(X, y > 1),
+    ],
+    ids=["regressor", "poisson", "truncated", "two classes", "classes", "ranker", "one stage"],
+)
+def test_a_file_is_exported_as_its_model_is(tmp_path, fit):
+    X, y = labelled_data()
+    model = fit(X, y)
+    save(model, tmp_path / "m.miser")
+    served = load(tmp_path / "m.miser")
+    assert to_lightgbm(served) == to_lightgbm(model)
+    assert to_lightgbm(served, dtype="float32") == to_lightgbm(model, dtype="float32")
+    np.testing.assert_array_equal(encode_for_lightgbm(served, X), encode_for_lightgbm(model, X))
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"parameters": None},
+        {"parameters": {"learning_rate": "inf"}},
+        {"parameters": {"learning_rate": True}},
+        {"parameters": {"learning_rate": -0.5}},
+        {"parameters": {"learning_rate": 10**400}},
+        {"parameters": {"learning_rate": 0.5}, "base": []},
+    ],
+    ids=range(7),
+)
+def test_a_learning_rate_that_a_file_makes_up_is_not_believed(about):
+    X, y = messy_data(200)
+    predictor = as_predictor(MiserRegressor(max_iter=2, n_jobs=1).fit(X, y))
+    assert "[learning_rate: 1.0]" in to_lightgbm(replace(predictor, about=about))
+
+
 @pytest.mark.parametrize("model", [MiserRegressor(), "model.txt", None])
 def test_only_fitted_models(model):
     with pytest.raises(TypeError, match="is not a fitted model"):
@@ -406,6 +472,53 @@ def test_names_are_cleaned_and_it_says_so():
         booster = booster_of(model)
     assert booster.feature_name() == ["a_b_2", "a_b", "c_d", "e_f", "x", "ü", "_", "Column_7"]
     assert_same(booster.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("name", "clean"),
+    [("a\0z", "a_z"), ("a\nz", "a_z"), ("a\tz", "a_z"), ("a\x7f\x1bz", "a_z"), ("a\x85z", "a_z"),
+     ("a\\nz", "a_nz"), ("a\ud800z", "a_z"), ("\r", "_")],
+)  # fmt: skip
+def test_characters_that_nobody_can_read_are_cleaned(name, clean):
+    X, y = messy_data(200)
+    model = MiserRegressor(max_iter=3, n_jobs=1).fit(X, y)
+    named = replace(as_predictor(model), feature_names=(name, *"bcdef"))
+    with pytest.warns(UserWarning, match=f"these feature names: .* is '{clean}'"):
+        booster = booster_of(named)
+    assert booster.feature_name() == [clean, *"bcdef"]
+    assert booster.dump_model()["feature_names"] == [clean, *"bcdef"]
+    assert_same(booster.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("scale", "warns"), [(1e-36, True), (-1e-36, True), (1e-310, True), (1e-30, False)]
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_splits_that_lightgbm_takes_for_zero(scale, warns, named):
+    X, y = messy_data(400)
+    X = pd.DataFrame({"tiny": scale * np.arange(1.0, 401), "plain": X[:, 0]})
+    y = 3.0 * (np.arange(400) > 3) + np.nan_to_num(X["plain"])
+    model = MiserRegressor(max_iter=3, min_samples_leaf=1, n_jobs=1)
+    model.fit(X if named else X.to_numpy(), y)
+    cuts = model.ensemble_.nodes["threshold"][model.ensemble_.nodes["feature"] == 0]
+    assert (np.abs(cuts) < 1e-35).any() == warns
+    for dtype in ("float64", "float32"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            to_lightgbm(model, dtype=dtype)
+        said = [str(warning.message) for warning in caught]
+        assert len(said) == int(warns)
+        if warns:
+            feature = "'tiny'" if named else "feature 0"
+            assert f"tells such values of {feature} apart" in said[0]
+            assert caught[0].filename == __file__
+
+
+def test_zero_itself_is_no_reason_to_warn():
+    X, y = messy_data()
+    model = MiserRegressor(**MESSY).fit(X, y)
+    assert (model.ensemble_.nodes["threshold"][model.ensemble_.nodes["feature"] == 1] == 0).any()
+    to_lightgbm(model)  # where a warning would be an error
 
 
 def test_names_of_the_costs_serve_where_columns_have_none():

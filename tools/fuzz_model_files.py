@@ -282,9 +282,44 @@ def edit_arrays(data: bytes, rng: Random, others: list[bytes]) -> bytes:
     return parts.packed()
 
 
+def edit_labels(data: bytes, rng: Random, others: list[bytes]) -> bytes:
+    """Give text labels of very different lengths to the classes, or to a feature."""
+    parts = Parts(data)
+    model = json.loads(parts.text)
+    n, length = pick(rng, [0, 1, 2, 3, 257, 5000, 5000]), pick(rng, [0, 5, 300, 10**5, 10**5])
+    values = [*(f"{i:05d}" for i in range(n - 1)), "z" * length][:n]
+    longest = max(map(len, values), default=0)
+    width = pick(rng, [longest, longest, longest, 256, 10 * longest, longest - 1])
+    entry = {"dtype": pick(rng, [*[f"<U{width}"] * 3, "object"]), "values": values}
+    if rng.random() < 0.3:
+        model["categories"].append({"feature": int(rng.integers(3)), **entry})
+    else:
+        parts.arrays.pop("classes", None)
+        model |= {"kind": "classifier", "classes": entry}
+        if rng.random() < 0.8:
+            _without_trees(parts, model, 1 if n == 2 else max(n, 1))
+    parts.text = json.dumps(model)
+    return parts.packed()
+
+
+def _without_trees(parts: Parts, model: dict[str, Any], n_outputs: int) -> None:
+    """Leave nothing of a model but its baseline, so that it may have any number of outputs."""
+    response = "two_classes" if n_outputs == 1 else "softmax"
+    model |= {"loss": {"name": "own", "response": response}, "rule": None, "purchases": []}
+    parts.arrays.pop("rule.thresholds", None)
+    for name in [name for name in parts.arrays if name.startswith("ensemble.")]:
+        if not name.startswith("ensemble.0."):
+            del parts.arrays[name]
+        elif ".nodes." in name:
+            parts.arrays[name] = parts.arrays[name][:0]
+    parts.arrays["ensemble.0.baseline"] = np.zeros(n_outputs)
+    parts.arrays["ensemble.0.tree_starts"] = np.zeros(1, dtype=np.int64)
+    parts.arrays["stages"] = np.zeros((1, 4), dtype=np.int64)
+
+
 MUTATIONS: list[Callable[[bytes, Random, list[bytes]], bytes]] = [
     flip_bits, truncate, splice, change_length, edit_header, edit_metadata_text, edit_metadata,
-    edit_metadata, edit_values, edit_values, edit_values, edit_arrays,
+    edit_metadata, edit_values, edit_values, edit_values, edit_arrays, edit_labels,
 ]  # fmt: skip
 
 
@@ -300,7 +335,7 @@ def mutant(seed: int, number: int, seeds: list[bytes]) -> tuple[str, bytes]:
 
 
 def rows_for(model: Any, n: int) -> Any:
-    """Numbers of all kinds; a frame with known and unknown labels if there are any."""
+    """Numbers of all kinds; a frame with known and unknown labels where labels are not numbers."""
     rng = np.random.default_rng(n)
     X = rng.standard_normal((n, model.n_features)) * 3
     X[rng.random(X.shape) < 0.2] = np.nan
@@ -309,15 +344,16 @@ def rows_for(model: Any, n: int) -> Any:
     for feature, known in model.categories.items():
         if known.dtype != object and len(known):
             X[::2, feature] = rng.choice(known, len(X[::2]))
-    if model.feature_names is None or not model.categories:
+    labelled = any(known.dtype == object for known in model.categories.values())
+    if not model.categories or (model.feature_names is None and not labelled):
         return X
     import pandas as pd
 
-    frame = pd.DataFrame(X, columns=list(model.feature_names))
+    names = list(model.names or map(str, range(model.n_features)))
+    frame = pd.DataFrame(X, columns=names)
     for feature, known in model.categories.items():
         labels = np.array([*known.tolist(), "unknown", None], dtype=object)
-        column = pd.Series(labels[rng.integers(len(labels), size=n)], dtype=object)
-        frame[model.feature_names[feature]] = column
+        frame[names[feature]] = pd.Series(labels[rng.integers(len(labels), size=n)], dtype=object)
     return frame
 
 
@@ -360,8 +396,11 @@ def try_mutants(seed: int, first: int, last: int, folder: Path) -> None:
         try:
             use(load(path, n_jobs=1))
             fates[f"{kind}: loaded"] += 1
-        except ModelFileError:
-            fates[f"{kind}: refused"] += 1
+        except ModelFileError as error:
+            if isinstance(error.__cause__, MemoryError):  # refused, but much too late
+                failures.append([number, traceback.format_exc(limit=-4)])
+            else:
+                fates[f"{kind}: refused"] += 1
         except BaseException:
             failures.append([number, traceback.format_exc(limit=-4)])
         finally:

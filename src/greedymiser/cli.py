@@ -6,6 +6,7 @@ import difflib
 import enum
 import functools
 import importlib
+import os
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ from greedymiser._version import __version__
 from greedymiser.costfiles import CostFile, read_costs, template, write_costs, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
 from greedymiser.persistence import load, save
+from greedymiser.persistence.container import check_place, write_atomically
 from greedymiser.serving import Predictor
 
 # To predict needs none of those that train: they are imported by the commands that do.
@@ -136,7 +138,11 @@ def _sentence(error: Exception) -> str:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"Warning: {' '.join(str(message).split())}", err=True)
+    _warn(str(message))
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"Warning: {' '.join(text.split())}", err=True)
 
 
 # -- output -------------------------------------------------------------------------------------
@@ -209,8 +215,18 @@ def _steps() -> Iterator[Callable[[str, int, int], None]]:
         yield told or say
 
 
+def _show_frame(title: str, frame: Any) -> None:
+    """Print as many of the first columns of a data frame as there is room for."""
+    columns = {name: [_cell(value) for value in frame[name]] for name in frame.columns}
+    widths = [max(map(len, [name, *cells])) + 3 for name, cells in columns.items()]
+    shown = [name for name, end in zip(columns, np.cumsum(widths), strict=True)
+             if end <= _console().width]  # fmt: skip
+    rows = list(zip(*(columns[name] for name in shown), strict=True))
+    _show(title, shown, rows, left="method")
+
+
 def _cell(value: Any) -> str:
-    return _number(value) if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: float) -> str:
@@ -250,6 +266,22 @@ def _new_file(path: Path) -> Path:
         raise InputError(f"cannot write the file {str(path)!r}: there is a folder of that name")
     _folder(path.parent)
     return path
+
+
+def _check_not_read(out: Path, **read: Path) -> None:
+    """Refuse to write over what is read, under whatever name."""
+    for what, path in read.items():
+        if out.exists() and path.exists() and os.path.samefile(out, path):
+            raise InputError(f"--out {str(out)!r} is the {what} file itself: {str(path)!r}")
+
+
+def _write_table(table: Any, out: Path) -> None:
+    """Write a CSV file, all of it or none."""
+    text = table.to_csv(index=False).encode()
+    if out.exists() and not out.is_file():  # a pipe or a device, whose place must not be taken
+        out.write_bytes(text)
+    else:
+        write_atomically(check_place(out, "predictions"), text)
 
 
 # -- input --------------------------------------------------------------------------------------
@@ -654,6 +686,8 @@ def predict(
     """Predict, from the columns that the model has bought; it does not miss the others."""
     import pandas as pd
 
+    if out is not None:
+        _check_not_read(out, data=data, model=model)
     trained = _load_model(model)
     X, queries = _rows_for(trained, data, qid, drop or ())
     raw, left = trained.run(trained.table(X), queries)
@@ -669,7 +703,7 @@ def predict(
     if out is None:
         typer.echo(table.to_csv(index=False), nl=False)
         return
-    table.to_csv(_new_file(out), index=False)
+    _write_table(table, _new_file(out))
     paid = "a cost" if len(trained.stages) == 1 else "a mean cost"
     _say(
         f"{len(table)} predictions at {paid} of {_number(float(np.mean(bills)))} each, "
@@ -748,8 +782,7 @@ def reproduce(
             raise
     for title, table in results.tables.items():
         if len(table) <= LONGEST_TABLE:
-            cells = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
-            _show(title, list(table.columns), cells, left="method")
+            _show_frame(title, table)
     _show_files(
         [(folder / f"{title}.csv", "table") for title in results.tables]
         + [(path, "figure") for path in results.figures.values()]
@@ -846,6 +879,8 @@ def _rows_for(
     model: Predictor, path: Path, qid: str | None, drop: Sequence[str]
 ) -> tuple[Any, NDArray[Any] | None]:
     """The table that a model predicts from, and the queries of its rows where it asks for them."""
+    if qid is not None and model.kind != "ranker":
+        raise InputError(f"--qid is for models that rank, and this one is a {model.kind}")
     names = model.feature_names
     if names is None:
         frame = read_table(path)
@@ -854,13 +889,20 @@ def _rows_for(
         frame = read_table(path, features=names, text=text)
     if qid is None and is_svmlight(path) and QID in frame.columns:
         qid = QID
-    queries = None
-    if qid is not None:
-        _check_column(frame, path, qid)
-        queries = frame[qid].to_numpy()
+    for name in (*drop, *([qid] if qid else [])):
+        _check_column(frame, path, name)
+    queries = None if qid is None else frame[qid].to_numpy()
+    if queries is None and model.compares_rows:
+        _warn(
+            "no column tells the query of each row (--qid names one): "
+            "all rows are taken for one query, and ranked against each other"
+        )
     if names is None:
         others = [*drop, *([LABEL] if is_svmlight(path) else []), *([qid] if qid else [])]
         return _by_position(model, frame, path, others), queries
+    unread = [name for name in model.features_used_ if name in drop]
+    if unread:
+        raise InputError(f"the model uses {_quoted(unread)}, which --drop leaves out")
     missing = [name for name in model.features_used_ if name not in frame.columns]
     if missing:
         raise InputError(f"{str(path)!r} has no column {_quoted(missing)}, which the model uses")

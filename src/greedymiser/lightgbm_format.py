@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -47,9 +48,13 @@ OBJECTIVES: dict[type[Loss], str] = {
 # neither is there nothing missing, nor is zero.
 CATEGORICAL, DEFAULT_LEFT, MISSING_IS_NAN = 1, 2, 2 << 2
 
-# What LightGBM's feature names must not contain: blanks, and signs of JSON. With "=", some readers
-# of the format mistake the line.
-UNSPEAKABLE = re.compile(r'[\s",:\[\]{}=]+')
+# What LightGBM's feature names must not contain: blanks, control characters (a text ends at the
+# first zero byte), halves of characters, and signs of JSON. With "=", some readers of the format
+# mistake the line.
+UNSPEAKABLE = re.compile(r'[\s\x00-\x1f\x7f-\x9f\ud800-\udfff\\",:\[\]{}=]+')
+
+# LightGBM reads values that are no further from 0 than this as 0.
+ZERO = float(np.float32(1e-35))
 
 # Readers in C refuse numbers that are smaller than these and not 0.
 TINY, TINY_SINGLE = np.finfo(np.float64).tiny, np.finfo(np.float32).tiny
@@ -79,7 +84,8 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
     Notes
     -----
     Categories are read as codes: see ``encode_for_lightgbm``. A warning says which feature names
-    had to change. LightGBM reads values within 1e-35 of 0 as 0.
+    had to change. LightGBM reads values within 1e-35 of 0 as 0; a warning says which features have
+    splits so close to 0.
 
     Examples
     --------
@@ -95,9 +101,11 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
     if dtype not in ("float64", "float32"):
         raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
     predictor = as_predictor(model)
-    ensemble = _readable(_whole_ensemble(predictor), dtype)
+    whole = _whole_ensemble(predictor)
+    _warn_of_splits_near_zero(whole, predictor.names)
+    ensemble = _readable(whole, dtype)
     sizes = {feature: len(known) for feature, known in predictor.categories.items()}
-    rate = float(getattr(model, "learning_rate", 1.0))
+    rate = _learning_rate(model)
     trees = [
         f"Tree={i}\n{_lines(tree)}\n\n" for i, tree in enumerate(_trees(ensemble, sizes, rate))
     ]
@@ -153,11 +161,39 @@ def _whole_ensemble(predictor: Predictor) -> Ensemble:
     return stage.ensemble.truncated(stage.last)
 
 
+def _learning_rate(model: Any) -> float:
+    """The learning rate of an estimator, or the one that a file tells of; 1 if nobody knows."""
+    if not isinstance(model, Predictor):
+        return float(getattr(getattr(model, "estimator_", model), "learning_rate", 1.0))
+    told: Any = model.about
+    while isinstance(told, Mapping) and "base" in told:  # what exits were made from
+        told = told["base"]
+    parameters = told.get("parameters") if isinstance(told, Mapping) else None
+    rate: Any = parameters.get("learning_rate") if isinstance(parameters, Mapping) else None
+    # Nobody has checked what a file tells.
+    if type(rate) in (int, float) and 0 < rate <= sys.float_info.max:
+        return float(rate)
+    return 1.0
+
+
+def _warn_of_splits_near_zero(ensemble: Ensemble, names: Sequence[str] | None) -> None:
+    nodes = ensemble.nodes
+    size = np.abs(nodes["threshold"])
+    numeric = (nodes["feature"] >= 0) & (nodes["category_set"] < 0)
+    near = np.unique(nodes["feature"][numeric & (size > 0) & (size <= ZERO)])
+    if len(near):
+        said = ", ".join(repr(names[f]) if names else f"feature {f}" for f in near.tolist())
+        warnings.warn(
+            f"LightGBM reads values within 1e-35 of 0 as 0, and the model tells such values of "
+            f"{said} apart: scale them up before you fit, or predictions may differ",
+            stacklevel=3,
+        )
+
+
 # -- what is said once ------------------------------------------------------------------------
 
 
 def _header(predictor: Predictor, ensemble: Ensemble, objective: str) -> dict[str, str]:
-    names = predictor.feature_names or predictor.costs.feature_names
     return {
         "version": "v4",
         "num_class": str(ensemble.n_outputs),
@@ -165,7 +201,7 @@ def _header(predictor: Predictor, ensemble: Ensemble, objective: str) -> dict[st
         "label_index": "0",
         "max_feature_idx": str(ensemble.n_features - 1),
         "objective": objective,
-        "feature_names": " ".join(_feature_names(names, ensemble.n_features)),
+        "feature_names": " ".join(_feature_names(predictor.names, ensemble.n_features)),
         "feature_infos": " ".join(_feature_infos(predictor, ensemble)),
     }
 

@@ -361,7 +361,7 @@ class Predictor:
     def _refuse_unlabelled(self) -> None:
         """Raise if the model looks at labels that an array of numbers cannot hold."""
         for feature, known in self.categories.items():
-            if known.dtype == object and feature in self.features:
+            if known.dtype == object and len(known) and feature in self.features:
                 name = feature if self.names is None else self.names[feature]
                 raise ValueError(
                     f"feature {name!r} holds labels such as {known[0]!r}; pass X as a data frame"

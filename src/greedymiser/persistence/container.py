@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from safetensors.numpy import save as serialize
 # The entry of the safetensors metadata that holds our JSON. There is only one, because
 # safetensors does not promise to keep several in order, and equal models make equal files.
 METADATA_KEY = "greedymiser"
+
+# Safetensors refuses longer headers.
+LONGEST_HEADER = 100_000_000
 
 # What safetensors calls the types of the arrays that a model file may hold.
 TENSOR_DTYPES = {
@@ -40,6 +43,12 @@ TENSOR_DTYPES = {
 
 # How pickles, and what joblib and others compress them with, begin.
 PICKLE_STARTS = (b"\x80", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
+
+PICKLE = (
+    "it looks like a pickle, as joblib writes it, which could run any code; "
+    "if you trust it, load it with joblib and save the model with greedymiser.save"
+)
+SOMETHING_ELSE = "it is a safetensors file that holds something else"
 
 
 class ModelFileError(ValueError):
@@ -90,53 +99,93 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], str]:
     try:
         found = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        raise ContentError(_no_container(data, str(error))) from None
+        said = str(error)
+        raise ContentError(said.partition("deserializing: ")[2] or said) from None
     tensors = {
         name: Tensor(str(held["dtype"]), tuple(held["shape"]), held["data"]) for name, held in found
     }
-    return tensors, _text(data)
-
-
-def _no_container(data: bytes, said: str) -> str:
-    if data.startswith(PICKLE_STARTS):
-        return (
-            "it looks like a pickle, as joblib writes it, which could run any code; "
-            "if you trust it, load it with joblib and save the model with greedymiser.save"
-        )
-    return said.partition("deserializing: ")[2] or said
-
-
-def _text(data: bytes) -> str:
     # Safetensors has parsed this header and found it good; ``deserialize`` leaves the metadata out.
-    size = int.from_bytes(data[:8], "little")
+    return tensors, _text(_parsed(data[8 : 8 + int.from_bytes(data[:8], "little")]))
+
+
+def _parsed(header: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(data[8 : 8 + size])
+        entries = json.loads(header)
     except (ValueError, RecursionError):
-        raise ContentError("its header is not JSON") from None
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+        entries = None
+    if not isinstance(entries, dict):
+        raise ContentError("its header is not JSON")
+    return entries
+
+
+def _text(header: Mapping[str, Any]) -> str:
+    metadata = header.get("__metadata__")
     text = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
     if not isinstance(text, str):
-        raise ContentError("it is a safetensors file that holds something else")
+        raise ContentError(SOMETHING_ELSE)
     return text
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file; a device or a pipe could go on for ever."""
+    """The content of a file that begins as a model file does.
+
+    What begins otherwise is not read, however large it is. A device or a pipe could go on for ever.
+    """
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise ContentError("it is not a regular file")
-    return path.read_bytes()
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        _check_beginning(file, size)
+        file.seek(0)
+        return file.read(size)
 
 
-def check_place(path: Path) -> Path:
+def _check_beginning(file: BinaryIO, size: int) -> None:
+    """Read the header: it must be ours, and the rest of the file as long as it says."""
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    fault = None
+    if len(start) < 8 or length < 2:
+        fault = "its header is too small"
+    elif length > min(LONGEST_HEADER, size - 8):
+        fault = "its header is too large"
+    elif file.read(1) != b"{":
+        fault = "its header is not JSON"
+    if fault is not None:
+        raise ContentError(PICKLE if start.startswith(PICKLE_STARTS) else fault)
+    header = b"{" + file.read(length - 1)
+    if METADATA_KEY.encode() not in header:
+        raise ContentError(SOMETHING_ELSE)
+    told, there = _end_of_arrays(_parsed(header)), size - 8 - length
+    if told != there:
+        raise ContentError(f"it has {there} bytes of arrays, not as many as its header says")
+
+
+def _end_of_arrays(header: Mapping[str, Any]) -> int:
+    """Where the last array ends; entries that are wrong are left to safetensors."""
+    entries = [entry for name, entry in header.items() if name != "__metadata__"]
+    offsets = [entry.get("data_offsets") for entry in entries if isinstance(entry, dict)]
+    ends = [pair[1] for pair in offsets if isinstance(pair, list) and len(pair) == 2]
+    return max((end for end in ends if type(end) is int), default=0)
+
+
+def check_place(path: str | os.PathLike[str], what: str = "a model") -> Path:
     """Where a file will be written; raises OSError if it cannot be there."""
-    place = Path(os.path.realpath(path))  # a link goes on pointing to the file
-    if not place.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to save a model in")
+    name = os.fspath(path)
+    place = Path(os.path.realpath(name))  # a link goes on pointing to the file
+    cannot = f"cannot save {what} as {name!r}"
+    if place.is_symlink():  # what is left of a path when all links are followed
+        raise OSError(f"{cannot}: it is a link that leads back to itself")
     if place.is_dir():
-        raise IsADirectoryError(f"cannot save a model as {str(path)!r}: it is a folder")
+        raise IsADirectoryError(f"{cannot}: it is a folder")
+    if name.endswith((os.sep, os.altsep or os.sep)):
+        raise IsADirectoryError(f"{cannot}: that is the name of a folder")
+    if not place.parent.is_dir():
+        folder = str(Path(name).parent)
+        raise FileNotFoundError(f"there is no folder {folder!r} to save {what} in")
     if place.exists() and not place.is_file():
-        raise FileExistsError(f"cannot save a model as {str(path)!r}: it is not a regular file")
+        raise FileExistsError(f"{cannot}: it is not a regular file")
     return place
 
 

@@ -52,6 +52,13 @@ MOST_PLACES = 2**16
 # Text labels are kept in fields of their own width where it is not wider than this, or needed.
 WIDEST_SPARE_TEXT = 256
 
+# NumPy's fields are all as wide as the longest label. One long label among many short ones must
+# not take much more memory than file: so many letters of memory are always granted (16 MiB), ...
+SPARE_LETTERS = 2**22
+
+# ... and so many for each letter that is in the file.
+SPACE_PER_LETTER = 4
+
 # Labels that are integers beyond NumPy's have so many digits at most.
 MOST_DIGITS = 100
 

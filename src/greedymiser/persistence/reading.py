@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -43,6 +43,8 @@ from greedymiser.persistence.layout import (
     OWN_LOSS,
     RESPONSES,
     RULES,
+    SPACE_PER_LETTER,
+    SPARE_LETTERS,
     WIDEST_SPARE_TEXT,
 )
 from greedymiser.persistence.reading_trees import FLOAT, INTEGER, read_stages
@@ -99,6 +101,8 @@ def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predicto
         return replace(decode(read_bytes(path)), n_jobs=n_jobs)
     except ContentError as fault:
         raise ModelFileError(f"{str(path)!r} is not a model of greedymiser: {fault}") from None
+    except MemoryError as error:
+        raise ModelFileError(f"{str(path)!r} needs more memory than there is") from error
 
 
 def decode(data: bytes) -> Predictor:
@@ -324,23 +328,30 @@ def _classes(model: Entries, kind: Kind, n_outputs: int, arrays: Arrays) -> NDAr
         require(model.any("classes") is None, f"a {kind} has no classes")
         require(n_outputs == 1, f"a {kind} has one output, not {n_outputs}")
         return None
-    classes = _labels(model.entries("classes"), "classes", arrays)
-    require(len(classes) >= 2, "it has fewer than two classes")
-    needed = 1 if len(classes) == 2 else len(classes)
-    require(n_outputs == needed, f"{len(classes)} classes need {needed} outputs, not {n_outputs}")
+
+    def check_number(n: int) -> None:
+        require(n >= 2, "it has fewer than two classes")
+        needed = 1 if n == 2 else n
+        require(n_outputs == needed, f"{n} classes need {needed} outputs, not {n_outputs}")
+
+    classes = _labels(model.entries("classes"), "classes", arrays, check_number)
     require(_is_sorted(classes), "its classes are not in order")
     return classes
 
 
 def _all_categories(lists: list[Any], n_features: int, arrays: Arrays) -> Categories:
     categories: Categories = {}
+
+    def check_number(n: int) -> None:  # codes are looked up in sets of so many bits
+        require(n <= 64 * CATEGORY_WORDS, f"a feature has too many categories: {n}")
+
     for given in lists:
         entries = Entries(given, "an entry of 'categories'")
         feature = entries.integer("feature", 0, n_features - 1)
         require(feature not in categories, f"feature {feature} has its categories twice")
-        known = _labels(entries, f"categories.{feature}", arrays, frozenset({"feature"}))
-        # Codes are looked up in sets of so many bits.
-        require(len(known) <= 64 * CATEGORY_WORDS, f"feature {feature} has too many categories")
+        known = _labels(
+            entries, f"categories.{feature}", arrays, check_number, frozenset({"feature"})
+        )
         if known.dtype == object:
             distinct = len(set(known.tolist())) == len(known)
         else:
@@ -354,14 +365,19 @@ def _labels(
     entries: Entries,
     name: str,
     arrays: Arrays,
+    check_number: Callable[[int], None],
     others: frozenset[str] = frozenset(),
 ) -> NDArray[Any]:
+    """Read labels; their number is checked before they take any memory."""
     dtype = entries.text("dtype")
     if dtype in NUMBERS:
         entries.only({"dtype", *others})
-        return arrays.take(name, NUMBERS[dtype], (None,))
+        numbers = arrays.take(name, NUMBERS[dtype], (None,))
+        check_number(len(numbers))
+        return numbers
     entries.only({"dtype", "values", *others})
     values = entries.listed("values")
+    check_number(len(values))
     if dtype == "object":
         labels = np.empty(len(values), dtype=object)
         labels[:] = [_label(value) for value in values]
@@ -389,9 +405,15 @@ def _text_labels(dtype: str, values: list[str]) -> NDArray[np.str_]:
     is_width = dtype.startswith("<U") and digits.isdecimal() and digits.isascii()
     if not is_width or len(digits) > 9 or str(int(digits)) != digits:
         raise ContentError(f"labels have the unknown type {short(dtype)}")
+    width = int(digits)
     require(
-        max(1, longest) <= int(digits) <= max(longest, WIDEST_SPARE_TEXT),
+        max(1, longest) <= width <= max(longest, WIDEST_SPARE_TEXT),
         f"labels of {longest} letters have type {dtype}",
+    )
+    spare = max(SPARE_LETTERS, WIDEST_SPARE_TEXT * len(values))
+    require(
+        width * len(values) <= spare + SPACE_PER_LETTER * sum(map(len, values)),
+        f"{len(values)} labels have type {dtype}, and most of them are far shorter",
     )
     labels = np.array(values, dtype=dtype)
     require(labels.tolist() == values, "a label ends in a zero byte")

@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,8 +80,7 @@ def save(model: Any, path: str | os.PathLike[str], *, response: str | None = Non
     True
     """
     predictor = as_predictor(model)
-    path = Path(os.path.expanduser(path))
-    place = check_place(path)
+    place = check_place(os.path.expanduser(path))
     try:
         data = encode(predictor, about(model), response)
         decode(data)  # what is written can be read
@@ -245,7 +243,7 @@ def _names(names: Sequence[str] | None) -> list[str] | None:
 
 
 def _categories(predictor: Predictor, feature: int, arrays: Arrays) -> dict[str, Any]:
-    names = predictor.feature_names or predictor.costs.feature_names
+    names = predictor.names
     what = f"the categories of feature {feature if names is None else names[feature]!r}"
     known = predictor.categories[feature]
     if known.dtype.kind == "U":
