@@ -762,7 +762,9 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     for command in commands:
         name, *arguments = shlex.split(command)
         assert name == "greedymiser"
-        told[arguments[0]] = succeed(*arguments)
+        result = greedymiser(*arguments)
+        assert result.exit_code == 0, result.stderr
+        told[arguments[0]] = result.stdout
     assert set(told) == {
         "demo",
         "costs-template",
@@ -778,6 +780,36 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
         assert {*CURVE_FILES} <= {path.name for path in Path(folder).iterdir()}
     assert load("model.miser").cost_ <= 30
     assert len(pd.read_csv("predictions.csv")) == 3428
+
+
+def test_reproduce_goes_on_where_it_was(tmp_path, monkeypatch):
+    command = ["reproduce", "yahoo", "--small", "--out", tmp_path / "out", "--jobs", "1"]
+    with monkeypatch.context() as patch:
+
+        def interrupted(*_, **__):
+            raise KeyboardInterrupt
+
+        patch.setattr("greedymiser.cascades.Cronus.fit", interrupted)
+        result = greedymiser(*command)
+    assert result.exit_code == 130
+    assert "Finished steps are kept" in result.stderr
+    assert not (tmp_path / "out" / "comparison.csv").exists()
+    # Early exits are finished: whoever tries them again is interrupted again.
+    monkeypatch.setattr("greedymiser.cascades.early_exit.EarlyExit.sweep", interrupted)
+    first = greedymiser(*command)
+    assert first.exit_code == 0, first.stderr
+    assert "Cronus over" in first.stderr
+    assert "miser + early exit" in first.stdout
+    for name in ("comparison.csv", "points.csv", "methods.png", "traces.png", "features.png"):
+        assert str(tmp_path / "out" / name) in first.stdout
+        assert (tmp_path / "out" / name).stat().st_size > 0
+
+
+def test_reproduce_needs_its_data(tmp_path):
+    assert "mq2008 needs data" in complain("reproduce", "mq2008", "--out", tmp_path)
+    assert "scene15 needs data" in complain("reproduce", "scene15", "--out", tmp_path)
+    assert "S1.txt" in complain("reproduce", "mq2008", "--data", tmp_path, "--out", tmp_path)
+    assert greedymiser("reproduce", "elsewhere").exit_code == 2
 
 
 def test_the_cost_files_of_the_page(tmp_path):
