@@ -7,7 +7,6 @@ QUESTIONS = (
     "start_up",
     "accuracy",
     "memory",
-    "predict_speed",
     "serving_speed",
     "train_speed",
     "yahoo_shape",

@@ -1,0 +1,240 @@
+"""Images of scenes: read, described once, and compared."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.experiments.descriptors import Catalogue, learn_codebooks, one_thread
+from greedymiser.experiments.workspace import Workspace
+
+Floats = NDArray[np.floating]
+Indices = NDArray[np.intp]
+
+IMAGES = "images.tar"
+DUPLICATES = "duplicates.txt"
+
+# Images whose descriptors are one step: what a killed run may lose.
+CHUNK = 150
+
+# The settings that descriptors depend on.
+EXTRACTION = ("images", "descriptors", "n_words", "n_words_large", "codebook_images", "seed")
+
+
+@dataclass(frozen=True)
+class Images:
+    """Image files without duplicates, and the scene that each shows."""
+
+    names: list[str]
+    files: list[bytes]
+    # Position in ``classes`` of each image's scene.
+    labels: Indices
+    classes: list[str]
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells these images from any others."""
+        digest = hashlib.sha256()
+        for name, file in zip(self.names, self.files, strict=True):
+            digest.update(f"{name}\n".encode())
+            digest.update(hashlib.sha256(file).digest())
+        return digest.hexdigest()
+
+
+def read_images(data: Path) -> Images:
+    """Read all images of the archive; of each group of identical files, only the first is kept."""
+    path = Path(data) / IMAGES
+    if not path.is_file():
+        raise FileNotFoundError(f"data must be a folder with {IMAGES}, and {str(data)!r} has none")
+    dropped = _duplicates(Path(data) / DUPLICATES)
+    with tarfile.open(path) as archive:
+        found = {
+            member.name.removeprefix("./"): archive.extractfile(member).read()  # type: ignore[union-attr]
+            for member in archive
+            if member.isfile() and member.name.lower().endswith((".jpg", ".jpeg", ".png"))
+        }
+    names = sorted(name for name in found if name not in dropped)
+    scenes = [Path(name).parent.name for name in names]
+    classes = sorted(set(scenes))
+    if len(classes) < 2:
+        raise ValueError(f"{path} has images of {len(classes)} classes; folders name the classes")
+    labels = np.array([classes.index(scene) for scene in scenes], dtype=np.intp)
+    return Images(names, [found[name] for name in names], labels, classes)
+
+
+def _duplicates(path: Path) -> set[str]:
+    """All but the first file of each group; one group a line, names with blanks in between."""
+    if not path.is_file():
+        return set()
+    groups = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    return {name for group in groups for name in sorted(group)[1:]}
+
+
+# -- descriptors, computed once -------------------------------------------------------------------
+
+
+def extract(
+    images: Images, pieces: Catalogue, names: Sequence[str], workspace: Workspace,
+    codebooks: Mapping[str, Floats], n_jobs: int | None,
+) -> dict[str, Floats]:  # fmt: skip
+    """Descriptors of all images: one matrix per descriptor, one row per image."""
+    from joblib import Parallel, delayed
+
+    starts = range(0, len(images.files), CHUNK)
+    parts: list[dict[str, Floats]] = []
+    with Parallel(n_jobs=n_jobs or 1) as parallel:
+        for i, start in enumerate(starts):
+            files = images.files[start : start + CHUNK]
+
+            def make(files: Sequence[bytes] = files) -> dict[str, Floats]:
+                batches = [files[k : k + 10] for k in range(0, len(files), 10)]
+                done = parallel(
+                    delayed(_describe)(batch, pieces, names, codebooks) for batch in batches
+                )
+                return {name: np.concatenate([part[name] for part in done]) for name in names}
+
+            workspace.told("images described", start, len(images.files))
+            parts.append(workspace.arrays(f"descriptors/part-{i:02d}", make, EXTRACTION))
+    workspace.told("images described", len(images.files), len(images.files))
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
+
+
+def _describe(
+    files: Sequence[bytes], pieces: Catalogue, names: Sequence[str], codebooks: Mapping[str, Floats]
+) -> dict[str, Floats]:
+    from threadpoolctl import threadpool_limits
+
+    one_thread()
+    with threadpool_limits(1):
+        rows = [pieces.compute(file, names, codebooks) for file in files]
+    return {name: np.stack([row[name] for row in rows]) for name in names}
+
+
+def codebooks_of(
+    images: Images, pieces: Catalogue, names: Sequence[str], workspace: Workspace
+) -> dict[str, Floats]:
+    """Codebooks, learned once from a few images whose labels are not looked at."""
+    settings = workspace.settings
+
+    def make() -> dict[str, Floats]:
+        files = [images.files[i] for i in _unlabelled_sample(len(images.files), workspace)]
+        workspace.told("codebooks", 0, 1)
+        return learn_codebooks(pieces, files, names, settings["seed"])
+
+    return workspace.arrays("codebooks", make, EXTRACTION)
+
+
+def _unlabelled_sample(n: int, workspace: Workspace) -> Indices:
+    rng = np.random.default_rng(workspace.settings["seed"])
+    return rng.permutation(n)[: workspace.settings["codebook_images"]]
+
+
+# -- comparing images -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """How a descriptor becomes a point, such that images are compared by Euclidean distance.
+
+    Histograms go through the square root, which makes it Hellinger's distance; the columns of other
+    descriptors are brought to the same spread, as it is in a few images.
+    """
+
+    kind: str
+    mean: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, kind: str, sample: Floats) -> Embedding:
+        spread = sample.std(axis=0)
+        return cls(kind, sample.mean(axis=0), np.where(spread > 1e-6, spread, 1).astype(np.float32))
+
+    def __call__(self, values: Floats) -> Floats:
+        if self.kind == "histogram":
+            return np.sqrt(values)
+        # One wild column must not drown all others.
+        return np.clip((values - self.mean) / self.spread, -5, 5)
+
+
+def embeddings(
+    values: Mapping[str, Floats], pieces: Catalogue, workspace: Workspace
+) -> dict[str, Embedding]:
+    """How each descriptor becomes a point; the images of the codebooks set the scales."""
+    n = len(next(iter(values.values())))
+    sample = _unlabelled_sample(n, workspace)
+    return {
+        name: Embedding.of(pieces.pieces[name].kind, matrix[sample])
+        for name, matrix in values.items()
+    }
+
+
+def squared_distances(rows: Floats, known: Floats, known_squares: Floats) -> Floats:
+    """Squared distances of rows to known points: one product of matrices."""
+    distances = rows @ known.T
+    distances *= -2
+    distances += known_squares
+    distances += np.einsum("ij,ij->i", rows, rows)[:, None]
+    return np.maximum(distances, 0, out=distances)
+
+
+def all_squared_distances(points: Floats) -> Floats:
+    """Squared distances of all points to each other."""
+    gram = points @ points.T
+    squares = gram.diagonal().copy()
+    gram *= -2
+    gram += squares
+    gram += squares[:, None]
+    return np.maximum(gram, 0, out=gram)
+
+
+def kernel(distances: Floats, known: Indices) -> Floats:
+    """Likeness of all points to some of them: 1 at no distance, 1/e at those points' mean one.
+
+    ``distances`` are the squared ones of all points to each other.
+    """
+    rows = distances[:, known]
+    rows /= -max(float(rows[known].mean()), 1e-12)
+    return np.exp(rows, out=rows)
+
+
+class Distances(Mapping[str, Floats]):
+    """Squared distances of all images to each other, by each descriptor.
+
+    They are computed once, and each is read when it is asked for: all of them would fill the
+    memory of a small machine.
+    """
+
+    def __init__(self, names: Sequence[str], workspace: Workspace):
+        self._names = names
+        self._workspace = workspace
+
+    @classmethod
+    def between(
+        cls, values: Mapping[str, Floats], how: Mapping[str, Embedding], workspace: Workspace
+    ) -> Distances:
+        """Compute those that are not there yet."""
+        for done, (name, matrix) in enumerate(values.items()):
+            workspace.told("descriptors compared", done, len(values))
+            if not workspace.is_finished(f"distances/{name}", ".npz", EXTRACTION):
+                squared = all_squared_distances(how[name](matrix))
+                workspace.arrays(f"distances/{name}", partial(dict, squared=squared), EXTRACTION)
+        return cls(list(values), workspace)
+
+    def __getitem__(self, name: str) -> Floats:
+        def missing() -> dict[str, Floats]:
+            raise KeyError(f"there are no distances of {name!r}")
+
+        return self._workspace.arrays(f"distances/{name}", missing, EXTRACTION)["squared"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
