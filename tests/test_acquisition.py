@@ -6,8 +6,11 @@ import asyncio
 import contextvars
 import dataclasses
 import gc
+import io
+import itertools
 import math
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -31,6 +34,8 @@ from greedymiser import (
     MiserRanker,
     MiserRegressor,
     as_predictor,
+    load,
+    save,
 )
 from greedymiser.acquisition import (
     AcquisitionError,
@@ -39,7 +44,9 @@ from greedymiser.acquisition import (
     Sources,
     SourceTimeoutError,
     build_matrix,
+    calls,
 )
+from greedymiser.acquisition.fetching import Visit
 from greedymiser.serving import Above, Stage
 
 # Long enough for any machine; whoever waits so long has failed.
@@ -216,6 +223,24 @@ def test_objects_that_left_are_let_go(hasty):
     assert most <= 16
 
 
+@pytest.mark.parametrize("with_receipts", [False, True])
+def test_no_more_than_a_batch_is_looked_after(hasty, with_receipts):
+    most = 0
+
+    def read(raw):
+        nonlocal most
+        if raw[0] % 20 == 0:
+            most = max(most, sum(isinstance(thing, Visit) for thing in gc.get_objects()))
+        return raw[1:]
+
+    sources = Sources()
+    sources.add(read, COLUMNS)
+    served = OnDemandPredictor(hasty, sources, batch_size=8)
+    gc.collect()
+    served.predict((np.full(7, float(i)) for i in range(100)), return_receipts=with_receipts)
+    assert 8 <= most <= 16
+
+
 # The same bits
 
 
@@ -313,6 +338,18 @@ def test_queries_are_seen_whole(ranker, rows, X, batch_size):
     assert np.array_equal(plain.predict(rows, qid=qid), ranker.estimator_.predict(X))
 
 
+@pytest.mark.parametrize("batch_size", [33, 1000])
+def test_a_cascade_of_rankers_compares_all_objects_without_queries(ranker, rows, X, batch_size):
+    """Its rule compares nobody, but those that leave are moved below those that stay."""
+    cascade = dataclasses.replace(
+        ranker.predictor_, rule=Above((0.0,) * (len(ranker.predictor_.stages) - 1))
+    )
+    served = OnDemandPredictor(cascade, ROW_SOURCES, batch_size=batch_size)
+    assert np.array_equal(served.predict(rows), cascade.predict(X))
+    qid = np.repeat(np.arange(40), 10)
+    assert np.array_equal(served.predict(rows, qid=qid), cascade.predict(X, qid))
+
+
 def test_queries_that_do_not_fit(ranker, regressor, rows):
     served = OnDemandPredictor(ranker, ROW_SOURCES)
     with pytest.raises(ValueError, match=r"qid has shape \(3,\), but there are 4 objects"):
@@ -369,6 +406,31 @@ def test_labels_for_a_model_that_takes_numbers():
         OnDemandPredictor(model, sources)
 
 
+@pytest.mark.parametrize("large", [2**53, 2**63, -(2**53) - 9])
+@pytest.mark.parametrize("others", [[], [None], [None, 0.5]])
+def test_large_integers_are_labels_of_their_own(tmp_path, large, others):
+    """Some of them are equal as floats."""
+    sources = Sources()
+    sources.add(lambda raw: raw, ["id"], categorical=True, name="id")
+    labels = [large, large + 1, large + 2, large + 3, *others]
+    objects = labels * 40
+    y = np.tile(np.arange(len(labels), dtype=float), 40)
+    X = build_matrix(sources, objects)
+    model = MiserRegressor(max_iter=30, min_samples_leaf=5, learning_rate=0.3, n_jobs=1).fit(X, y)
+    assert len(model.predictor_.categories[0]) == len([x for x in labels if x is not None])
+    served = OnDemandPredictor(model, sources)
+    expected = served.predict(labels)
+    assert len(set(expected)) == len(labels)
+    assert np.array_equal(expected, model.predict(X[: len(labels)]))
+    for objects in (labels[:1], [*labels[:2], None], [1, 0.25, None], [float(large)]):
+        assert np.array_equal(
+            served.predict(objects), model.predict(build_matrix(sources, objects))
+        )
+    save(model, tmp_path / "model.miser")
+    loaded = OnDemandPredictor(load(tmp_path / "model.miser"), sources)
+    assert np.array_equal(loaded.predict(labels), expected)
+
+
 # Matching columns
 
 
@@ -422,7 +484,6 @@ def test_receipts_add_up(regressor, hasty, rows, X):
             assert set(receipt.resources) == set(receipt.fetched)
             assert not receipt.failures
             assert not receipt.missing
-            assert all(seconds >= 0 for seconds in receipt.seconds.values())
             assert receipt.total_seconds == math.fsum(receipt.seconds.values())
 
 
@@ -562,6 +623,11 @@ def test_what_needs_a_failed_intermediate_is_not_called(regressor, rows):
     assert receipts[1].fetched == ("cheap", "decoded")
     assert list(receipts[1].failures) == ["decoded"]
     assert receipts[1].missing == ("low", "dear")
+    assert receipts[1].not_called == ("pair", "dear")
+    assert receipts[0].not_called == ()
+    assert receipts.to_frame()["not_called"].tolist() == [(), ("pair", "dear"), ()]
+    # The price is that of the path, as ``prediction_costs`` has it.
+    assert receipts.costs.tolist() == [regressor.cost_] * 3
     assert counting.called(1) == {"cheap"}
     assert counting.called(2) == {"cheap", "pair", "dear"}
 
@@ -580,6 +646,19 @@ def test_one_warning_for_many_failures(regressor, rows):
     assert len(str(caught[0].message)) < 1000
     missing = pd.DataFrame(np.full((1, 6), math.nan), columns=COLUMNS)
     assert np.array_equal(predictions, np.repeat(regressor.predict(missing), len(rows)))
+
+
+def test_the_warning_is_about_the_first_object(ranker, rows):
+    """Also where others were asked before it, since queries are kept together."""
+
+    def broken(raw):
+        raise ValueError(f"no {raw[0]:g}")
+
+    sources = Sources()
+    sources.add(broken, COLUMNS)
+    served = OnDemandPredictor(ranker, sources, on_error="missing", batch_size=1)
+    with pytest.warns(AcquisitionWarning, match="on 4 of 4 objects .first on object 0: .* no 0"):
+        served.predict(rows[:4], qid=[3, 2, 1, 0])
 
 
 def test_an_object_that_failed_is_not_asked_again_in_the_next_stage(hasty, rows, X):
@@ -633,6 +712,76 @@ def test_a_function_that_returns_a_coroutine(regressor):
     with pytest.raises(AcquisitionError, match=r"returned a coroutine; make it .* async def"):
         OnDemandPredictor(regressor, sources).predict([1])
     gc.collect()  # a coroutine that nobody awaited would warn here
+
+
+async def generate_later(raw):
+    for x in raw:
+        yield x
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda raw: (x for x in raw),
+        lambda raw: map(float, raw),
+        lambda raw: iter(raw),
+        generate_later,
+    ],
+    ids=["generator", "map", "iterator", "async generator"],
+)
+def test_an_iterator_cannot_be_shared(regressor, rows, make):
+    """The second source would find it empty."""
+    sources = Sources()
+    sources.add(make, name="tokens", needs=["raw"])
+    sources.add(lambda tokens: [*tokens][1], ["cheap"], name="first")
+    sources.add(lambda tokens: [*tokens][2:], COLUMNS[1:], name="second")
+    with pytest.raises(
+        AcquisitionError, match=r"'tokens' .* returned an iterator, .*return a list"
+    ):
+        OnDemandPredictor(regressor, sources).predict(rows[:1])
+    with pytest.raises(AcquisitionError, match=r"'tokens' .* returned an iterator"):
+        build_matrix(sources, rows[:1])
+
+
+def test_what_can_be_rewound_may_be_shared(regressor, rows, X):
+    sources = Sources()
+    sources.add(lambda raw: io.BytesIO(raw[1:].tobytes()), name="file")
+
+    def numbers(file):
+        file.seek(0)
+        return np.frombuffer(file.read())
+
+    sources.add(lambda file: numbers(file)[0], ["cheap"], name="first")
+    sources.add(lambda file: numbers(file)[1:], COLUMNS[1:], name="second")
+    served = OnDemandPredictor(regressor, sources)
+    assert np.array_equal(served.predict(rows[:3]), regressor.predict(X[:3]))
+
+
+@pytest.mark.parametrize("policy", ["raise", "missing"])
+@pytest.mark.parametrize("way", ["plain", "threads", "coroutine"])
+def test_a_cancellation_that_a_source_raises_is_a_failure(
+    regressor, rows, monkeypatch, way, policy
+):
+    clock = itertools.count()
+    monkeypatch.setattr(calls.time, "perf_counter", lambda: next(clock))
+
+    def low(raw):
+        raise asyncio.CancelledError("inner")
+
+    async def low_later(raw):
+        low(raw)
+
+    sources = async_sources(low=low_later if way == "coroutine" else low)
+    n_jobs = 2 if way == "threads" else 1
+    served = OnDemandPredictor(regressor, sources, n_jobs=n_jobs, on_error=policy)
+    if policy == "raise":
+        with pytest.raises(AcquisitionError, match="'low' failed on object 0: CancelledError: inn"):
+            served.predict(rows[:1])
+    else:
+        with pytest.warns(AcquisitionWarning, match="CancelledError: inner"):
+            _, receipts = served.predict(rows[:1], return_receipts=True)
+        assert receipts[0].seconds["low"] >= 1  # readings of the clock
+    served.close()
 
 
 @pytest.mark.parametrize("way", ["plain", "threads", "coroutine"])
@@ -730,14 +879,154 @@ def test_threads_end_with_the_context_and_come_back(regressor, rows):
     assert wait_until(lambda: not alive())
 
 
-def test_threads_are_made_anew_after_a_fork(regressor, rows):
+def test_threads_and_limits_are_made_anew_after_a_fork(regressor, rows):
     with OnDemandPredictor(regressor, ROW_SOURCES, n_jobs=2) as served:
         served.predict(rows[:8])
-        crew = served._fetcher._pool._crew
-        crew.process = -1  # as a child process sees it
+        fetcher = served._fetcher
+        crew, lanes = fetcher._pool._crew, fetcher._lanes
+        fetcher._pool._roll.process = lanes.process = -1  # as a child process sees it
         served.predict(rows[:8])
-        assert served._fetcher._pool._crew is not crew
+        assert fetcher._pool._crew is not crew
+        assert fetcher._lanes is not lanes
         crew.dismiss()
+
+
+class Crowd:
+    """Counts how many are in at once, and lets each stay until others had time to come."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.now = self.most = 0
+
+    def __enter__(self):
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def __exit__(self, *_):
+        with self.lock:
+            self.now -= 1
+
+    def function(self, raw):
+        with self:
+            time.sleep(0.002)
+            return raw[2]
+
+    async def coroutine(self, raw):
+        with self:
+            await asyncio.sleep(0.002)
+            return raw[2]
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+@pytest.mark.parametrize("callers", ["tasks", "threads", "loops"])
+def test_limits_hold_for_all_callers_together(regressor, rows, X, kind, callers):
+    crowd = Crowd()
+    sources = async_sources(low=getattr(crowd, kind))
+    served = OnDemandPredictor(regressor, sources, n_jobs=2, concurrency=2)
+    expected = regressor.predict(X)
+
+    async def both(i):
+        pair = asyncio.gather(
+            served.apredict(rows[i : i + 2]), served.apredict(rows[i + 2 : i + 4])
+        )
+        return np.concatenate(await pair)
+
+    async def all_tasks():
+        return await asyncio.gather(*[both(i) for i in range(0, 40, 4)])
+
+    def thread(i):
+        return served.predict(rows[i : i + 4]) if callers == "threads" else asyncio.run(both(i))
+
+    if callers == "tasks":
+        found = asyncio.run(all_tasks())
+    else:
+        with ThreadPoolExecutor(10) as pool:
+            found = list(pool.map(thread, range(0, 40, 4)))
+    assert np.array_equal(np.concatenate(found), expected[:40])
+    assert crowd.most == 2
+    served.close()
+
+
+def test_one_job_is_one_job_for_all_threads(regressor, rows):
+    """Also where functions are called in the calling thread."""
+    crowd = Crowd()
+    served = OnDemandPredictor(regressor, async_sources(low=crowd.function))
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(served.predict, np.split(rows[:40], 10)))
+    assert crowd.most == 1
+
+
+def test_who_does_not_wait_any_longer_takes_no_place(regressor, rows, X):
+    async def main():
+        hold, held = asyncio.Event(), asyncio.Event()
+
+        async def low(raw):
+            held.set()
+            await hold.wait()
+            return raw[2]
+
+        served = OnDemandPredictor(regressor, async_sources(low=low), concurrency=1)
+        first = asyncio.create_task(served.apredict(rows[:1]))
+        await held.wait()
+        others = [asyncio.create_task(served.apredict(rows[i : i + 1])) for i in range(1, 6)]
+        await asyncio.sleep(0)
+        for task in others[:4]:
+            task.cancel()
+        hold.set()
+        answers = [await first, await asyncio.wait_for(others[4], PATIENCE)]
+        assert all(task.cancelled() for task in others[:4])
+        return np.concatenate(answers)
+
+    assert np.array_equal(asyncio.run(main()), regressor.predict(X)[[0, 5]])
+
+
+@pytest.mark.parametrize("kind", ["plain", "threads", "coroutine"])
+def test_a_source_may_use_the_predictor_that_called_it(regressor, rows, X, kind):
+    """It does not wait for the place that it holds itself."""
+
+    def low(raw):
+        return raw[2] if raw[0] else float(served.predict(rows[1:2])[0])
+
+    async def low_later(raw):
+        return raw[2] if raw[0] else float((await served.apredict(rows[1:2]))[0])
+
+    served = OnDemandPredictor(
+        regressor,
+        async_sources(low=low_later if kind == "coroutine" else low),
+        timeout={"dear": PATIENCE} if kind == "threads" else None,
+        concurrency=1,
+    )
+    nested = X[:1].copy()
+    nested["low"] = regressor.predict(X[1:2])
+    assert np.array_equal(served.predict(rows[:1]), regressor.predict(nested))
+    served.close()
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_plain_call_in_a_coroutine_does_not_wait_for_its_own_event_loop(regressor, rows, X, kind):
+    async def main():
+        started = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def low(raw):
+            loop.call_soon_threadsafe(started.set)
+            return raw[2]
+
+        async def low_later(raw):
+            loop.call_soon_threadsafe(started.set)
+            await asyncio.sleep(0.001)
+            return raw[2]
+
+        sources = async_sources(low=low_later if kind == "coroutine" else low)
+        served = OnDemandPredictor(regressor, sources, concurrency=1)
+        task = asyncio.create_task(served.apredict(rows[:3]))
+        await started.wait()
+        here = served.predict(rows[:3])
+        return here, await task
+
+    for found in asyncio.run(main()):
+        assert np.array_equal(found, regressor.predict(X[:3]))
 
 
 def test_context_variables_reach_the_threads(regressor, rows):
@@ -863,6 +1152,64 @@ def test_coroutines_also_serve_plain_calls(hasty, rows, X):
     assert np.array_equal(asyncio.run(notebook()), hasty.predict_proba(X))
 
 
+def test_the_event_loop_of_others_is_left_alone(regressor, rows):
+    async def low(raw):
+        return raw[2]
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        OnDemandPredictor(regressor, async_sources(low=low)).predict(rows[:1])
+        build_matrix(async_sources(low=low), rows[:1])
+        assert asyncio.get_event_loop() is loop
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to a thread")
+def test_ctrl_c_in_a_notebook(tmp_path):
+    """A plain call where an event loop runs; the coroutine waits for something that never comes."""
+    script = tmp_path / "notebook.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import asyncio, signal, threading
+            from greedymiser.acquisition import Sources, build_matrix
+
+            waiting, cancelled = threading.Event(), threading.Event()
+
+            async def slow(raw):
+                waiting.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.set()
+
+            def interrupt():
+                waiting.wait()
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+            async def cell():
+                sources = Sources()
+                sources.add(slow, ["x"])
+                build_matrix(sources, [1])
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            threading.Thread(target=interrupt).start()
+            try:
+                asyncio.new_event_loop().run_until_complete(cell())
+            except KeyboardInterrupt:
+                print("interrupted", cancelled.wait(20))
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "interrupted True\n"
+
+
 def test_stages_share_one_event_loop(hasty, rows):
     """What one stage opened (a session, a connection) is still alive in the next."""
     loops = {}
@@ -882,6 +1229,21 @@ def test_apredict_knows_queries_and_receipts(ranker, rows, X):
     scores, receipts = asyncio.run(served.apredict(rows, qid=qid, return_receipts=True))
     assert np.array_equal(scores, ranker.predict(X, qid))
     assert np.array_equal(receipts.costs, ranker.prediction_costs(X, qid))
+    served.close()
+
+
+def test_every_answer_can_be_awaited(classifier, rows, X):
+    served = OnDemandPredictor(classifier, ROW_SOURCES)
+
+    async def main():
+        decisions, receipts = await served.adecision_function(rows, return_receipts=True)
+        assert np.array_equal(receipts.costs, classifier.prediction_costs(X))
+        return await served.apredict(rows), await served.apredict_proba(rows), decisions
+
+    labels, proba, decisions = asyncio.run(main())
+    assert np.array_equal(labels, classifier.predict(X))
+    assert np.array_equal(proba, classifier.predict_proba(X))
+    assert np.array_equal(decisions, classifier.decision_function(X))
     served.close()
 
 
@@ -1020,6 +1382,67 @@ def test_a_coroutine_that_turns_its_cancellation_into_something_else(regressor, 
     served = OnDemandPredictor(regressor, async_sources(low=low), timeout={"low": 0.02})
     with pytest.raises(SourceTimeoutError, match=r"did not answer within 0\.02 s"):
         served.predict(rows[:1])
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_calls_that_hang_do_not_pile_up(regressor, rows, X, never, n_jobs):
+    calls, hang = Counter(), True
+
+    def low(raw):
+        calls[int(raw[0])] += 1
+        if hang:
+            never.wait(2 * PATIENCE)
+        return raw[2]
+
+    served = OnDemandPredictor(
+        regressor,
+        async_sources(low=low),
+        n_jobs=n_jobs,
+        timeout={"low": 0.01},
+        on_error="missing",
+        batch_size=400,
+    )
+    with pytest.warns(AcquisitionWarning, match="'low' on 400 of 400 objects"):
+        predictions, receipts = served.predict(rows, return_receipts=True)
+    assert np.array_equal(predictions, regressor.predict(X.assign(low=math.nan)))
+    most = 4 * n_jobs + n_jobs - 1  # some may have begun before the last one was given up
+    assert 4 * n_jobs <= len(calls) <= most
+    refused = [receipt for receipt in receipts if "low" not in receipt.fetched]
+    assert len(refused) == 400 - len(calls)
+    for receipt in refused:
+        assert receipt.not_called == ("low",)
+        assert receipt.missing == ("low",)
+        failure = receipt.failures["low"]
+        assert isinstance(failure, SourceTimeoutError)
+        assert re.search(r"it was not called, since \d+ earlier calls still hang", str(failure))
+    served.close()  # which must not make room for more
+    with pytest.warns(AcquisitionWarning, match="earlier calls still hang"):
+        served.predict(rows[:1])
+    hang = False
+    never.set()
+    end = time.monotonic() + PATIENCE
+    while served._fetcher._pool._roll._running and time.monotonic() < end:
+        time.sleep(0.001)
+    served._fetcher.timeouts["low"] = PATIENCE
+    assert np.array_equal(served.predict(rows[:1]), regressor.predict(X[:1]))
+
+
+def test_a_coroutine_that_blocks_the_event_loop_is_late(regressor, rows, X, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(calls.time, "perf_counter", lambda: now)
+
+    async def low(raw):
+        nonlocal now
+        now += 2 * PATIENCE
+        return raw[2]
+
+    served = OnDemandPredictor(
+        regressor, async_sources(low=low), timeout={"low": PATIENCE}, on_error="missing"
+    )
+    with pytest.warns(AcquisitionWarning, match="'low' .* did not answer within 20 s"):
+        predictions, receipts = served.predict(rows[:1], return_receipts=True)
+    assert np.array_equal(predictions, regressor.predict(X[:1].assign(low=math.nan)))
+    assert receipts[0].seconds["low"] == 2 * PATIENCE
 
 
 def test_waiting_for_a_thread_is_not_the_fault_of_a_source(regressor, rows, X):

@@ -17,7 +17,13 @@ from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 from greedymiser import MiserRegressor
-from greedymiser.acquisition import OnDemandPredictor, Sources, build_matrix, measure_costs
+from greedymiser.acquisition import (
+    AcquisitionError,
+    OnDemandPredictor,
+    Sources,
+    build_matrix,
+    measure_costs,
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +91,38 @@ def test_rows_in_many_forms(frame):
     }
     for objects in forms.values():
         np.testing.assert_array_equal(build_matrix(sources, objects), expected)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_numbers_next_to_strings_stay_numbers(frame, kind):
+    rows = frame[["age", "city"]].to_numpy(dtype=object)
+    fitted = ColumnTransformer(
+        [
+            ("age", OneHotEncoder(handle_unknown="ignore"), [0]),
+            ("city", OneHotEncoder(handle_unknown="ignore"), [1]),
+        ]
+    ).fit(rows)
+    made = build_matrix(Sources.from_transformer(fitted), [kind(row) for row in rows])
+    np.testing.assert_array_equal(made, _dense(fitted.transform(rows)))
+
+
+@pytest.mark.parametrize("as_pipeline", [False, True])
+def test_mappings_in_another_order_and_with_more_keys(frame, as_pipeline):
+    numbers = frame[["age", "shoe"]]
+    fitted = make_pipeline(StandardScaler(), PCA(1)) if as_pipeline else StandardScaler()
+    fitted.fit(numbers)
+    sources = Sources.from_transformer(fitted)
+    turned = frame[["shoe", "city", "income", "age"]]
+    for objects in (turned.to_dict("records"), [row for _, row in turned.iterrows()]):
+        np.testing.assert_allclose(
+            build_matrix(sources, objects), fitted.transform(numbers), rtol=1e-9, atol=1e-12
+        )
+
+
+def test_a_mapping_without_a_column(frame):
+    fitted = StandardScaler().fit(frame[["age", "shoe"]])
+    with pytest.raises(AcquisitionError, match="shoe"):
+        build_matrix(Sources.from_transformer(fitted), [{"age": 3.0}])
 
 
 def test_remainder_and_passthrough():
@@ -159,7 +197,6 @@ def test_they_are_measured_like_others(frame):
     costs, table = measure_costs(sources, frame[:3], repeats=1)
     assert [timing.name for timing in table] == ["row", "scaled", "city"]
     assert costs.feature_names == sources.column_names
-    assert all(timing.cost > 0 for timing in table)
 
 
 def test_they_can_be_sent_to_other_processes(frame):
@@ -175,6 +212,22 @@ def test_a_transformer_that_is_called_row():
     np.testing.assert_allclose(
         build_matrix(sources, X, as_frame=False), fitted.transform(X), atol=1e-12
     )
+
+
+def test_parts_with_the_name_of_a_step_or_of_the_object():
+    X = np.random.default_rng(0).standard_normal((30, 3))
+    parts = [("scale", StandardScaler()), ("raw", "passthrough"), ("pca", PCA(1))]
+    pipeline = Pipeline([("scale", StandardScaler()), ("u", FeatureUnion(parts))]).fit(X)
+    sources = Sources.from_transformer(pipeline)
+    assert [source.name for source in sources] == ["row", "scale", "u__scale", "u__raw", "pca"]
+    assert sources.needs()[sources.column_names[0]] == ["row", "scale", "u__scale"]
+    made = build_matrix(sources, X, as_frame=False)
+    np.testing.assert_allclose(made, pipeline.transform(X), rtol=1e-9, atol=1e-12)
+    alone = Sources.from_transformer(FeatureUnion(parts).fit(X))
+    assert [source.name for source in alone] == ["row", "scale", "featureunion__raw", "pca"]
+    steps = Pipeline([("raw", StandardScaler()), ("pca", PCA(1))]).fit(X)
+    sources = Sources.from_transformer(steps)
+    assert [source.name for source in sources] == ["row", "pipeline__raw", "pca"]
 
 
 def test_mistakes(frame):

@@ -382,6 +382,40 @@ def test_too_many_categories(X):
         learn_categories(X, [0], None, 3)
 
 
+LARGE = 2**53
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda labels: pd.DataFrame({"a": pd.Categorical(labels)}),
+        lambda labels: pd.DataFrame({"a": pd.array(labels, dtype="Int64")}),
+        lambda labels: pl.DataFrame({"a": labels}, schema={"a": pl.Int64}),
+        lambda labels: pa.table({"a": pa.array(labels, pa.int64())}),
+    ],
+    ids=["pandas categorical", "pandas nullable", "polars", "pyarrow"],
+)
+def test_large_integers_with_missing_ones_are_not_rounded(make):
+    """As floats, the first two would be one category."""
+    labels = [LARGE, LARGE + 1, None, -LARGE - 1, LARGE + 2]
+    known = learn_categories(make(labels), [0], None, 10)
+    assert known[0].tolist() == [-LARGE - 1, LARGE, LARGE + 1, LARGE + 2]
+    for rows in (labels, labels[:2], labels[3:]):
+        codes = FrameTable(make(rows), known).columns([0], None)[0]
+        expected = [np.nan if label is None else known[0].tolist().index(label) for label in rows]
+        np.testing.assert_array_equal(codes, expected)
+
+
+@pytest.mark.parametrize("kinds", [(np.int64, np.float64), (np.float64, np.int64)])
+def test_large_numbers_of_different_types_are_compared_exactly(kinds):
+    odd = LARGE + 1 if kinds[0] is np.int64 else LARGE
+    labels = np.array([1, odd], dtype=kinds[0])
+    known = np.array([1, 2 * LARGE + 1 - odd], dtype=kinds[1])
+    np.testing.assert_array_equal(encode(labels, known), [0.0, np.nan])
+    same = np.array([1, LARGE], dtype=kinds[0]), np.array([1, LARGE], dtype=kinds[1])
+    np.testing.assert_array_equal(encode(*same), [0.0, 1.0])
+
+
 def test_encode():
     known = np.array([2.0, 5.0, 7.0])
     np.testing.assert_array_equal(

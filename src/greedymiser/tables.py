@@ -27,6 +27,9 @@ PLAIN_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 # So few rows of a frame are turned into an array at once: a call per column would take longer.
 FEW_ROWS = 64
 
+# Smaller integers are all different as floats.
+EXACT_INTEGERS = 2**53
+
 
 class Table(Protocol):
     """A matrix that gives out float64 blocks."""
@@ -195,7 +198,7 @@ def learn_categories(X: Any, columns: Sequence[int], rows: Rows, most: int) -> C
 
 def encode(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.float64]:
     """Position of each label among the known categories, NaN where it is missing or unknown."""
-    if labels.dtype == object or known.dtype == object:
+    if labels.dtype == object or known.dtype == object or not _comparable(labels, known):
         position = {label: float(i) for i, label in enumerate(known.tolist())}
         return np.array([position.get(label, np.nan) for label in labels.tolist()])
     codes = np.full(len(labels), np.nan)
@@ -204,6 +207,18 @@ def encode(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.float64]:
         found = known[places] == labels
         codes[found] = places[found]
     return codes
+
+
+def _comparable(labels: NDArray[Any], known: NDArray[Any]) -> bool:
+    """Whether NumPy's == says of these numbers what Python's does."""
+    return labels.dtype.kind == known.dtype.kind or not _has_large(known)
+
+
+def _has_large(numbers: NDArray[Any]) -> bool:
+    """Whether some would be equal as floats that are not."""
+    if len(numbers) == 0 or numbers.dtype.kind not in "iuf":
+        return False
+    return bool(numbers.max() >= EXACT_INTEGERS or numbers.min() <= -EXACT_INTEGERS)
 
 
 def _distinct(labels: NDArray[Any]) -> NDArray[Any]:
@@ -227,14 +242,24 @@ def _is_missing(label: Any) -> bool:
 
 
 def _labels(series: Any) -> NDArray[Any]:
-    """Values of a categorical column: numbers if it holds numbers, else Python objects."""
+    """Values of a categorical column: numbers if it holds numbers, else Python objects.
+
+    Integers that a float cannot hold are objects too where some are missing.
+    """
     labels: NDArray[Any] = series.to_numpy()
     is_number = labels.dtype.kind in "biuf"
     if series.null_count() == 0:
         return labels if is_number else labels.astype(object)
+    missing = series.is_null().to_numpy()
+    if is_number:
+        present = series.filter(~series.is_null()).to_numpy()
+        if present.dtype.kind in "iu" and _has_large(present):
+            labels = np.full(len(missing), None, dtype=object)
+            labels[~missing] = present.tolist()
+            return labels
     labels = labels.astype(np.float64 if is_number else object)
     # Said again: pyarrow gives some category to the missing entries of a dictionary.
-    labels[series.is_null().to_numpy()] = np.nan if is_number else None
+    labels[missing] = np.nan if is_number else None
     return labels
 
 

@@ -11,8 +11,9 @@ import queue
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, TypeVar
 
 from greedymiser.acquisition.sources import Source
@@ -31,6 +32,8 @@ class Outcome(NamedTuple):
     seconds: float
     # Whether it was given up, rather than failed.
     timed_out: bool = False
+    # Whether there was a call at all.
+    was_made: bool = True
 
 
 def call(source: Source, arguments: Sequence[Any]) -> Outcome:
@@ -38,7 +41,8 @@ def call(source: Source, arguments: Sequence[Any]) -> Outcome:
     start = time.perf_counter()
     try:
         value = source.call(arguments)
-    except Exception as error:
+    # A function cannot be cancelled: something that it waited for was.
+    except (Exception, asyncio.CancelledError) as error:
         return Outcome(None, error, time.perf_counter() - start)
     return Outcome(value, None, time.perf_counter() - start)
 
@@ -51,12 +55,25 @@ async def await_call(source: Source, arguments: Sequence[Any]) -> Outcome:
     except (Exception, *LEAVING) as error:
         return Outcome(None, error, time.perf_counter() - start)
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
-        # Nobody cancelled us: something that the source waited for was cancelled.
         return Outcome(None, error, time.perf_counter() - start)
     return Outcome(value, None, time.perf_counter() - start)
+
+
+def is_cancelled() -> bool:
+    """Whether someone cancelled this task; else it was something that a source waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def loop_is_running() -> bool:
+    """Whether this thread belongs to an event loop that waits for us to return."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def in_own_loop(function: Callable[[asyncio.Runner], T]) -> T:
@@ -64,17 +81,47 @@ def in_own_loop(function: Callable[[asyncio.Runner], T]) -> T:
 
     Where one is already running (a notebook's), on a thread of its own.
     """
+    if loop_is_running():
+        return _on_own_thread(function)
+    with _new_runner() as runner:
+        return function(runner)
 
-    def with_runner() -> T:
-        with asyncio.Runner() as runner:
-            return function(runner)
 
+def _new_runner() -> asyncio.Runner:
+    # With a factory, the runner leaves the loop alone that others get from asyncio.
+    return asyncio.Runner(loop_factory=asyncio.new_event_loop)
+
+
+def _on_own_thread(function: Callable[[asyncio.Runner], T]) -> T:
+    """Call a function on a thread with an event loop; who is interrupted does not wait for it."""
+    result: Future[T] = Future()
+    runner = _new_runner()
+    loop = runner.get_loop()
+
+    def work() -> None:
+        try:
+            with runner:
+                answer = function(runner)
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(answer)
+
+    context = contextvars.copy_context()
+    name = "greedymiser-loop"
+    threading.Thread(target=context.run, args=(work,), daemon=True, name=name).start()
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return with_runner()
-    with ThreadPoolExecutor(1) as helper:
-        return helper.submit(contextvars.copy_context().run, with_runner).result()
+        wait([result])
+    except BaseException:  # Ctrl-C
+        with contextlib.suppress(RuntimeError):  # it has just come to its end
+            loop.call_soon_threadsafe(_cancel_all, loop)
+        raise
+    return result.result()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
 
 
 class WorkerPool:
@@ -82,39 +129,44 @@ class WorkerPool:
 
     There are as many as there are calls at once: who calls sees to it that there are not too many.
     A thread cannot be stopped; one that does not return after a time-out is left behind, takes
-    nobody's place, and does not keep the interpreter from ending.
+    nobody's place, and does not keep the interpreter from ending. If ``most_abandoned`` calls of a
+    source are, it is not called again before one of them returns.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_abandoned: int) -> None:
+        self.most_abandoned = most_abandoned
         self._crew: _Crew | None = None
+        self._roll = _Roll()
 
     async def call(self, source: Source, arguments: Sequence[Any]) -> Outcome:
         """Call a function on a thread and wait for its outcome."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Outcome] = loop.create_future()
-        context = contextvars.copy_context()
-
-        def deliver(outcome: Outcome) -> None:
-            if not answer.done():  # else nobody waits any more
-                answer.set_result(outcome)
+        crew, roll = self._own_crew(), self._roll
+        n_abandoned = roll.n_abandoned(source)
+        if n_abandoned >= self.most_abandoned:
+            error = TimeoutError(f"it was not called, since {n_abandoned} earlier calls still hang")
+            return Outcome(None, error, 0.0, timed_out=True, was_made=False)
+        errand = _Errand(source, arguments)
+        roll.begin(errand)
 
         def work() -> None:
-            try:
-                outcome = context.run(call, source, arguments)
-            except BaseException as error:  # to end a thread quietly is no answer
-                outcome = Outcome(None, error, math.nan)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: this comes too late
-                loop.call_soon_threadsafe(deliver, outcome)
+            outcome = errand.run()
+            roll.end(errand)
+            errand.deliver(outcome)
 
-        self._own_crew().send(work)
-        return await answer
+        crew.send(work)
+        try:
+            return await errand.answer
+        except BaseException:
+            roll.abandon(errand)
+            raise
 
     def _own_crew(self) -> _Crew:
-        crew = self._crew
-        if crew is None or crew.process != os.getpid():  # threads do not survive a fork
-            crew = self._crew = _Crew()
-            weakref.finalize(self, crew.dismiss)
-        return crew
+        if self._roll.process != os.getpid():  # threads do not survive a fork
+            self._crew, self._roll = None, _Roll()
+        if self._crew is None:
+            self._crew = _Crew()
+            weakref.finalize(self, self._crew.dismiss)
+        return self._crew
 
     def close(self) -> None:
         """End the threads; the next call starts new ones."""
@@ -122,39 +174,88 @@ class WorkerPool:
             self._crew.dismiss()
         self._crew = None
 
-    def __reduce__(self) -> tuple[type[WorkerPool], tuple[()]]:
-        return WorkerPool, ()
+    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int]]:
+        return WorkerPool, (self.most_abandoned,)
+
+
+class _Errand:
+    """A call that a thread makes for an event loop."""
+
+    def __init__(self, source: Source, arguments: Sequence[Any]):
+        self.source = source
+        self.answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._arguments: Sequence[Any] = arguments
+        self._context = contextvars.copy_context()
+
+    def run(self) -> Outcome:
+        try:
+            return self._context.run(call, self.source, self._arguments)
+        except BaseException as error:  # to end a thread quietly is no answer
+            return Outcome(None, error, math.nan)
+
+    def deliver(self, outcome: Outcome) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this comes too late
+            self.answer.get_loop().call_soon_threadsafe(self._tell, outcome)
+
+    def _tell(self, outcome: Outcome) -> None:
+        if not self.answer.done():  # else nobody waits any more
+            self.answer.set_result(outcome)
+
+
+class _Roll:
+    """Which calls run, and for which of them nobody waits any more."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._lock = threading.Lock()
+        self._running: set[_Errand] = set()
+        # Those of the running that were given up, by the name of their source.
+        self._abandoned: defaultdict[str, set[_Errand]] = defaultdict(set)
+
+    def n_abandoned(self, source: Source) -> int:
+        with self._lock:
+            return len(self._abandoned[source.name])
+
+    def begin(self, errand: _Errand) -> None:
+        with self._lock:
+            self._running.add(errand)
+
+    def abandon(self, errand: _Errand) -> None:
+        with self._lock:
+            if errand in self._running:
+                self._abandoned[errand.source.name].add(errand)
+
+    def end(self, errand: _Errand) -> None:
+        with self._lock:
+            self._running.discard(errand)
+            self._abandoned[errand.source.name].discard(errand)
 
 
 class _Crew:
     """Daemon threads, and the work that waits for the idle ones."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
         self._lock = threading.Lock()
         self._idle = 0
         self._dismissed = False
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def send(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
         with self._lock:
             if self._idle:
                 self._idle -= 1
-                self._work.put(work)
                 return
-        threading.Thread(
-            target=self._serve, args=(work,), daemon=True, name="greedymiser-source"
-        ).start()
+        threading.Thread(target=self._serve, daemon=True, name="greedymiser-source").start()
 
-    def _serve(self, work: Callable[[], None] | None) -> None:
-        while work is not None:
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
             work()
-            work = None  # a thread that waits keeps no object alive
+            del work  # a thread that waits keeps no object alive
             with self._lock:
                 if self._dismissed:
                     return
                 self._idle += 1
-            work = self._work.get()
 
     def dismiss(self) -> None:
         """End the idle threads now, and those at work when they are done."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import os
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -21,7 +23,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import narwhals as nw
 import numpy as np
 
-from greedymiser.acquisition.calls import Outcome, WorkerPool, await_call, call, in_own_loop
+from greedymiser.acquisition.calls import (
+    Outcome,
+    WorkerPool,
+    await_call,
+    call,
+    in_own_loop,
+    loop_is_running,
+)
+from greedymiser.acquisition.limits import Lanes
 from greedymiser.acquisition.sources import (
     AcquisitionError,
     AcquisitionWarning,
@@ -38,6 +48,10 @@ T = TypeVar("T")
 Answer = TypeVar("Answer", covariant=True)
 
 POLICIES = ("raise", "missing")
+
+# Calls of a source that are left behind after time-outs and still hang, per job: with more, the
+# source is not called again.
+MOST_ABANDONED = 4
 
 # Longest error message that is repeated in one of ours.
 MESSAGE_LENGTH = 300
@@ -80,6 +94,11 @@ class Visit:
         if inspect.iscoroutine(value):
             value.close()
             raise TypeError("it returned a coroutine; make it a function with async def")
+        # What can be rewound, such as a file, is the business of those who read it.
+        if isinstance(value, Iterator | AsyncIterator) and not hasattr(value, "seek"):
+            raise TypeError(
+                "it returned an iterator, which only one source could read; return a list"
+            )
         if source.columns:
             self.columns[source.name] = read_values(source, value, labelled)
         self.values[source.name] = locked(value)
@@ -135,13 +154,8 @@ class _Leaving(Exception):  # noqa: N818 - not an error
         self.reason = reason
 
 
-class Lanes:
-    """How much may go on at once, within one event loop."""
-
-    def __init__(self, n_threads: int, n_coroutines: int, n_objects: int):
-        self.threads = asyncio.Semaphore(n_threads)
-        self.coroutines = asyncio.Semaphore(n_coroutines)
-        self.objects = asyncio.Semaphore(n_objects)
+# The limits under which the calls run in which we are.
+_inside: ContextVar[frozenset[Lanes]] = ContextVar("inside", default=frozenset())
 
 
 class Fetcher:
@@ -163,6 +177,10 @@ class Fetcher:
         Functions that may run at once, on threads.
     concurrency : int
         Coroutines that may run at once.
+
+    Both limits hold for all jobs together, on whatever threads and event loops they run. A job has
+    limits of its own where it might wait forever for the others: if a function or coroutine that
+    we called starts it, or if it makes an event loop wait that others need to get on.
     """
 
     def __init__(
@@ -188,33 +206,57 @@ class Fetcher:
         # Objects whose intermediates are held in memory: as many as keep everyone busy.
         self._n_objects = max(self.n_jobs, self.concurrency if has_coroutines else 1)
         self._is_plain = self.n_jobs == 1 and not has_coroutines and not self.timeouts
-        self._pool = WorkerPool()
+        self._pool = WorkerPool(MOST_ABANDONED * self.n_jobs)
+        self._lanes = self._new_lanes()
 
     def close(self) -> None:
         """End the threads that wait for work."""
         self._pool.close()
 
+    def _new_lanes(self) -> Lanes:
+        return Lanes(self.n_jobs, self.concurrency)
+
+    def _shared_lanes(self) -> Lanes:
+        """The limits that hold for all jobs together, unless we are in a call that they count."""
+        if self._lanes.process != os.getpid():
+            self._lanes = self._new_lanes()
+        return self._new_lanes() if self._lanes in _inside.get() else self._lanes
+
     def run(self, job: Job[T]) -> T:
         """Answer the requests of a job."""
+        lanes = self._new_lanes() if loop_is_running() else self._shared_lanes()
         if not self._is_plain:
-            return in_own_loop(lambda runner: runner.run(self.arun(job)))
+            return in_own_loop(lambda runner: runner.run(self._side_by_side(job, lanes)))
         for request in job.requests():
             for visit in request.visits:
                 for source in request.plan:
                     if visit.knows(source) or visit.is_blocked(source):
                         continue
-                    self._settle(visit, source, call(source, visit.arguments(source, self.raw)))
+                    with lanes.functions:
+                        outcome = self._call_here(source, visit.arguments(source, self.raw))
+                    self._settle(visit, source, outcome)
                 request.finish(visit)
         return job.answer()
 
     async def arun(self, job: Job[T]) -> T:
+        """Answer the requests of a job on the running event loop."""
+        return await self._side_by_side(job, self._shared_lanes())
+
+    def _call_here(self, source: Source, arguments: Sequence[Any]) -> Outcome:
+        token = _inside.set(_inside.get() | {self._lanes})
+        try:
+            return call(source, arguments)
+        finally:
+            _inside.reset(token)
+
+    async def _side_by_side(self, job: Job[T], lanes: Lanes) -> T:
         """Answer the requests of a job, with everything side by side that can be."""
-        lanes = Lanes(self.n_jobs, self.concurrency, self._n_objects)
+        held = asyncio.Semaphore(self._n_objects)
         for request in job.requests():
             try:
                 async with asyncio.TaskGroup() as group:
                     for visit in request.visits:
-                        group.create_task(self._fetch(visit, request, lanes))
+                        group.create_task(self._fetch(visit, request, lanes, held))
             except BaseExceptionGroup as errors:
                 # The first failure cancelled all others; it says more than the group.
                 error = first_error(errors)
@@ -223,10 +265,12 @@ class Fetcher:
                 raise error from error.__cause__
         return job.answer()
 
-    async def _fetch(self, visit: Visit, request: Request, lanes: Lanes) -> None:
+    async def _fetch(
+        self, visit: Visit, request: Request, lanes: Lanes, held: asyncio.Semaphore
+    ) -> None:
         """Call all that is needed of one object, as soon as what it needs is there."""
         tasks: dict[str, asyncio.Task[None]] = {}
-        async with lanes.objects:
+        async with held:
             async with asyncio.TaskGroup() as group:
                 for source in request.plan:
                     if not visit.knows(source):
@@ -242,7 +286,8 @@ class Fetcher:
             await asyncio.wait(before)
         if visit.is_blocked(source):
             return
-        async with lanes.coroutines if source.is_coroutine else lanes.threads:
+        async with lanes.coroutines if source.is_coroutine else lanes.functions:
+            _inside.set(_inside.get() | {self._lanes})  # until the end of this task
             # The clock of a time-out starts here: waiting for a lane is not the source's fault.
             outcome = await self._limited(source, visit.arguments(source, self.raw))
         self._settle(visit, source, outcome)
@@ -258,13 +303,16 @@ class Fetcher:
                     outcome = await self._pool.call(source, arguments)
         except TimeoutError as error:
             return Outcome(None, error, time.perf_counter() - start, timed_out=True)
-        if clock.expired():  # a coroutine may turn its cancellation into something else
+        # A coroutine may turn its cancellation into something else, or block the event loop so that
+        # nobody can cancel it.
+        if clock.expired() or (limit is not None and outcome.seconds > limit):
             return outcome._replace(error=outcome.error or TimeoutError(), timed_out=True)
         return outcome
 
     def _settle(self, visit: Visit, source: Source, outcome: Outcome) -> None:
         """Write down how a call ended; raise if it failed and that is the policy."""
-        visit.seconds[source.name] = outcome.seconds
+        if outcome.was_made:
+            visit.seconds[source.name] = outcome.seconds
         error = outcome.error
         if error is None:
             error = self._fault(visit, source, outcome.value)
@@ -272,11 +320,7 @@ class Fetcher:
             return
         if not isinstance(error, Exception | asyncio.CancelledError):
             raise _Leaving(error)
-        if outcome.timed_out:
-            reason = f"it did not answer within {self.timeouts[source.name]:g} s"
-            failure: AcquisitionError = SourceTimeoutError(source.name, visit.index, reason)
-        else:
-            failure = AcquisitionError(source.name, visit.index, describe(error))
+        failure = self._failure(visit, source, outcome, error)
         if self.on_error == "raise":
             raise failure from error
         failure.__cause__ = error
@@ -284,6 +328,16 @@ class Fetcher:
         traceback.clear_frames(error.__traceback__)
         visit.failures[source.name] = failure
         visit.unavailable.add(source.name)
+
+    def _failure(
+        self, visit: Visit, source: Source, outcome: Outcome, error: BaseException
+    ) -> AcquisitionError:
+        if not outcome.timed_out:
+            return AcquisitionError(source.name, visit.index, describe(error))
+        reason = str(error)
+        if outcome.was_made:
+            reason = f"it did not answer within {self.timeouts[source.name]:g} s"
+        return SourceTimeoutError(source.name, visit.index, reason)
 
     def _fault(self, visit: Visit, source: Source, value: Any) -> Exception | None:
         """Take what a source returned; return what is wrong with it."""
@@ -373,7 +427,7 @@ class FailureLog:
 
     def __init__(self) -> None:
         self.n_objects = 0
-        # Per source: how many objects it failed on, and the first failure.
+        # Per source: how many objects it failed on, and the failure on the first of them.
         self._failures: dict[str, tuple[int, AcquisitionError]] = {}
 
     def add(self, failures: Iterable[AcquisitionError], n_objects: int = 1) -> None:
@@ -381,7 +435,8 @@ class FailureLog:
         self.n_objects += n_objects
         for failure in failures:
             n, first = self._failures.get(failure.source, (0, failure))
-            self._failures[failure.source] = n + 1, first
+            # Objects do not come in their order where queries are kept together.
+            self._failures[failure.source] = n + 1, min(first, failure, key=lambda f: f.index)
 
     def warn(self, stacklevel: int, effect: str = "their columns count as missing") -> None:
         """Warn once, if anything failed; ``effect`` says what came of it."""

@@ -22,6 +22,7 @@ from greedymiser.acquisition.fetching import (
     each_object,
 )
 from greedymiser.acquisition.sources import AcquisitionError, Source, Sources
+from greedymiser.tables import EXACT_INTEGERS
 from greedymiser.threads import thread_count
 
 # Objects that are looked at together; a process is sent fewer at a time.
@@ -221,8 +222,15 @@ def _frame(whole: Block, sources: Sources, pandas: Any) -> Any:
     columns: dict[str, Any] = {}
     for place, name in enumerate(sources.column_names):
         labels = whole.labels.get(place)
-        columns[name] = whole.numbers[:, place] if labels is None else pandas.Categorical(labels)
+        columns[name] = whole.numbers[:, place] if labels is None else _categorical(labels, pandas)
     return pandas.DataFrame(columns)
+
+
+def _categorical(labels: list[Any], pandas: Any) -> Any:
+    """Labels as they are: pandas would make floats of integers that are next to a float."""
+    if any(isinstance(label, int) and abs(label) >= EXACT_INTEGERS for label in labels):
+        return pandas.Categorical(pandas.Series(labels, dtype=object))
+    return pandas.Categorical(labels)
 
 
 def _import_pandas(as_frame: bool | None) -> Any:

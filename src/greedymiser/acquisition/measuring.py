@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from greedymiser.acquisition.calls import in_own_loop
+from greedymiser.acquisition.calls import in_own_loop, is_cancelled
 from greedymiser.acquisition.fetching import (
     FailureLog,
     Visit,
@@ -318,8 +318,11 @@ def _time_function(
     """What a function returns, and CPU and wall time of a call."""
     with _QuietCollector():
         cpu, wall = time.process_time(), time.perf_counter()
-        for _ in range(loops):
-            value = source.call(arguments)
+        try:
+            for _ in range(loops):
+                value = source.call(arguments)
+        except asyncio.CancelledError as error:  # something that it waited for was cancelled
+            raise RuntimeError(describe(error)) from error
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return value, cpu / loops, wall / loops
 
@@ -330,8 +333,13 @@ async def _time_coroutine(
     """The same for a coroutine function; the loop is already running when the clock starts."""
     with _QuietCollector():
         cpu, wall = time.process_time(), time.perf_counter()
-        for _ in range(loops):
-            value = await source.call(arguments)
+        try:
+            for _ in range(loops):
+                value = await source.call(arguments)
+        except asyncio.CancelledError as error:
+            if is_cancelled():  # from outside, by Ctrl-C
+                raise
+            raise RuntimeError(describe(error)) from error
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return value, cpu / loops, wall / loops
 

@@ -34,7 +34,14 @@ class OnDemandPredictor:
     Each source and intermediate is called at most once per object. A model with early exits or a
     cascade fetches what a stage looks at when an object gets there, and nothing for an object that
     has left. Predictions are those that the model makes of ``build_matrix(sources, objects)``, to
-    the last bit. It may be used from several threads at once.
+    the last bit. The objects of a batch go through the stages together, so one that is waited for
+    holds up the others of its batch; ``batch_size=1`` lets each go at its own pace.
+
+    It may be used from several threads and event loops at once. ``n_jobs`` and ``concurrency`` are
+    limits for all of them together, so that a service behind a source is never asked more than it
+    can take. There are two exceptions, which would otherwise wait for themselves: a plain
+    ``predict`` in a coroutine (a notebook's), and a prediction that a source makes with the very
+    predictor that called it, have limits of their own.
 
     Columns are matched by name: those of the model's data frame, or else of its costs. A model
     without any names takes ``sources.column_names`` in their order. Receipts price by the model's
@@ -49,13 +56,16 @@ class OnDemandPredictor:
         If a source fails on an object: raise an AcquisitionError that names both, or take its
         columns as missing, go on, and warn once per call.
     timeout : float, mapping from source to float, or None
-        Seconds that a call may take, from its start. A coroutine is cancelled. A function cannot
-        be: it is left alone on its thread, and its answer is ignored.
+        Seconds that a call may take, from its start. A coroutine is cancelled; one that does not
+        let itself be cancelled is waited for, and then counts as late. A function cannot be
+        cancelled: it is left alone on its thread, takes nobody's place, and its answer is ignored.
+        Once 4 * n_jobs calls of a source are left behind and still hang, it fails at once, without
+        a call, until one of them returns.
     n_jobs : int or None
         Functions that may run at once, on threads: of several objects, and independent ones of the
         same object. With 1 (and no time-outs or coroutines) they are called in the calling thread,
         one after the other; None is for all cores. Functions that wait deserve more than there
-        are cores.
+        are cores, and so do several threads that predict.
     concurrency : int
         Coroutines that may run at once.
     batch_size : int
@@ -153,6 +163,10 @@ class OnDemandPredictor:
         """
         return await self._arun(self.predictor.respond, objects, qid, return_receipts)
 
+    async def adecision_function(self, objects: Any, *, return_receipts: bool = False) -> Any:
+        """As ``decision_function``, on the running event loop."""
+        return await self._arun(decisions, objects, None, return_receipts)
+
     async def apredict_proba(self, objects: Any, *, return_receipts: bool = False) -> Any:
         """As ``predict_proba``, on the running event loop."""
         self._check_classifier()
@@ -161,24 +175,21 @@ class OnDemandPredictor:
     def _run(
         self, respond: Callable[[Floats], Any], objects: Any, qid: Any, return_receipts: bool
     ) -> Any:
-        result = self._fetcher.run(_Prediction(self, objects, qid))
+        result = self._fetcher.run(_Prediction(self, objects, qid, return_receipts))
         return self._told(result, respond, return_receipts)
 
     async def _arun(
         self, respond: Callable[[Floats], Any], objects: Any, qid: Any, return_receipts: bool
     ) -> Any:
-        result = await self._fetcher.arun(_Prediction(self, objects, qid))
+        result = await self._fetcher.arun(_Prediction(self, objects, qid, return_receipts))
         return self._told(result, respond, return_receipts)
 
     def _told(
         self, result: _Result, respond: Callable[[Floats], Any], return_receipts: bool
     ) -> Any:
-        log = FailureLog()
-        for visit in result.visits:
-            log.add(visit.failures.values())
-        log.warn(stacklevel=4)
+        result.log.warn(stacklevel=4)
         answer = respond(result.raw)
-        return (answer, self._receipts(result)) if return_receipts else answer
+        return (answer, Receipts(result.receipts)) if return_receipts else answer
 
     def _check_classifier(self) -> None:
         """Before anything is fetched."""
@@ -187,15 +198,15 @@ class OnDemandPredictor:
 
     # -- accounts -------------------------------------------------------------------------------
 
-    def _receipts(self, result: _Result) -> Receipts:
-        return Receipts(
-            self._receipt(visit, int(k))
-            for visit, k in zip(result.visits, result.left, strict=True)
-        )
-
     def _receipt(self, visit: Visit, k: int) -> ObjectReceipt:
         bill = self._bills[k]
-        asked = [self._names[f] for f in bill.features] if visit.unavailable else []
+        missing: tuple[str, ...] = ()
+        not_called: tuple[str, ...] = ()
+        if visit.unavailable:
+            asked = [self._names[f] for f in bill.features]
+            missing = tuple(name for name in asked if self._maker[name] in visit.unavailable)
+            uncalled = visit.unavailable.difference(visit.seconds)
+            not_called = tuple(name for name in self.fetches if name in uncalled)
         return ObjectReceipt(
             index=visit.index,
             cost=bill.cost,
@@ -204,7 +215,8 @@ class OnDemandPredictor:
             tree_cost=bill.tree_cost,
             seconds=visit.seconds,
             failures=visit.failures,
-            missing=tuple(name for name in asked if self._maker[name] in visit.unavailable),
+            missing=missing,
+            not_called=not_called,
             stopped=bill.stopped,
         )
 
@@ -275,7 +287,7 @@ class _Bill(NamedTuple):
 
 def _names_of_features(predictor: Predictor, sources: Sources) -> dict[int, str]:
     """Column of each feature that the model looks at; raise if one has no source."""
-    names = predictor.feature_names or predictor.costs.feature_names
+    names = predictor.names
     columns = sources.column_names
     if names is None:
         if len(columns) != predictor.n_features:
@@ -355,11 +367,13 @@ def _bills(predictor: Predictor) -> list[_Bill]:
 
 
 class _Result(NamedTuple):
-    """Raw predictions (n_outputs, n), the stage each object left after, and their accounts."""
+    """What came of all objects, in the order in which they were given."""
 
+    # Raw predictions, shape (n_outputs, n).
     raw: Floats
-    left: NDArray[np.intp]
-    visits: list[Visit]
+    # None are written where nobody asked for them.
+    receipts: list[ObjectReceipt]
+    log: FailureLog
 
 
 class _Batch(NamedTuple):
@@ -371,11 +385,16 @@ class _Batch(NamedTuple):
 class _Prediction:
     """Sends objects through the stages, and asks for what each stage looks at."""
 
-    def __init__(self, served: OnDemandPredictor, objects: Any, qid: Any):
+    def __init__(self, served: OnDemandPredictor, objects: Any, qid: Any, with_receipts: bool):
         self._served = served
         self._predictor = served.predictor
         self._batches = self._cut(each_object(objects), qid)
-        self._results: list[_Result] = []
+        self._with_receipts = with_receipts
+        # Of the batches so far: position of each object, raw predictions, and accounts.
+        self._index: list[NDArray[np.intp]] = []
+        self._raw: list[Floats] = []
+        self._receipts: list[ObjectReceipt] = []
+        self._log = FailureLog()
 
     def _cut(self, objects: Iterator[Any], qid: Any) -> Iterator[_Batch]:
         """Cut objects into batches, those of a query together where they are compared."""
@@ -384,7 +403,7 @@ class _Prediction:
             if predictor.kind != "ranker":
                 raise ValueError(f"qid is for rankers, and this model is a {predictor.kind}")
             return self._cut_queries(list(objects), qid, size)
-        if predictor.rule is not None and predictor.rule.compares_rows:
+        if predictor.compares_rows:
             all_objects = list(objects)
             return self._cut_queries(all_objects, np.zeros(len(all_objects), dtype=np.intp), size)
         return self._cut_evenly(objects, size)
@@ -435,17 +454,25 @@ class _Prediction:
             if not len(going):
                 break
         query = None if batch.query is None else query_starts(batch.query)
-        self._results.append(_Result(predictor.finish(raw, left, query), left, visits))
+        self._write_down(visits, predictor.finish(raw, left, query), left)
+
+    def _write_down(self, visits: Sequence[Visit], raw: Floats, left: NDArray[np.intp]) -> None:
+        """Keep what came of a batch, and no more: there may be millions of objects."""
+        self._index.append(np.array([visit.index for visit in visits], dtype=np.intp))
+        self._raw.append(raw)
+        for visit in visits:
+            self._log.add(visit.failures.values())
+        if self._with_receipts:
+            pairs = zip(visits, left.tolist(), strict=True)
+            self._receipts += [self._served._receipt(visit, k) for visit, k in pairs]
 
     def answer(self) -> _Result:
-        """All objects, in the order in which they were given."""
-        if not self._results:
-            return _Result(self._predictor.begin(0), np.zeros(0, dtype=np.intp), [])
-        raw = np.concatenate([result.raw for result in self._results], axis=1)
-        left = np.concatenate([result.left for result in self._results])
-        visits = [visit for result in self._results for visit in result.visits]
-        back = np.argsort([visit.index for visit in visits])
-        return _Result(np.ascontiguousarray(raw[:, back]), left[back], [visits[i] for i in back])
+        if not self._raw:
+            return _Result(self._predictor.begin(0), [], self._log)
+        back = np.argsort(np.concatenate(self._index))
+        raw = np.ascontiguousarray(np.concatenate(self._raw, axis=1)[:, back])
+        receipts = [self._receipts[i] for i in back] if self._with_receipts else []
+        return _Result(raw, receipts, self._log)
 
 
 def _fill(

@@ -16,13 +16,18 @@ from greedymiser.acquisition.sources import AcquisitionError
 
 @dataclass(frozen=True)
 class ObjectReceipt:
-    """What the prediction for one object took."""
+    """What the prediction for one object took.
+
+    The cost is the price of the object's path through the model, so that the sum over objects is
+    that of ``prediction_costs``. It includes resources of sources that failed, and of those in
+    ``not_called``, for which nobody will have to be paid.
+    """
 
     # Position of the object among those that were given.
     index: int
     # What it cost by the model's prices: the resources and the trees below.
     cost: float
-    # Prices of the resources of the cost model that were paid for, also if the source failed.
+    # Prices of the resources of the cost model that are on its path.
     resources: dict[str, float]
     # Trees that the object met, and what they cost together.
     n_trees: int
@@ -32,6 +37,9 @@ class ObjectReceipt:
     # What failed, and the columns that the model therefore took as missing.
     failures: dict[str, AcquisitionError]
     missing: tuple[str, ...]
+    # Sources and intermediates on its path that were never called: something that they need
+    # failed, or too many earlier calls still hang.
+    not_called: tuple[str, ...]
     # Why there were no more trees.
     stopped: str
 
@@ -83,12 +91,13 @@ class Receipts(Sequence[ObjectReceipt]):
                 receipt.fetched,
                 tuple(receipt.failures),
                 receipt.missing,
+                receipt.not_called,
                 receipt.stopped,
             )
             for receipt in self._receipts
         ]
         names = ["index", "cost", "n_trees", "tree_cost", "seconds", "fetched", "failed"]
-        return pd.DataFrame(rows, columns=[*names, "missing", "stopped"])
+        return pd.DataFrame(rows, columns=[*names, "missing", "not_called", "stopped"])
 
     def __repr__(self) -> str:
         heads = ("object", "cost", "trees", "measured", "fetched", "stopped")

@@ -95,7 +95,8 @@ class Sources:
 
     A source returns a number, or one value per column: a sequence in the order of its columns, or
     a mapping. None or NaN within them is a missing value. NumPy arrays that are passed on are
-    read-only; nothing else must be changed either, since others may get the same object.
+    read-only; nothing else must be changed either, since others may get the same object. Iterators
+    are refused for the same reason.
 
     Parameters
     ----------
@@ -252,10 +253,11 @@ class Sources:
         """Make a source of every named part of a fitted scikit-learn transformer.
 
         The transformers of a ColumnTransformer or FeatureUnion become sources, the steps of a
-        Pipeline before it intermediates. The columns are those of ``get_feature_names_out``. An
-        object is a row: a mapping, a data frame or array of one row, or whatever a single sample
-        is to the transformer (a string to a vectorizer). Objects are transformed one at a time
-        wherever they are used, so that training and serving see the same bits.
+        Pipeline before it intermediates; a part whose name is taken is called ``union__part``. The
+        columns are those of ``get_feature_names_out``. An object is a row: a mapping (other keys
+        are ignored), a list, a data frame or array of one row, or whatever a single sample is to
+        the transformer (a string to a vectorizer). Objects are transformed one at a time wherever
+        they are used, so that training and serving see the same bits.
         """
         from greedymiser.acquisition.transformers import sources_of
 

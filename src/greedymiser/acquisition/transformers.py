@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,34 @@ from greedymiser.tables import is_frame
 
 if TYPE_CHECKING:
     from greedymiser.acquisition.sources import Sources
+
+
+@dataclass(frozen=True)
+class Row:
+    """Makes of an object what scikit-learn takes for a single sample."""
+
+    # Columns that the transformer was fitted on, where it knows their names.
+    names: tuple[str, ...] | None = None
+
+    def __call__(self, raw: Any) -> Any:
+        if is_frame(raw) or sparse.issparse(raw):
+            return raw
+        if isinstance(raw, np.ndarray):
+            return raw if raw.ndim == 2 else raw.reshape(1, -1)
+        if isinstance(raw, Mapping) or hasattr(raw, "to_frame"):  # a pandas Series has to_frame
+            return self._named(raw if isinstance(raw, Mapping) else raw.to_dict())
+        if isinstance(raw, Sequence) and not isinstance(raw, str | bytes):
+            # NumPy would make strings of numbers that are next to a string.
+            are_numbers = all(isinstance(value, Real) for value in raw)
+            return np.array([raw]) if are_numbers else np.fromiter(raw, object).reshape(1, -1)
+        return [raw]
+
+    def _named(self, values: Mapping[Any, Any]) -> Any:
+        import pandas as pd
+
+        if self.names is not None:  # in their order; what is missing is the transformer's business
+            values = {name: values[name] for name in self.names if name in values}
+        return pd.DataFrame([values])
 
 
 @dataclass(frozen=True)
@@ -58,19 +87,19 @@ def sources_of(transformer: Any, sources: Sources) -> None:
             "pass all steps but the last: pipeline[:-1]"
         )
     before = _free_name("row", transformer)
-    sources.add(one_row, name=before, needs=[sources.raw])
-    names = None
+    seen = getattr(transformer, "feature_names_in_", None)
+    sources.add(Row(None if seen is None else tuple(seen)), name=before, needs=[sources.raw])
+    names, parent = None, type(transformer).__name__.lower()
     if isinstance(transformer, Pipeline):
         *steps, (last_name, last) = _real_steps(transformer)
         for name, step in steps:
+            name = _qualified(name, parent, sources)
             sources.add(Step(step), name=name, needs=[before])
             before = name
-        names, transformer = list(transformer.get_feature_names_out()), last
-    else:
-        last_name = type(transformer).__name__.lower()
-    for name, part, columns in _parts(transformer, last_name, names):
+        names, transformer, parent = list(transformer.get_feature_names_out()), last, last_name
+    for name, part, columns in _parts(transformer, parent, names):
         if columns:
-            sources.add(part, columns, name=name, needs=[before])
+            sources.add(part, columns, name=_qualified(name, parent, sources), needs=[before])
 
 
 def _real_steps(pipeline: Pipeline) -> list[tuple[str, Any]]:
@@ -127,16 +156,11 @@ def _free_name(wanted: str, transformer: Any) -> str:
     return wanted
 
 
-def one_row(raw: Any) -> Any:
-    """What scikit-learn takes for a single sample."""
-    if is_frame(raw) or sparse.issparse(raw):
-        return raw
-    if isinstance(raw, np.ndarray):
-        return raw if raw.ndim == 2 else raw.reshape(1, -1)
-    if isinstance(raw, Mapping) or hasattr(raw, "to_frame"):  # a pandas Series has to_frame
-        import pandas as pd
-
-        return pd.DataFrame([raw if isinstance(raw, Mapping) else raw.to_dict()])
-    if isinstance(raw, Sequence) and not isinstance(raw, str | bytes):
-        return np.array([raw])
-    return [raw]
+def _qualified(name: str, parent: str, sources: Sources) -> str:
+    """The name of a part, with that of the whole before it if it is taken."""
+    if name not in sources and name != sources.raw:
+        return name
+    name = f"{parent}__{name}"
+    while name in sources:
+        name += "_"
+    return name
