@@ -265,14 +265,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Served]:
         for images in (train, valid)
     )
 
-    # 3. Models along the trade-off. The first ignores costs.
+    # 3. A model that ignores costs, and then models along the trade-off that keep to a budget.
     model = MiserClassifier(costs=costs, max_iter=options.max_iter, max_depth=3, min_samples_leaf=5)
-    curve = tradeoff_curve(
-        model, X, y_train, X_val=X_valid, y_val=y_valid, tradeoffs=8, scoring="accuracy"
-    )
-    full = curve.models[0].truncate(int(curve.points["n_iter"][0]))
+    checked = {"X_val": X_valid, "y_val": y_valid, "scoring": "accuracy"}
+    full = tradeoff_curve(model, X, y_train, tradeoffs=[0.0], **checked).best()
     budget = options.budget * full.cost_
-    thrifty = curve.best(budget=budget)
+    model.set_params(budget=budget)
+    thrifty = tradeoff_curve(model, X, y_train, tradeoffs=8, **checked).best()
     print(f"\nThe budget is {1e3 * budget:.3g} ms. The thrifty model buys\n{thrifty.receipt()}\n")
 
     # 4. From raw images, side by side.

@@ -800,6 +800,7 @@ def test_reproduce_goes_on_where_it_was(tmp_path, monkeypatch):
     assert first.exit_code == 0, first.stderr
     assert "Cronus over" in first.stderr
     assert "miser + early exit" in first.stdout
+    assert "SYNTHETIC" in first.stdout
     for name in ("comparison.csv", "points.csv", "methods.png", "traces.png", "features.png"):
         assert str(tmp_path / "out" / name) in first.stdout
         assert (tmp_path / "out" / name).stat().st_size > 0

@@ -761,7 +761,8 @@ def reproduce(
         Path | None, typer.Option(help="Folder with the original data; yahoo can do without.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results and finished steps [results/NAME].")
+        Path | None,
+        typer.Option(help="Folder for results and finished steps; results/NAME by default."),
     ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="A quick version, to see that everything works.")
@@ -783,6 +784,7 @@ def reproduce(
     for title, table in results.tables.items():
         if len(table) <= LONGEST_TABLE:
             _show_frame(title, table)
+    _say(f"Data: {results.data}\n")
     _show_files(
         [(folder / f"{title}.csv", "table") for title in results.tables]
         + [(path, "figure") for path in results.figures.values()]

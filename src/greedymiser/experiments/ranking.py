@@ -136,7 +136,7 @@ def run_ranking(experiment: Experiment, scale: Scale, workspace: Workspace) -> R
         name: save(ax, titles.get(name, experiment.title), space, name)
         for name, ax in drawn.items()
     }
-    return Results(found, figures)
+    return Results(experiment.title, found, figures)
 
 
 def _tables(candidates: pd.DataFrame, runs: Sequence[FoldRun]) -> dict[str, pd.DataFrame]:

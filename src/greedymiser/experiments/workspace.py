@@ -33,6 +33,8 @@ KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*"
 class Results:
     """What an experiment found."""
 
+    # What it was run on, in a few words.
+    data: str
     # The tables by name; each is also written to the workspace's folder as <name>.csv.
     tables: dict[str, pd.DataFrame]
     # Where the figures are, by name.
