@@ -221,8 +221,8 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
         qid : array-like of shape (n,), optional
             For rankers: the query of each row.
         thresholds : int or sequence of float
-            Thresholds, or how many to choose: from the one at which every row leaves as soon as it
-            can to the one at which none ever does.
+            Thresholds, or how many to choose at most: from the one at which every row leaves as
+            soon as it can to the one at which none ever does.
         """
         check_is_fitted(self, "predictor_")
         table = self.estimator_._table(X)

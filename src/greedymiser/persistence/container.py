@@ -149,7 +149,7 @@ def _check_beginning(file: BinaryIO, size: int) -> None:
     if len(start) < 8 or length < 2:
         fault = "its header is too small"
     elif length > min(LONGEST_HEADER, size - 8):
-        fault = "its header is too large"
+        fault = "it does not begin with the size of a header"
     elif file.read(1) != b"{":
         fault = "its header is not JSON"
     if fault is not None:
