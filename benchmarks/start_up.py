@@ -1,20 +1,40 @@
-"""What do importing the package and the first fit of a process cost?"""
+"""What do importing the package, the first fit and the first prediction of a process cost?"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+import joblib
 
 from benchmarks._common import machine
+from greedymiser import MiserClassifier, save
+from greedymiser.datasets import load_thyroid
 
 IMPORT = """
 import time
 start = time.perf_counter()
 import numba, sklearn
 peers = time.perf_counter()
-import greedymiser
+from greedymiser import MiserClassifier, tradeoff_curve
 print(time.perf_counter() - peers)
 """
+
+# From nothing to a prediction, as a job that is started for one does it.
+SERVE = """
+import time
+start = time.perf_counter()
+import numpy as np
+{read}
+model.predict(np.zeros((1, 21)))
+print(time.perf_counter() - start)
+"""
+READERS = {
+    "a model file": "from greedymiser import load; model = load({path!r})",
+    "a pickle": "import joblib; model = joblib.load({path!r})",
+}
 
 FIRST_FIT = """
 import time
@@ -39,9 +59,22 @@ def best(code: str, repeats: int = 5) -> float:
     )
 
 
+def serve() -> None:
+    data = load_thyroid()
+    model = MiserClassifier(costs=data.costs, max_iter=60).fit(data.X_train, data.y_train)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "model")
+        for kind, write in {"a model file": save, "a pickle": joblib.dump}.items():
+            write(model, path)
+            code = SERVE.format(read=READERS[kind].format(path=path))
+            best(code, 1)  # fills the cache of compiled code
+            print(f"import, load and predict one row, from {kind}: {best(code):.2f} s")
+
+
 def main() -> None:
     print(machine())
-    print(f"import greedymiser adds {best(IMPORT):.2f} s to importing numba and scikit-learn")
+    print(f"importing estimators adds {best(IMPORT):.2f} s to importing numba and scikit-learn")
+    serve()
     for name in ("MiserRegressor", "MiserClassifier"):
         best(FIRST_FIT.format(name=name), 1)  # fills the cache of compiled code
         seconds = best(FIRST_FIT.format(name=name))
