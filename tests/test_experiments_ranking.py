@@ -451,7 +451,8 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
 
 def fold_settings(scale) -> dict:
     names = ("max_iter", "n_slacks", "cronus_tradeoffs", "cronus_rows")
-    return {"version": "0", "data": {}} | {name: getattr(scale, name) for name in names}
+    told = {name: getattr(scale, name) for name in names}
+    return {"version": "0", "data": {}} | ranking.FIXED | told
 
 
 def test_what_is_made_over_stagewise_counts_for_both(fold, tmp_path):

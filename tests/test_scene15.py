@@ -82,9 +82,6 @@ def data(tmp_path_factory) -> Path:
     }
     files["train/waves/image_0099.jpg"] = files["test/waves/image_0000.jpg"]
     write_archive(folder, files)
-    (folder / scene_images.DUPLICATES).write_text(
-        "test/waves/image_0000.jpg train/waves/image_0099.jpg\n"
-    )
     return folder
 
 
@@ -120,6 +117,32 @@ def test_one_class_is_no_task(tmp_path):
         scene_images.read_images(tmp_path)
 
 
+def test_what_is_no_image_of_a_class_is_left_out(tmp_path):
+    files = {
+        "a/1.jpg": b"x",
+        "b/1.png": b"y",
+        "cover.jpg": b"z",
+        "a/._1.jpg": b"u",
+        "a/t.txt": b"v",
+    }
+    write_archive(tmp_path, files)
+    assert scene_images.read_images(tmp_path).names == ["a/1.jpg", "b/1.png"]
+
+
+def test_damaged_archives_and_images_are_named(data, tmp_path):
+    whole = (data / scene_images.IMAGES).read_bytes()
+    (tmp_path / scene_images.IMAGES).write_bytes(whole[:5000])
+    with pytest.raises(ValueError, match="not a whole tar archive"):
+        scene_images.read_images(tmp_path)
+    (tmp_path / scene_images.IMAGES).write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="not a whole tar archive"):
+        scene_images.read_images(tmp_path)
+    for content in (b"", b"no picture"):
+        images = scene_images.Images(["a/1.jpg"], [content], np.zeros(1, dtype=np.intp), ["a"])
+        with pytest.raises(ValueError, match=r"'a/1\.jpg' of images\.tar: cannot decode"):
+            scene_images.check_readable(images)
+
+
 # Splits
 
 
@@ -147,8 +170,9 @@ def test_splits_differ_and_come_back(scale):
 
 
 def test_too_few_images_of_a_class_are_an_error(scale):
-    with pytest.raises(ValueError, match="class 1 has 13 images"):
-        scene_methods.draw_split(np.repeat([0, 1], [20, 13]), 0, scale)
+    images = scene_images.Images([], [], np.repeat([0, 1], [20, 13]), ["street", "tall building"])
+    with pytest.raises(ValueError, match="class 'tall building' has 13 images"):
+        scene_methods.check_sizes(images, scale)
 
 
 # Comparing images

@@ -210,7 +210,7 @@ def _skimage_feature() -> Any:
 
 def _views() -> list[Piece]:
     return [
-        Piece("decode", ("file",), _decode),
+        Piece("decode", ("file",), decode),
         Piece("image", ("decode",), _scaled),
         Piece("half", ("image",), _halved),
         Piece("square", ("decode",), _squared),
@@ -241,9 +241,12 @@ def _views() -> list[Piece]:
     ]
 
 
-def _decode(file: bytes) -> NDArray[np.uint8]:
+def decode(file: bytes) -> NDArray[np.uint8]:
+    """The grey levels of an image file."""
     cv2 = _cv2()
-    pixels = cv2.imdecode(np.frombuffer(file, dtype=np.uint8), cv2.IMREAD_GRAYSCALE)
+    pixels = None
+    if file:  # OpenCV has an error of its own for nothing at all
+        pixels = cv2.imdecode(np.frombuffer(file, dtype=np.uint8), cv2.IMREAD_GRAYSCALE)
     if pixels is None:
         raise ValueError(f"cannot decode an image file of {len(file)} bytes")
     return pixels
@@ -603,11 +606,10 @@ def _lbp(radius: int, points: int, method: str, image: NDArray[np.uint8]) -> NDA
 # -- bags of words and spatial pyramids -----------------------------------------------------------
 
 
-def _bags(source: str, levels: Sequence[int], n_words: int, suffix: str = "") -> list[Piece]:
+def _bags(source: str, levels: Sequence[int], n_words: int) -> list[Piece]:
     """Words of local features, and their histograms up to some levels of a spatial pyramid."""
-    name = f"{source}_{suffix}" if suffix else source
-    words = Piece(f"{name}_words", (source,), _nearest, n_words=n_words)
-    return [words, *[_pyramid_piece(name, words.name, level, n_words) for level in levels]]
+    words = Piece(f"{source}_words", (source,), _nearest, n_words=n_words)
+    return [words, *[_pyramid_piece(source, words.name, level, n_words) for level in levels]]
 
 
 def _pyramid_piece(name: str, codes: str, level: int, n_codes: int) -> Piece:

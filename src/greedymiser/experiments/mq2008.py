@@ -18,7 +18,7 @@ from greedymiser.costs import CostModel
 from greedymiser.datasets import load_letor
 from greedymiser.experiments.methods import Fold, Part
 from greedymiser.experiments.ranking import Experiment, Scale, run_ranking
-from greedymiser.experiments.workspace import Results, Workspace
+from greedymiser.experiments.workspace import Results, Workspace, digests
 
 NAME = "mq2008"
 TITLE = "MQ2008, five folds; costs derived from MSLR's table, not measured"
@@ -84,13 +84,12 @@ def run(
     prices = read_costs(folder / "features.csv")
     parts = [read_part(folder / f"S{i}.txt", len(prices)) for i in range(1, N_PARTS + 1)]
     folds = make_folds(parts, CostModel(prices, tree_cost=TREE_COST))
-    sizes = [(folder / f"S{i}.txt").stat().st_size for i in range(1, N_PARTS + 1)]
+    files = digests(folder / f"S{i}.txt" for i in range(1, N_PARTS + 1))
     experiment = Experiment(
-        name=NAME,
         title=TITLE,
         cost_unit="derived units",
         folds=folds[:2] if small else folds,
-        data={"name": NAME, "bytes": sizes, "prices": prices.tolist(), "tree_cost": TREE_COST},
+        data={"name": NAME, "files": files, "prices": prices.tolist(), "tree_cost": TREE_COST},
     )
     scale = replace(SMALL if small else FULL, n_jobs=n_jobs)
     return run_ranking(experiment, scale, workspace)

@@ -62,6 +62,16 @@ SHORTER = (1, 2, 4)
 LEAST_TREES = 50
 SCORING = "ndcg@5"
 
+# What is the same at every scale, for the settings of the steps.
+FIXED = {
+    "learning_rate": LEARNING_RATE,
+    "depth": DEPTH,
+    "exit_every": EVERY,
+    "shorter": list(SHORTER),
+    "least_trees": LEAST_TREES,
+    "scoring": SCORING,
+}
+
 # Shares of stage-wise's score to reach.
 SHARES = (0.99, 0.95)
 # Budgets, as shares of what stage-wise regression costs, that methods are compared at.
@@ -96,7 +106,6 @@ class Scale:
 class Experiment:
     """Folds to run on, and how to speak of them."""
 
-    name: str
     # One line for every figure: what the data is.
     title: str
     cost_unit: str
@@ -111,7 +120,7 @@ def run_ranking(experiment: Experiment, scale: Scale, workspace: Workspace) -> R
     """Run all methods on all folds; write the tables and figures."""
     import pandas as pd
 
-    settings = {"version": __version__, "data": dict(experiment.data), **asdict(scale)}
+    settings = {"version": __version__, "data": dict(experiment.data), **FIXED, **asdict(scale)}
     space = Workspace(workspace.out, settings, workspace.told)
     runs = [FoldRun(fold, scale, space) for fold in experiment.folds]
     steps = [step for run in runs for step in run.steps()]
@@ -159,7 +168,7 @@ class FoldRun:
     """The methods on one fold, step by step."""
 
     # What the steps depend on beside their names. The number of threads changes nothing.
-    TREES = ("version", "data", "max_iter")
+    TREES = ("version", "data", "max_iter", *FIXED)
     EXITS = (*TREES, "n_slacks")
     CASCADES = (*TREES, "cronus_tradeoffs", "cronus_l1", "cronus_rows")
 

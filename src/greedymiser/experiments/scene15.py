@@ -9,12 +9,13 @@ machine evaluated. Each of these is a resource, timed for real and paid once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from greedymiser._version import __version__
 from greedymiser.experiments.descriptors import Catalogue, catalogue
 from greedymiser.experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE
 from greedymiser.experiments.scene_costs import Prices, cheap_sets, timings
@@ -25,6 +26,7 @@ from greedymiser.experiments.scene_images import (
     Floats,
     Images,
     Indices,
+    check_readable,
     codebooks_of,
     embeddings,
     extract,
@@ -40,6 +42,7 @@ from greedymiser.experiments.scene_methods import (
     SVM_C,
     SVM_SUBSETS,
     Split,
+    check_sizes,
     draw_split,
     l1_columns,
     l1_table,
@@ -116,7 +119,7 @@ def run(
     Parameters
     ----------
     data : Path
-        Folder with images.tar (a folder per class) and, optionally, duplicates.txt.
+        Folder with images.tar, which has a folder per class.
     workspace : Workspace
         Where steps and results go.
     small : bool
@@ -131,13 +134,17 @@ def run(
     import pandas as pd
 
     size = Scale(**(SMALL if small else {}) | scale)
+    size = replace(size, tradeoffs=tuple(sorted({0.0, *size.tradeoffs})))  # 0 is the reference
     images = read_images(Path(data))
+    check_sizes(images, asdict(size))
+    check_readable(images)
     pieces = catalogue(size.n_words, size.n_words_large)
     workspace = workspace.using(
+        version=__version__,
         **asdict(size)
         | {"descriptors": list(size.descriptors or pieces.descriptors)}
         | {"images": images.fingerprint, "svm_C": SVM_C, "l1_strengths": L1_STRENGTHS}
-        | {"exit_thresholds": EXIT_THRESHOLDS, "exit_every": list(EXIT_EVERY)}
+        | {"exit_thresholds": EXIT_THRESHOLDS, "exit_every": list(EXIT_EVERY)},
     )
     seen = _look(images, pieces, workspace, n_jobs)
     curves, alone = [], []

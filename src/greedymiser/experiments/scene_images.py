@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.experiments.descriptors import Catalogue, learn_codebooks, one_thread
+from greedymiser.experiments.descriptors import Catalogue, decode, learn_codebooks, one_thread
 from greedymiser.experiments.workspace import Workspace
 
 Floats = NDArray[np.floating]
 Indices = NDArray[np.intp]
 
 IMAGES = "images.tar"
-DUPLICATES = "duplicates.txt"
 
 # Images whose descriptors are one step: what a killed run may lose.
 CHUNK = 150
@@ -53,14 +52,17 @@ def read_images(data: Path) -> Images:
     path = Path(data) / IMAGES
     if not path.is_file():
         raise FileNotFoundError(f"data must be a folder with {IMAGES}, and {str(data)!r} has none")
-    dropped = _duplicates(Path(data) / DUPLICATES)
-    with tarfile.open(path) as archive:
-        found = {
-            member.name.removeprefix("./"): archive.extractfile(member).read()  # type: ignore[union-attr]
-            for member in archive
-            if member.isfile() and member.name.lower().endswith((".jpg", ".jpeg", ".png"))
-        }
-    names = sorted(name for name in found if name not in dropped)
+    try:
+        with tarfile.open(path) as archive:
+            found = {
+                member.name.removeprefix("./"): archive.extractfile(member).read()  # type: ignore[union-attr]
+                for member in archive
+                if member.isfile() and _is_image(Path(member.name))
+            }
+    except (tarfile.TarError, EOFError) as error:
+        raise ValueError(f"{str(path)!r} is not a whole tar archive: {error}") from None
+    kept = {hashlib.sha256(found[name]).digest(): name for name in sorted(found, reverse=True)}
+    names = sorted(kept.values())
     scenes = [Path(name).parent.name for name in names]
     classes = sorted(set(scenes))
     if len(classes) < 2:
@@ -69,12 +71,19 @@ def read_images(data: Path) -> Images:
     return Images(names, [found[name] for name in names], labels, classes)
 
 
-def _duplicates(path: Path) -> set[str]:
-    """All but the first file of each group; one group a line, names with blanks in between."""
-    if not path.is_file():
-        return set()
-    groups = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-    return {name for group in groups for name in sorted(group)[1:]}
+def check_readable(images: Images) -> None:
+    """Raise if an image cannot be decoded: now, and not somewhere in the long work."""
+    for name, file in zip(images.names, images.files, strict=True):
+        try:
+            decode(file)
+        except ValueError as error:
+            raise ValueError(f"{name!r} of {IMAGES}: {error}") from None
+
+
+def _is_image(path: Path) -> bool:
+    """Whether a file of the archive is a picture of a class: in a folder, and not hidden."""
+    is_picture = path.suffix.lower() in (".jpg", ".jpeg", ".png")
+    return is_picture and path.parent.name != "" and not path.name.startswith(".")
 
 
 # -- descriptors, computed once -------------------------------------------------------------------

@@ -14,7 +14,7 @@ from greedymiser.costs import CostModel
 from greedymiser.estimators import MiserClassifier
 from greedymiser.experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE
 from greedymiser.experiments.scene_costs import support_size
-from greedymiser.experiments.scene_images import Floats, Indices, kernel
+from greedymiser.experiments.scene_images import Floats, Images, Indices, kernel
 from greedymiser.tradeoff import tradeoff_curve
 
 if TYPE_CHECKING:
@@ -64,6 +64,17 @@ class Split:
         return np.sort(np.concatenate([self.support, self.train]))
 
 
+def check_sizes(images: Images, scale: Mapping[str, Any]) -> None:
+    """Raise if a class has too few images to be divided: now, and not after the long work."""
+    n_used = scale["train_per_class"] + scale["val_per_class"]
+    for name, count in zip(images.classes, np.bincount(images.labels), strict=True):
+        if count <= n_used:
+            raise ValueError(
+                f"class {name!r} has {count} images: too few for {scale['train_per_class']} to "
+                f"train with, {scale['val_per_class']} to validate and at least one to test"
+            )
+
+
 def draw_split(labels: Indices, number: int, scale: Mapping[str, Any]) -> Split:
     """Divide the images at random, as many of each class as the scale says."""
     rng = np.random.default_rng([scale["seed"], 2, number])
@@ -72,11 +83,6 @@ def draw_split(labels: Indices, number: int, scale: Mapping[str, Any]) -> Split:
     parts: list[list[Indices]] = [[], [], [], []]
     for label in np.unique(labels):
         mine = rng.permutation(np.flatnonzero(labels == label))
-        if len(mine) <= n_used:
-            raise ValueError(
-                f"class {label} has {len(mine)} images: too few for {n_train} to train with, "
-                f"{scale['val_per_class']} to validate and at least one to test"
-            )
         pieces = np.split(mine, [n_support, n_train, n_used])
         for part, chosen in zip(parts, pieces, strict=True):
             part.append(chosen)

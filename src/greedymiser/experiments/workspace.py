@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,6 +191,11 @@ def _save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
             raise TypeError(f"array {name!r} has dtype {array.dtype}; steps hold plain arrays only")
     with path.open("wb") as file:
         np.savez(file, **plain)
+
+
+def digests(paths: Iterable[Path]) -> list[str]:
+    """Tells files from any others, for settings."""
+    return [_digest(path) for path in paths]
 
 
 def _digest(path: Path) -> str:

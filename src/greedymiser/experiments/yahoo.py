@@ -22,7 +22,7 @@ from greedymiser.costs import CostModel
 from greedymiser.datasets import load_letor, load_yahoo_costs
 from greedymiser.experiments.methods import Floats, Fold, Part
 from greedymiser.experiments.ranking import Experiment, Scale, run_ranking
-from greedymiser.experiments.workspace import Results, Workspace
+from greedymiser.experiments.workspace import Results, Workspace, digests
 
 NAME = "yahoo"
 REAL_TITLE = "Yahoo! LTR Challenge, Set 1"
@@ -90,9 +90,8 @@ def run(
         folds = [draw.make(str(i)) for i, draw in enumerate(draws, start=1)]
     else:
         title, folds = REAL_TITLE, [read_fold(Path(data))]
-        told = {"bytes": [(Path(data) / file).stat().st_size for file in FILES]}
+        told = {"files": digests(Path(data) / file for file in FILES)}
     experiment = Experiment(
-        name=NAME,
         title=title,
         cost_unit="Yahoo's units",
         folds=folds,
