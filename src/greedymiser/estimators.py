@@ -56,7 +56,7 @@ from greedymiser.losses import (
     SquaredError,
     as_loss,
 )
-from greedymiser.metrics import ndcg_depth, ndcg_score, query_order
+from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
 from greedymiser.serving import Kind, Predictor, Stage, decisions, labels, probabilities
 from greedymiser.tables import (
     PLAIN_DTYPES,
@@ -1189,9 +1189,8 @@ class MiserRanker(Miser):
         k: int = 5,
     ) -> float:
         """Mean NDCG@k over queries."""
-        if qid is None:
-            qid = np.zeros(_num_samples(X), dtype=np.intp)
-        return ndcg_score(y, self.predict(X), qid, k=k, sample_weight=sample_weight)
+        query = queries_or_one(qid, _num_samples(X))
+        return ndcg_score(y, self.predict(X), query, k=k, sample_weight=sample_weight)
 
     def _make_loss(self) -> Loss:
         known: dict[str, type[Loss]] = {"lambdamart": LambdaMART, "squared_error": SquaredError}

@@ -23,6 +23,11 @@ def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return order, np.append(first, len(query)).astype(np.intp)
 
 
+def queries_or_one(qid: ArrayLike | None, n: int) -> ArrayLike:
+    """The query of each of n rows; all of them are one query where nobody says."""
+    return np.zeros(n, dtype=np.intp) if qid is None else qid
+
+
 def ndcg_per_query(
     y_true: NDArray[np.float64],
     y_score: NDArray[np.float64],

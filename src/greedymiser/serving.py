@@ -414,8 +414,7 @@ class Predictor:
 
     def _queries(self, n: int, qid: ArrayLike | None) -> tuple[NDArray[np.intp] | None, Starts]:
         """Order that brings queries together (None if they are), and where each starts."""
-        if qid is not None and len(np.asarray(qid)) != n:
-            raise ValueError(f"qid has {len(np.asarray(qid))} entries, but X has {n} rows")
+        check_queries(qid, n)
         if not self.compares_rows:
             return None, None
         if qid is None:
@@ -524,6 +523,12 @@ def rank_leavers(scores, left, starts, n_stages):  # type: ignore[no-untyped-def
                         scores[i] = min(scores[i] - shift, np.nextafter(floor, -np.inf))
                 lowest[k] = min(lowest[k] - shift, np.nextafter(floor, -np.inf))
             floor = min(floor, lowest[k])
+
+
+def check_queries(qid: ArrayLike | None, n: int) -> None:
+    """Raise if there is not a query for each of n rows."""
+    if qid is not None and len(np.asarray(qid)) != n:
+        raise ValueError(f"qid has {len(np.asarray(qid))} entries, but X has {n} rows")
 
 
 def query_starts(query: NDArray[np.intp]) -> NDArray[np.intp]:

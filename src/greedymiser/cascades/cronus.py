@@ -19,7 +19,6 @@ Time is O(n T K) for each of the some 150 evaluations of the objective, memory O
 
 from __future__ import annotations
 
-import copy
 import sys
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -28,12 +27,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import Bounds, minimize
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
-from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.parallel import _get_threadpool_controller
-from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._cascade_objective import (
     Cascade,
@@ -44,10 +40,10 @@ from greedymiser.cascades._cascade_objective import (
     Tolls,
     TreeOutputs,
 )
-from greedymiser.costs import Feature
+from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.estimators import Miser, MiserRanker, MiserRegressor, Sample, check_same_queries
 from greedymiser.losses import SquaredError
-from greedymiser.metrics import ndcg_score
+from greedymiser.metrics import ndcg_score, queries_or_one
 from greedymiser.serving import Above, Stage
 from greedymiser.tables import as_table
 from greedymiser.threads import Threads, thread_count
@@ -71,7 +67,7 @@ STEPS_OF_LAST_FIT = 30
 SETTLED = 1e-5
 
 
-class Cronus(MetaEstimatorMixin, BaseEstimator):
+class Cronus(OverEnsemble):
     """A cascade of re-weighted trees: rows that do not look promising leave early and pay less.
 
     Over a stage-wise ensemble (``tradeoff=0`` in the estimator) this is the published method, over
@@ -133,6 +129,9 @@ class Cronus(MetaEstimatorMixin, BaseEstimator):
     >>> bool(cascade.prediction_costs(X).mean() < base.cost_)
     True
     """
+
+    _bases = (MiserRegressor, MiserRanker)
+    _wants = "a MiserRegressor or a MiserRanker with loss='squared_error'"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "estimator": [HasMethods(["fit", "predict"])],
@@ -198,12 +197,12 @@ class Cronus(MetaEstimatorMixin, BaseEstimator):
             Validation data: the thresholds are those with the least loss and cost on it.
         """
         self._validate_params()
-        given = self._given(qid)
+        given = self._given()
+        if qid is not None and not isinstance(given, MiserRanker):
+            raise ValueError(f"qid is for rankers, but the estimator is {given!r}")
         sample = Sample(X, y, sample_weight, qid)
         sample_val = Sample(X_val, y_val, sample_weight_val, qid_val)
-        # A fitted one as it is now, whatever its owner does with it later.
-        is_fitted = hasattr(given, "ensemble_")
-        fitted = copy.copy(given) if is_fitted else _fitted(given, sample, sample_val)
+        fitted = taken_or_fitted(given, sample, sample_val)
         _check_loss(fitted)
         # Blocks of rows are multiplied side by side, each by one thread.
         single = _get_threadpool_controller().limit(limits=1, user_api="blas")
@@ -223,19 +222,6 @@ class Cronus(MetaEstimatorMixin, BaseEstimator):
             n_jobs=self.n_jobs,
         )
         return self
-
-    def _given(self, qid: Any) -> Miser:
-        given = self.estimator
-        if isinstance(given, FrozenEstimator):
-            given = given.estimator
-        if not isinstance(given, MiserRegressor | MiserRanker):
-            raise TypeError(
-                "Cronus needs a MiserRegressor or a MiserRanker with loss='squared_error', "
-                f"got {given!r}"
-            )
-        if qid is not None and not isinstance(given, MiserRanker):
-            raise ValueError(f"qid is for rankers, but the estimator is {given!r}")
-        return given
 
     def _learn(self, rows: Rows, tolls: Tolls, baseline: float) -> tuple[Cascade, Floats]:
         """Optimise the soft cascade; the history comes with it."""
@@ -293,11 +279,7 @@ class Cronus(MetaEstimatorMixin, BaseEstimator):
 
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """What each row pays: the trees that it meets, and the resources that those trees need."""
-        return self.predictor_.stage_costs[self._run(X, qid)[1]]
-
-    def _run(self, X: Any, qid: ArrayLike | None) -> tuple[Floats, NDArray[np.intp]]:
-        check_is_fitted(self)
-        return self.predictor_.run(self.estimator_._table(X), qid)
+        return self._costs_of(X, qid)
 
     def score(
         self,
@@ -312,7 +294,7 @@ class Cronus(MetaEstimatorMixin, BaseEstimator):
         scores = self.predict(X, qid)
         if self.predictor_.kind == "regressor":
             return float(r2_score(y, scores, sample_weight=sample_weight))
-        query = np.zeros(len(scores), dtype=np.intp) if qid is None else qid
+        query = queries_or_one(qid, len(scores))
         return ndcg_score(y, scores, query, k=k, sample_weight=sample_weight)
 
     # -- accounts ---------------------------------------------------------------------------------
@@ -324,33 +306,6 @@ class Cronus(MetaEstimatorMixin, BaseEstimator):
     @property
     def stage_costs_(self) -> Floats:
         return self.predictor_.stage_costs
-
-    @property
-    def cost_(self) -> float:
-        return self.predictor_.cost_
-
-    @property
-    def features_used_(self) -> list[Feature]:
-        return self.predictor_.features_used_
-
-    @property
-    def n_features_in_(self) -> int:
-        return int(self.estimator_.n_features_in_)
-
-    @property
-    def feature_names_in_(self) -> NDArray[Any]:
-        return self.estimator_.feature_names_in_
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "predictor_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        if isinstance(self.estimator, BaseEstimator):
-            inner = self.estimator.__sklearn_tags__()
-            tags.estimator_type, tags.regressor_tags = inner.estimator_type, inner.regressor_tags
-            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
-        return tags
 
 
 # -- data -----------------------------------------------------------------------------------------
@@ -370,18 +325,6 @@ class Rows:
         scores = self.outputs.scores(cascade)[:, 0]
         deviation = scores - self.weight @ scores
         return float(np.sqrt(self.weight @ deviation**2)) or 1.0
-
-
-def _fitted(estimator: Miser, sample: Sample, sample_val: Sample) -> Miser:
-    validation = {
-        "X_val": sample_val.X,
-        "y_val": sample_val.y,
-        "sample_weight_val": sample_val.weight,
-    }
-    queries = {}
-    if isinstance(estimator, MiserRanker):
-        queries = {"qid": sample.qid, "qid_val": sample_val.qid}
-    return clone(estimator).fit(sample.X, sample.y, sample.weight, **validation, **queries)
 
 
 def _check_loss(estimator: Miser) -> None:

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.frozen import FrozenEstimator
+from sklearn.base import ClassifierMixin
 from sklearn.metrics import check_scoring
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.costs import Feature
-from greedymiser.estimators import Miser, MiserClassifier, MiserRanker, documented_like
+from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
+from greedymiser.estimators import MiserClassifier, MiserRanker, Sample, documented_like
 from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss
-from greedymiser.metrics import ndcg_depth, ndcg_score, query_order
+from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
 from greedymiser.serving import (
     Confident,
     ExitRule,
     Floats,
     Predictor,
     Proximity,
+    check_queries,
     decisions,
     labels,
     largest_probability,
@@ -62,7 +62,7 @@ class Exits:
     costs: Floats
 
 
-class EarlyExit(MetaEstimatorMixin, BaseEstimator):
+class EarlyExit(OverEnsemble):
     """What both early exits share. Subclasses say who leaves.
 
     Parameters
@@ -106,7 +106,6 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
 
     # A threshold with which no row ever leaves.
     _never: ClassVar[float]
-    _base: ClassVar[type[Miser]]
 
     def __init__(
         self,
@@ -153,7 +152,8 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
         if (X_val is None) != (y_val is None):
             missing = "X_val" if X_val is None else "y_val"
             raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
-        self.estimator_ = self._fitted(X, y, weight, qid, X_val, y_val, qid_val)
+        sample, sample_val = Sample(X, y, weight, qid), Sample(X_val, y_val, None, qid_val)
+        self.estimator_ = taken_or_fitted(self._given(), sample, sample_val)
         self._check_loss()
         never = self._never if self.threshold is None else float(self.threshold)
         self._set_threshold(never)
@@ -164,22 +164,6 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
         else:
             self.estimator_._check_features(X, reset=False)
         return self
-
-    def _fitted(
-        self, X: Any, y: Any, weight: Any, qid: Any, X_val: Any, y_val: Any, qid_val: Any
-    ) -> Any:
-        given = self.estimator
-        if isinstance(given, FrozenEstimator):
-            given = given.estimator
-        if not isinstance(given, self._base):
-            raise TypeError(
-                f"{type(self).__name__} needs an estimator of type {self._base.__name__}, "
-                f"got {given!r}"
-            )
-        if hasattr(given, "ensemble_"):
-            return copy.copy(given)  # as it is now, whatever its owner does with it later
-        queries = {} if qid is None else {"qid": qid, "qid_val": qid_val}
-        return clone(given).fit(X, y, weight, X_val=X_val, y_val=y_val, **queries)
 
     def _check_loss(self) -> None:
         """Raise if the rule has no meaning for the raw predictions of the ensemble's loss."""
@@ -310,48 +294,11 @@ class EarlyExit(MetaEstimatorMixin, BaseEstimator):
             inner = np.quantile(tempting, np.linspace(0, 1, wanted), method="higher")[1:-1]
         return sorted({self._lowest(), *inner.tolist(), self._never})
 
-    # -- prediction -------------------------------------------------------------------------------
-
-    def _run(self, X: Any, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
-        """Raw predictions, and the stage after which each row leaves."""
-        check_is_fitted(self, "predictor_")
-        return self.predictor_.run(self.estimator_._table(X), qid)
-
-    def _costs_of(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        left = self._run(X, qid)[1]
-        return self.predictor_.stage_costs[left]
-
     # -- accounts ---------------------------------------------------------------------------------
 
     @property
     def exits_(self) -> NDArray[np.intp]:
         return np.array([stage.last for stage in self.predictor_.stages[:-1]], dtype=np.intp)
-
-    @property
-    def cost_(self) -> float:
-        return self.predictor_.cost_
-
-    @property
-    def features_used_(self) -> list[Feature]:
-        return self.predictor_.features_used_
-
-    @property
-    def n_features_in_(self) -> int:
-        return int(self.estimator_.n_features_in_)
-
-    @property
-    def feature_names_in_(self) -> NDArray[Any]:
-        return self.estimator_.feature_names_in_
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "predictor_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        return tags
 
 
 @documented_like(EarlyExit)
@@ -373,7 +320,8 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
     """
 
     _never = 1.0
-    _base = MiserClassifier
+    _bases = (MiserClassifier,)
+    _wants = "an estimator of type MiserClassifier"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **EarlyExit._parameter_constraints,
@@ -447,7 +395,8 @@ class EarlyExitRanker(EarlyExit):
     """
 
     _never = np.inf
-    _base = MiserRanker
+    _bases = (MiserRanker,)
+    _wants = "an estimator of type MiserRanker"
 
     def fit(
         self,
@@ -493,14 +442,14 @@ class EarlyExitRanker(EarlyExit):
     ) -> float:
         """Mean NDCG@k over queries."""
         scores = self.predict(X, qid)
-        query = np.zeros(len(scores), dtype=np.intp) if qid is None else qid
+        query = queries_or_one(qid, len(scores))
         return ndcg_score(y, scores, query, k=k, sample_weight=sample_weight)
 
     def _score_of(self, exits: Exits, X: Any, y: Any, weight: Any, qid: Any) -> float:
         k = 5 if self.scoring is None else ndcg_depth(self.scoring)
         if k is None:
             return super()._score_of(exits, X, y, weight, qid)
-        query = np.zeros(exits.raw.shape[1], dtype=np.intp) if qid is None else qid
+        query = queries_or_one(qid, exits.raw.shape[1])
         return ndcg_score(y, exits.raw[0], query, k=k, sample_weight=weight)
 
     def _rule(self, threshold: float) -> ExitRule:
@@ -520,11 +469,8 @@ class EarlyExitRanker(EarlyExit):
 
 def _by_query(qid: Any, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Order that brings the rows of each query together, and where each query starts."""
-    if qid is None:
-        return np.arange(n), np.array([0, n], dtype=np.intp)
-    if len(np.asarray(qid)) != n:
-        raise ValueError(f"qid has {len(np.asarray(qid))} entries, but X has {n} rows")
-    return query_order(qid)
+    check_queries(qid, n)
+    return query_order(queries_or_one(qid, n))
 
 
 def _leave(

@@ -1,0 +1,88 @@
+"""What all predictors over a fitted ensemble share: the ensemble, the way a row takes, the bill."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from greedymiser.costs import Feature
+from greedymiser.estimators import Miser, MiserRanker, Sample
+from greedymiser.serving import Floats, Predictor
+
+
+class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
+    """Rows go through the stages of ``predictor_``, made of the trees of ``estimator_``."""
+
+    # Estimators that it can be put over, and how they are asked for.
+    _bases: ClassVar[tuple[type[Miser], ...]]
+    _wants: ClassVar[str]
+
+    estimator: Any
+    estimator_: Any
+    predictor_: Predictor
+
+    def _given(self) -> Miser:
+        """The estimator that the user gave, out of the ice."""
+        given = self.estimator
+        if isinstance(given, FrozenEstimator):
+            given = given.estimator
+        if not isinstance(given, self._bases):
+            raise TypeError(f"{type(self).__name__} needs {self._wants}, got {given!r}")
+        return given
+
+    def _run(self, X: Any, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
+        """Raw predictions, and the stage after which each row leaves."""
+        check_is_fitted(self)
+        return self.predictor_.run(self.estimator_._table(X), qid)
+
+    def _costs_of(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        left = self._run(X, qid)[1]
+        return self.predictor_.stage_costs[left]
+
+    @property
+    def cost_(self) -> float:
+        return self.predictor_.cost_
+
+    @property
+    def features_used_(self) -> list[Feature]:
+        return self.predictor_.features_used_
+
+    @property
+    def n_features_in_(self) -> int:
+        return int(self.estimator_.n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        return self.estimator_.feature_names_in_
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "predictor_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if isinstance(self.estimator, BaseEstimator):
+            inner = self.estimator.__sklearn_tags__()
+            tags.estimator_type, tags.regressor_tags = inner.estimator_type, inner.regressor_tags
+            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        return tags
+
+
+def taken_or_fitted(estimator: Miser, sample: Sample, sample_val: Sample) -> Any:
+    """A fitted estimator as it is now, whatever becomes of it later; else a fitted clone."""
+    if hasattr(estimator, "ensemble_"):
+        return copy.copy(estimator)
+    validation = {
+        "X_val": sample_val.X,
+        "y_val": sample_val.y,
+        "sample_weight_val": sample_val.weight,
+    }
+    queries = {}
+    if isinstance(estimator, MiserRanker):
+        queries = {"qid": sample.qid, "qid_val": sample_val.qid}
+    return clone(estimator).fit(sample.X, sample.y, sample.weight, **validation, **queries)
