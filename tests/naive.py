@@ -501,8 +501,8 @@ def raw_predict(baseline, trees, X):
 class PlainEngine(NaiveTree):
     """What an engine must answer, counted anew from single rows at every question."""
 
-    def __init__(self, codes, n_bins, rules, categorical=(), most_bits=30):
-        self.codes, self.n_bins, self.most_bits = codes, n_bins, most_bits
+    def __init__(self, codes, n_bins, rules, categorical, grids):
+        self.codes, self.n_bins, self.grids = codes, n_bins, grids
         self.settings = Settings(
             min_samples_leaf=rules.min_samples_leaf,
             l2=rules.l2_regularization,
@@ -514,19 +514,16 @@ class PlainEngine(NaiveTree):
 
     def begin(self, gradients, hessians):
         n = len(gradients)
-        beside_count = min(self.most_bits, 63 - 2 * n.bit_length())
+        # Bits that a sum of all rows, or of a run of them, needs beside its terms.
+        room = (n if n < self.grids.packed_rows else self.grids.run).bit_length()
+        beside_count = min(self.grids.most_bits, 63 - 2 * room)
         if hessians is None:
             self.g, self.g_step = on_grid(gradients, beside_count)
             self.h, self.h_step = [1] * n, 1.0
         else:
-            self.g, self.g_step = on_grid(gradients, min(self.most_bits, 62 - n.bit_length()))
+            self.g, self.g_step = on_grid(gradients, min(self.grids.most_bits, 62 - room))
             self.h, self.h_step = on_grid(hessians, beside_count)
         self.rows = {0: list(range(n))}
-
-    def stats(self, node):
-        """Gradient, Hessian and count."""
-        g, h = self.sums(self.rows[node])
-        return g * self.g_step, h * self.h_step, len(self.rows[node])
 
     def best(self, node, f, lower=-math.inf, upper=math.inf):
         """Gain, left rows, right rows, cut, left codes and missing side; None if there is none."""

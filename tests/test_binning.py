@@ -54,7 +54,9 @@ def codes_of(matrix):
 
 
 def edges_of(column, weight=None, **options):
-    return binned(np.asarray(column, dtype=float)[:, None], weight=weight, **options)[0].edges[0]
+    return binned(np.asarray(column, dtype=float)[:, None], weight=weight, **options)[0].cuts.edges[
+        0
+    ]
 
 
 def placed(distinct, mass, max_bins):
@@ -180,7 +182,7 @@ def test_few_distinct_values_are_kept_apart(column, max_bins):
 @given(st.lists(st.one_of(values, st.just(math.nan)), min_size=1), st.integers(2, 9))
 def test_bins_are_few_ordered_and_finite(column, max_bins):
     mapper, matrix, codes = binned(np.array(column)[:, None], max_bins=max_bins)
-    edges = mapper.edges[0].tolist()
+    edges = mapper.cuts.edges[0].tolist()
     assert len(edges) + 1 == matrix.n_bins[0] <= max_bins
     assert all(math.isfinite(edge) for edge in edges)
     assert all(a < b for a, b in itertools.pairwise(edges))
@@ -201,7 +203,7 @@ def test_255_bins_and_missing_fill_a_byte():
 def test_constant_and_empty_columns_have_one_bin():
     X = np.array([[3.0, math.nan, INF], [3.0, math.nan, INF]])
     mapper, matrix, codes = binned(X)
-    assert [len(edges) for edges in mapper.edges] == [0, 0, 0]
+    assert [len(edges) for edges in mapper.cuts.edges] == [0, 0, 0]
     assert matrix.n_bins.tolist() == [1, 1, 1]
     assert matrix.has_missing.tolist() == [False, True, False]
     assert codes.tolist() == [[0, 1, 0], [0, 1, 0]]
@@ -226,7 +228,7 @@ def test_two_bins_cut_in_the_middle():
 
 def test_thresholds_are_the_edges_and_infinity_behind_the_last():
     mapper, _, _ = binned(np.array([[0.0], [2.0], [4.0]]))
-    assert [mapper.threshold(0, b) for b in range(3)] == [1.0, 3.0, INF]
+    assert [mapper.cuts.threshold(0, b) for b in range(3)] == [1.0, 3.0, INF]
 
 
 @pytest.mark.parametrize("end", ["low", "high", "middle"])
@@ -280,7 +282,7 @@ def test_weights_are_repeated_rows(max_bins):
     weighted, _, codes = binned(X, weight=weight, max_bins=max_bins)
     repeats = weight.astype(int)
     repeated, _, repeated_codes = binned(np.repeat(X, repeats, axis=0), max_bins=max_bins)
-    for one, other in zip(weighted.edges, repeated.edges, strict=True):
+    for one, other in zip(weighted.cuts.edges, repeated.cuts.edges, strict=True):
         assert one.tolist() == other.tolist()
     assert np.repeat(codes, repeats, axis=0).tolist() == repeated_codes.tolist()
 
@@ -291,21 +293,21 @@ def test_the_scale_of_weights_does_not_matter(factor):
     X, weight = columns(rng, 300, 4), rng.uniform(0.1, 3.0, 300)
     one, _, _ = binned(X, weight=weight, max_bins=20)
     other, _, _ = binned(X, weight=factor * weight, max_bins=20)
-    assert [e.tolist() for e in one.edges] == [e.tolist() for e in other.edges]
+    assert [e.tolist() for e in one.cuts.edges] == [e.tolist() for e in other.cuts.edges]
 
 
 def test_equal_weights_are_no_weights():
     X = columns(np.random.default_rng(4), 300, 4)
     plain, _, _ = binned(X, max_bins=20)
     weighted, _, _ = binned(X, weight=np.full(300, 0.3), max_bins=20)
-    assert [e.tolist() for e in plain.edges] == [e.tolist() for e in weighted.edges]
+    assert [e.tolist() for e in plain.cuts.edges] == [e.tolist() for e in weighted.cuts.edges]
 
 
 def test_repeating_every_row_does_not_matter():
     X = columns(np.random.default_rng(5), 300, 4)
     once, _, codes = binned(X, max_bins=20)
     often, _, often_codes = binned(np.repeat(X, 4, axis=0), max_bins=20)
-    assert [e.tolist() for e in once.edges] == [e.tolist() for e in often.edges]
+    assert [e.tolist() for e in once.cuts.edges] == [e.tolist() for e in often.cuts.edges]
     assert np.repeat(codes, 4, axis=0).tolist() == often_codes.tolist()
 
 
@@ -318,7 +320,7 @@ def test_the_order_of_rows_does_not_matter(weighted):
     order = rng.permutation(300)
     shuffled = None if weight is None else weight[order]
     other, _, other_codes = binned(X[order], weight=shuffled, max_bins=20)
-    assert [e.tolist() for e in one.edges] == [e.tolist() for e in other.edges]
+    assert [e.tolist() for e in one.cuts.edges] == [e.tolist() for e in other.cuts.edges]
     assert codes[order].tolist() == other_codes.tolist()
 
 
@@ -356,7 +358,7 @@ def test_chosen_rows_are_all_that_is_seen():
     rows = np.array([50, 3, 3, 17, 40, 8, 21])
     chosen, matrix, codes = binned(X, rows=rows, max_bins=4)
     plain, _, plain_codes = binned(X[rows], max_bins=4)
-    assert [e.tolist() for e in chosen.edges] == [e.tolist() for e in plain.edges]
+    assert [e.tolist() for e in chosen.cuts.edges] == [e.tolist() for e in plain.cuts.edges]
     assert codes.tolist() == plain_codes.tolist()
     assert matrix.n_rows == len(rows)
 
@@ -370,7 +372,7 @@ def test_eight_features_share_a_word(d):
     assert matrix.codes.dtype == np.uint64
     assert matrix.lane_feature.tolist() == [*range(d), *[-1] * (n_blocks * LANES - d)]
     assert (matrix.n_rows, matrix.n_features) == (30, d)
-    expected = [[naive.bin_of(x, mapper.edges[f]) for f, x in enumerate(row)] for row in X]
+    expected = [[naive.bin_of(x, mapper.cuts.edges[f]) for f, x in enumerate(row)] for row in X]
     assert codes.tolist() == expected
     # Padding lanes are zero.
     for lane in range(d, n_blocks * LANES):
@@ -390,7 +392,7 @@ def test_the_layout_only_permutes_lanes(order):
     assert other.n_bins.tolist() == matrix.n_bins.tolist()
     assert other.has_missing.tolist() == matrix.has_missing.tolist()
     assert other.is_categorical.tolist() == matrix.is_categorical.tolist()
-    assert [e.tolist() for e in moved.edges] == [e.tolist() for e in plain.edges]
+    assert [e.tolist() for e in moved.cuts.edges] == [e.tolist() for e in plain.cuts.edges]
 
 
 def test_categories_are_their_own_codes():

@@ -19,7 +19,7 @@ from greedymiser import (
     ndcg_score,
 )
 from greedymiser.costs import Purchase
-from greedymiser.engines.cpu import ROWS_PER_TASK
+from greedymiser.engines.cpu import Tuning
 from greedymiser.losses import (
     REGRESSION_LOSSES,
     BinaryLogLoss,
@@ -1101,7 +1101,7 @@ def test_threads_do_not_matter(many, kind):
         "tradeoff": 1e-4,
     }
 
-    assert len(Threads(4).slices(len(y), ROWS_PER_TASK)) == 4
+    assert len(Threads(4).slices(len(y), Tuning().rows)) == 4
 
     def fit(n_jobs):
         if kind == "classes":

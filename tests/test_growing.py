@@ -9,20 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.binning import BinMapper
+from greedymiser.binning import BinMapper, Thresholds
 from greedymiser.costs import CostModel, Ledger
-from greedymiser.engines import NodeStats, SplitRules, SplitTable
+from greedymiser.engines import CANDIDATE_DTYPE, Root, Sample, SplitRules, SplitTable
 from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.grid import PACKED_TWO, Grid
 from greedymiser.growing import Grower, GrowerParams
+from greedymiser.losses import SquaredError
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
-from greedymiser.trees import CANDIDATE_DTYPE, CATEGORY_WORDS
+from greedymiser.trees import CATEGORY_WORDS
 
 NO = -math.inf
 
 
 class CannedEngine:
-    """An engine that answers from a table of raw gains; nodes are known by their path, "LR"..."""
+    """Rows that answer from a table of raw gains; nodes are known by their path, "LR"...
+
+    Unless told otherwise, a node at depth k has 2^(20 - k) rows and the value 0. What is told of two
+    children holds for their parent, which is the sum of them.
+    """
+
+    grid = Grid(PACKED_TWO, 21, 2.0**-20, 1.0, 0)
+    n_rows = 2**20
 
     def __init__(self, gains, *, impurity=None, counts=None, values=None, n_categorical=0):
         self.gains = gains
@@ -35,42 +44,69 @@ class CannedEngine:
         self.questions = []
         self.open_nodes = {}
         self.splits = []
+        self.sets = []
 
-    def begin(self, gradients, hessians):
+    def begin_tree(self, output, rules, step):
         self.path = {0: ""}
-        return self.stats("")
+        self.l2 = rules.l2_regularization
+        return Root(self.gradient(""), self.hessian(""), self.count(""), self.energy(""))
 
-    def stats(self, path):
+    def of_children(self, told, path):
+        return [side for side in (path + "L", path + "R") if side in told]
+
+    def count(self, path):
+        if self.of_children(self.counts, path):
+            return self.count(path + "L") + self.count(path + "R")
+        return self.counts.get(path, 2 ** (20 - len(path)))
+
+    def hessian(self, path):
+        return 2 ** (10 - len(path))
+
+    def gradient(self, path):
+        """In units of the grid."""
+        if self.of_children(self.values, path):
+            return self.gradient(path + "L") + self.gradient(path + "R")
+        return round(-self.values.get(path, 0.0) * self.hessian(path) * 2**20)
+
+    def energy(self, path):
+        """So that no split gains more than is said to be possible."""
         most = max(self.gains.get(path, [0.0]))
-        return NodeStats(
-            gradient=-self.values.get(path, 0.0),
-            hessian=1.0,
-            count=self.counts.get(path, 1000),
-            twice_impurity=self.impurity.get(path, 2 * max(most, 0.0)),
-        )
+        twice = self.impurity.get(path, 2 * max(most, 0.0))
+        g = self.gradient(path) * 2.0**-20
+        # A little less, since the grower takes rounding into account.
+        return (twice + g * g / (self.hessian(path) + self.l2)) * (1 - 4e-9)
 
     def split_table(self, nodes, columns, last):
-        paths = [self.path[node.id] for node in nodes]
-        self.questions.append((paths, np.flatnonzero(columns).tolist(), last))
+        assert columns.shape == (1, self.d)
+        paths = [self.path[node] for node in nodes["node"].tolist()]
+        self.questions.append((paths, np.flatnonzero(columns[0]).tolist(), last))
         self.open_nodes |= dict(zip(paths, nodes, strict=True))
+        for path, node in zip(paths, nodes, strict=True):
+            assert node["count"] == self.count(path)
+            assert node["gradient"] == self.gradient(path)
+            assert node["hessian"] == self.hessian(path)
         candidates = np.zeros((len(nodes), self.d), dtype=CANDIDATE_DTYPE)
         gains = np.array([self.gains.get(path, [NO] * self.d) for path in paths], dtype=float)
         candidates["gain"] = np.where(columns, gains, NO)
         candidates["bin"] = 10 + np.arange(self.d)
         candidates["missing_left"] = np.arange(self.d) % 2 == 1
+        for row, path in zip(candidates, paths, strict=True):
+            row["count"], row["hessian"] = self.count(path + "L"), self.hessian(path + "L")
+            row["gradient"] = self.gradient(path + "L")
         shape = (len(nodes), self.n_categorical, CATEGORY_WORDS)
         return SplitTable(candidates, np.arange(math.prod(shape), dtype=np.uint64).reshape(shape))
 
-    def partition(self, splits):
-        for split in splits:
-            assert split.node in self.path
+    def partition(self, splits, category_sets, last):
+        energies = []
+        for split, words in zip(splits, category_sets, strict=True):
+            assert split["node"] in self.path
+            assert split["count"] == self.count(self.path[split["node"]] + "L")
             self.splits.append(split)
-            self.path[split.left] = self.path[split.node] + "L"
-            self.path[split.left + 1] = self.path[split.node] + "R"
-        return [
-            (self.stats(self.path[split.left]), self.stats(self.path[split.left + 1]))
-            for split in splits
-        ]
+            self.sets.append(words)
+            paths = [self.path[split["node"]] + side for side in "LR"]
+            self.path |= {split["left"]: paths[0], split["left"] + 1: paths[1]}
+            energies.append([self.energy(path) for path in paths])
+        return np.empty(0) if last else np.array(energies)
 
 
 def grower_of(engine, ledger, *, rules=None, categorical=(), **params):
@@ -78,14 +114,14 @@ def grower_of(engine, ledger, *, rules=None, categorical=(), **params):
     return Grower(
         engine,
         ledger if isinstance(ledger, Ledger) else Ledger(CostModel(ledger)),
-        lambda f, b: 100.0 * f + b,
+        Thresholds(np.arange(100.0 * engine.d), 100 * np.arange(engine.d + 1)),
         np.array(categorical, dtype=np.intp),
         GrowerParams(rules or SplitRules(min_samples_leaf=1), **params),
     )
 
 
 def grow(engine, ledger, n_trees=1, **params):
-    return grower_of(engine, ledger, **params).grow(np.zeros(1), None, n_trees)
+    return grower_of(engine, ledger, **params).grow(0, n_trees)
 
 
 def splits_of(growth, engine):
@@ -142,9 +178,9 @@ def test_what_one_tree_bought_is_free_for_the_next():
     ledger = Ledger(CostModel([10.0, 1.0]))
     engine = CannedEngine(gains)
     grower = grower_of(engine, ledger, max_depth=1)
-    first = grower.grow(np.zeros(1), None, 1)
+    first = grower.grow(0, 1)
     assert bought_in(first) == [(1, 1.0)]  # 98 > 90
-    second = grower.grow(np.zeros(1), None, 2)
+    second = grower.grow(0, 2)
     assert splits_of(second, engine) == {"": 1}  # 99 > 90
     assert second.bought == []
 
@@ -320,7 +356,8 @@ def test_nothing_is_bought_for_nothing():
     growth = grow(engine, [0.0, 0.0])
     assert growth.tree.is_leaf
     assert growth.tree.features == set()
-    assert growth.leaves == {0: (-math.inf, math.inf)}
+    assert growth.leaves.tolist() == [0]
+    assert growth.bounds.tolist() == [[-math.inf, math.inf]]
 
 
 def test_growth_stops_where_nothing_pays():
@@ -364,10 +401,10 @@ def test_one_purchase_may_leave_no_budget_for_another():
 def test_what_is_ruled_out_is_not_asked_for_again():
     engine = CannedEngine({"": [50, 30], "L": [9, 8], "R": [6, 5]})
     grower = grower_of(engine, [10.0, 4.0], budget=6.0, tradeoff=0.0)
-    grower.grow(np.zeros(1), None, 1)
+    grower.grow(0, 1)
     assert [columns for _, columns, _ in engine.questions] == [[0, 1], [1]]
     assert grower.out_of_reach.tolist() == [True, False]
-    grower.grow(np.zeros(1), None, 2)
+    grower.grow(0, 2)
     assert [columns for _, columns, _ in engine.questions][2:] == [[1], [1]]
 
 
@@ -433,7 +470,8 @@ def test_children_are_numbered_in_the_order_of_their_parents():
     engine = CannedEngine({"": [9], "L": [3], "R": [5]})
     growth = grow(engine, [0.0])
     assert growth.tree.nodes["left"].tolist() == [1, 3, 5, -1, -1, -1, -1]
-    assert [(split.node, split.left) for split in engine.splits] == [(0, 1), (1, 3), (2, 5)]
+    numbers = [(split["node"], split["left"]) for split in engine.splits]
+    assert numbers == [(0, 1), (1, 3), (2, 5)]
 
 
 def test_small_nodes_are_not_asked_for():
@@ -462,13 +500,14 @@ def test_nodes_are_what_the_engine_said():
     engine = CannedEngine(
         {"": [1, 9]}, counts={"": 30, "L": 10, "R": 20}, values={"": 1.0, "L": -2.0, "R": 4.0}
     )
-    rules = SplitRules(min_samples_leaf=1, l2_regularization=3.0)
+    rules = SplitRules(min_samples_leaf=1, l2_regularization=512.0)
     growth = grow(engine, [0.0, 0.0], learning_rate=0.1, rules=rules)
     nodes = growth.tree.nodes
     assert nodes["count"].tolist() == [30, 10, 20]
-    assert nodes["hessian"].tolist() == [1.0, 1.0, 1.0]
+    assert nodes["hessian"].tolist() == [1024.0, 512.0, 512.0]
     # -G / (H + l2), times the learning rate.
-    np.testing.assert_allclose(nodes["value"], [0.1 * 1 / 4, 0.1 * -2 / 4, 0.1 * 4 / 4])
+    shrunk = [1024 / (1024 + 512), -2 * 512 / (512 + 512), 4 * 512 / (512 + 512)]
+    np.testing.assert_allclose(nodes["value"], 0.1 * np.array(shrunk))
     assert (nodes[0]["feature"], nodes[0]["bin"], nodes[0]["threshold"]) == (1, 11, 111.0)
     assert nodes[0]["missing_left"]
     assert nodes["category_set"].tolist() == [-1, -1, -1]
@@ -485,35 +524,39 @@ def test_categorical_splits_bring_their_set():
     assert nodes["bin"].tolist()[:3] == [-1, 11, -1]
     # Set of the second categorical feature at the root, of the first at the right node.
     assert sets.tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
-    assert engine.splits[0].categories.tolist() == [4, 5, 6, 7]
-    assert engine.splits[1].categories is None
+    assert [split["bin"] for split in engine.splits] == [-1, 11, -1]
+    assert [words.tolist() for words in engine.sets] == [[4, 5, 6, 7], [0] * 4, [8, 9, 10, 11]]
 
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_monotone_splits_bound_what_is_below(direction):
-    values = {"L": -2.0 * direction, "R": 4.0 * direction, "LL": 9.0 * direction, "LR": 0.5}
+    # L is the mean of LL and LR, -2.
+    values = {"R": 4.0 * direction, "LL": 9.0 * direction, "LR": -13.0 * direction}
+    values["L"] = -2.0 * direction
     gains = {"": [9, 0], "L": [0, 9], "R": [0, NO], "LL": [0, 1], "LR": [0, 1]}
     rules = SplitRules(min_samples_leaf=1, monotonic_cst=(direction, 0))
     engine = CannedEngine(gains, values=values, impurity=dict.fromkeys(["", "L", "R"], math.inf))
     growth = grow(engine, [0.0, 0.0], rules=rules, max_depth=3)
     middle = 1.0 * direction  # between -2 and 4
     low, high = ("L", "R") if direction > 0 else ("R", "L")
-    assert (engine.open_nodes[low].lower, engine.open_nodes[low].upper) == (-math.inf, middle)
-    assert (engine.open_nodes[high].lower, engine.open_nodes[high].upper) == (middle, math.inf)
+
+    def bounds_of(path):
+        return engine.open_nodes[path]["lower"], engine.open_nodes[path]["upper"]
+
+    assert bounds_of(low) == (-math.inf, middle)
+    assert bounds_of(high) == (middle, math.inf)
     # Bounds are handed down, and hold values back: LL would like 9.
-    for path in ("LL", "LR"):
-        assert engine.open_nodes[path].lower == engine.open_nodes["L"].lower
-        assert engine.open_nodes[path].upper == engine.open_nodes["L"].upper
+    assert bounds_of("LL") == bounds_of("LR") == bounds_of("L")
     by_path = {engine.path[i]: node["value"] for i, node in enumerate(growth.tree.nodes)}
     assert by_path["LL"] == middle
-    bounds = {engine.path[i]: leaf for i, leaf in growth.leaves.items()}
-    assert bounds["R"] == (engine.open_nodes["R"].lower, engine.open_nodes["R"].upper)
+    leaves = [engine.path[leaf] for leaf in growth.leaves.tolist()]
+    assert tuple(growth.bounds[leaves.index("R")]) == bounds_of("R")
 
 
 def test_root_gains_are_per_unit_of_weight_and_buy_nothing():
     engine = CannedEngine({"": [20.0, NO, 5.0]})
     grower = grower_of(engine, [100.0, 1.0, 1.0], total_weight=10.0)
-    assert grower.root_gains(np.zeros(1), None).tolist() == [2.0, NO, 0.5]
+    assert grower.root_gains(0).tolist() == [2.0, NO, 0.5]
     assert grower.ledger.spent == 0.0
     assert engine.questions == [([""], [0, 1, 2], True)]
 
@@ -531,11 +574,13 @@ def grow_on_cube(y, costs, **params):
     threads = Threads(1)
     mapper = BinMapper()
     rules = SplitRules(min_samples_leaf=1)
-    engine = CpuEngine(threads)
-    engine.place(mapper.fit_transform(ArrayTable(CUBE), None, None, threads), rules)
+    binned = mapper.fit_transform(ArrayTable(CUBE), None, None, threads)
+    rows = CpuEngine(threads).place(Sample(binned, y, None, SquaredError()))
+    rows.start(np.zeros(1))
     params = GrowerParams(rules, **{"tradeoff": 1.0, "max_depth": 2, "learning_rate": 1.0} | params)
-    grower = Grower(engine, Ledger(costs), mapper.threshold, np.zeros(0, dtype=np.intp), params)
-    return grower.grow(-y, None, 1)
+    nothing = np.zeros(0, dtype=np.intp)
+    grower = Grower(rows, Ledger(costs), mapper.cuts.thresholds, nothing, params)
+    return grower.grow(0, 1)
 
 
 def test_a_purchase_makes_a_sibling_switch_on_data():

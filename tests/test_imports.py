@@ -28,6 +28,7 @@ ROOMS = [
     "trees",
     "serving",
     "engines",
+    "settling",
     "growing",
     "boosting",
     "estimators",
@@ -43,7 +44,12 @@ ROOMS = [
 ]
 
 # Rooms that anyone may import, with all that they may import themselves.
-OPEN_ROOMS = {"_version": set(), "_intrinsics": set(), "datasets": {"costs"}}
+OPEN_ROOMS = {
+    "_version": set(),
+    "_intrinsics": set(),
+    "arithmetic": {"_intrinsics"},
+    "datasets": {"costs"},
+}
 
 # Methods that open a room above when they are called, and only then: ``curve.plot()``.
 CONVENIENCES = {"tradeoff": {"plotting", "report"}}

@@ -28,7 +28,7 @@ from greedymiser.losses import (
     weighted_quantile,
 )
 
-KINKED = [AbsoluteError(), Quantile(0.1), Quantile(0.5), Huber(), Huber(0.3)]
+KINKED = [AbsoluteError(), Quantile(0.1), Quantile(0.5), Huber(1.0), Huber(0.3)]
 SMOOTH = [SquaredError(), Poisson(), Gamma(), BinaryLogLoss()]
 
 

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 import naive
 from greedymiser import MiserClassifier, MiserRegressor
 from greedymiser.binning import BinMapper
+from greedymiser.engines import Sample
+from greedymiser.engines.cpu import CpuEngine
+from greedymiser.losses import SquaredError
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
 from greedymiser.trees import (
@@ -19,7 +22,6 @@ from greedymiser.trees import (
     Ensemble,
     Tree,
     in_set,
-    walk_binned,
 )
 
 INF = math.inf
@@ -238,17 +240,18 @@ def test_bins_walk_the_way_of_the_values(categorical, seed, n, depth):
     X[:, categorical] %= 255
     mapper = BinMapper(max_bins=6, categorical=categorical, order=rng.permutation(10))
     binned = mapper.fit_transform(ArrayTable(X), None, None, Threads(1))
-    tree = random_tree(rng, 10, depth, categorical, mapper.edges)
-    start = rng.standard_normal(n)
-    out = start.copy()
-    walk_binned(tree, binned.codes, binned.feature_lane, binned.n_bins, out)
+    tree = random_tree(rng, 10, depth, categorical, mapper.cuts.edges)
+    start = rng.standard_normal((1, n))
+    rows = CpuEngine(Threads(1)).place(Sample(binned, np.zeros(n), None, SquaredError()))
+    rows.start(start)
+    rows.add_tree(tree, 0)
     by_codes, by_values = [], []
     for i in range(n):
         codes = [naive.code(binned.codes, binned.feature_lane, i, f) for f in range(10)]
         by_codes.append(naive.leaf_of_codes(tree.nodes, tree.category_sets, codes, binned.n_bins))
         by_values.append(naive.leaf_of(tree.nodes, tree.category_sets, X[i]))
     assert by_codes == by_values
-    assert out.tobytes() == (start + tree.nodes["value"][by_codes]).tobytes()
+    assert rows.raw().tobytes() == (start + tree.nodes["value"][by_codes]).tobytes()
 
 
 # -- the ensemble ---------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ hold about the same weight, and a value that is heavier than that keeps a bin to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -50,6 +51,48 @@ class BinnedMatrix:
         return len(self.n_bins)
 
 
+class Summary(NamedTuple):
+    """All that cuts depend on: summaries of parts of a column can be merged into that of the whole."""
+
+    # Distinct values, ascending, and the weight of each, on an integer grid.
+    distinct: NDArray[np.float64]
+    mass: NDArray[np.int64]
+    has_missing: bool
+
+
+class Thresholds(NamedTuple):
+    """Values behind the bins of all features, for kernels."""
+
+    # Bin b of feature f ends at values[starts[f] + b]; the last one never ends.
+    values: NDArray[np.float64]
+    starts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where the columns of a table are cut."""
+
+    # Per feature, ascending: a value is in the bin whose number is that of the edges below it.
+    edges: list[NDArray[np.float64]]
+    has_missing: NDArray[np.bool_]
+    is_categorical: NDArray[np.bool_]
+
+    def threshold(self, feature: int, bin: int) -> float:
+        """Value that separates a bin from the next; +inf behind the last."""
+        edges = self.edges[feature]
+        return float(edges[bin]) if bin < len(edges) else float("inf")
+
+    @cached_property
+    def thresholds(self) -> Thresholds:
+        sizes = [len(edges) + 1 for edges in self.edges]
+        values = np.concatenate([np.append(edges, np.inf) for edges in self.edges])
+        return Thresholds(values, np.append(0, np.cumsum(sizes)).astype(np.int64))
+
+    @property
+    def n_bins(self) -> NDArray[np.int32]:
+        return np.array([len(edges) + 1 for edges in self.edges], dtype=np.int32)
+
+
 class BinMapper:
     """Learns where to cut each column, and cuts.
 
@@ -63,6 +106,8 @@ class BinMapper:
     order : sequence of int, optional
         Order in which the features are laid out in memory.
     """
+
+    cuts: Cuts
 
     def __init__(
         self,
@@ -81,90 +126,112 @@ class BinMapper:
     ) -> BinnedMatrix:
         """Learn the cuts from the chosen rows of a table, and bin those rows."""
         d = table.n_columns
-        self.edges: list[NDArray[np.float64]] = [np.empty(0)] * d
-        self.has_missing = np.zeros(d, dtype=bool)
-        parts = None if weight is None else integer_weights(weight)
+        is_categorical = np.zeros(d, dtype=bool)
+        is_categorical[list(self.categorical)] = True
+        self.cuts = Cuts([np.empty(0)] * d, np.zeros(d, dtype=bool), is_categorical)
+        shares = None if weight is None else integer_weights(weight)
 
         def learn(feature: int, values: NDArray[np.float64]) -> None:
-            present = ~np.isnan(values)
-            self.has_missing[feature] = not present.all()
-            self.edges[feature] = self._find_edges(feature, values, present, parts)
+            summary = summarise(values, shares)
+            self.cuts.has_missing[feature] = summary.has_missing
+            self.cuts.edges[feature] = self.place(feature, summary)
 
-        return self._bin(table, rows, threads, learn)
+        return self._pack(table, rows, threads, learn)
 
     def transform(self, table: Table, rows: Rows, threads: Threads) -> BinnedMatrix:
         """Bin the chosen rows of another table with the cuts that were learned.
 
         A value that is missing where none was missing before gets the missing code all the same.
         """
-        return self._bin(table, rows, threads, lambda feature, values: None)
+        return self._pack(table, rows, threads, lambda feature, values: None)
 
-    def threshold(self, feature: int, bin: int) -> float:
-        """Value that separates a bin from the next; +inf behind the last."""
-        edges = self.edges[feature]
-        return float(edges[bin]) if bin < len(edges) else float("inf")
-
-    def _bin(self, table: Table, rows: Rows, threads: Threads, learn: Any) -> BinnedMatrix:
-        d = table.n_columns
-        n = table.n_rows if rows is None else len(rows)
-        order = np.arange(d) if self.order is None else np.asarray(self.order)
-        n_blocks = -(-d // LANES)
-        lane_feature = np.full(n_blocks * LANES, -1, dtype=np.int32)
-        lane_feature[:d] = order
-        feature_lane = np.empty(d, dtype=np.int32)
-        feature_lane[order] = np.arange(d, dtype=np.int32)
-        codes = np.zeros((n_blocks, n), dtype=np.uint64)
-
-        def bin_block(block: int) -> None:
-            lanes = codes[block].view(np.uint8).reshape(n, LANES)
-            features = lane_feature[block * LANES : (block + 1) * LANES]
-            features = features[features >= 0]
-            values = table.columns(features.tolist(), rows)
-            for lane, feature in enumerate(features):
-                learn(int(feature), values[lane])
-                edges = self.edges[feature]
-                padded = np.full(MAX_BINS, np.inf)
-                padded[: len(edges)] = edges
-                write_bins(values[lane], padded, len(edges) + 1, lanes[:, lane])
-
-        threads.run(bin_block, [(block,) for block in range(n_blocks)])
-        categorical = np.zeros(d, dtype=bool)
-        categorical[list(self.categorical)] = True
-        return BinnedMatrix(
-            codes=codes,
-            lane_feature=lane_feature,
-            feature_lane=feature_lane,
-            n_bins=np.array([len(edges) + 1 for edges in self.edges], dtype=np.int32),
-            has_missing=self.has_missing.copy(),
-            is_categorical=categorical,
-        )
-
-    def _find_edges(
-        self,
-        feature: int,
-        values: NDArray[np.float64],
-        present: NDArray[np.bool_],
-        parts: NDArray[np.int64] | None,
-    ) -> NDArray[np.float64]:
-        known = values if present.all() else values[present]
-        if len(known) == 0:
+    def place(self, feature: int, summary: Summary) -> NDArray[np.float64]:
+        """Choose the edges of a feature."""
+        distinct, mass, _ = summary
+        if len(distinct) == 0:
             return np.empty(0)
         if feature in self.categorical:  # codes already: one bin each
-            n_categories = self.categorical[feature] or int(known.max()) + 1
+            n_categories = self.categorical[feature] or int(distinct[-1]) + 1
             return np.arange(n_categories - 1, dtype=np.float64) + 0.5
-        if parts is None:
-            ordered = np.sort(known)
-            shares = np.empty(0, dtype=np.int64)
-        else:
-            by_value = np.argsort(known, kind="stable")
-            ordered, shares = known[by_value], parts[present][by_value]
-        distinct = np.empty(len(ordered))
-        mass = np.empty(len(ordered), dtype=np.int64)
-        m = merge_equal(ordered, shares, distinct, mass)
-        lower = np.empty(self.max_bins - 1)
-        upper = np.empty(self.max_bins - 1)
-        n_edges = place_edges(distinct[:m], mass[:m], self.max_bins, lower, upper)
+        lower, upper = np.empty(self.max_bins - 1), np.empty(self.max_bins - 1)
+        n_edges = place_edges(distinct, mass, self.max_bins, lower, upper)
         return midpoints(lower[:n_edges], upper[:n_edges])
+
+    def _pack(
+        self,
+        table: Table,
+        rows: Rows,
+        threads: Threads,
+        learn: Callable[[int, NDArray[np.float64]], None],
+    ) -> BinnedMatrix:
+        """Read a table, a block of columns at a time, and write codes; learn from it before."""
+        layout = _Layout(table.n_columns, self.order)
+        n = table.n_rows if rows is None else len(rows)
+        codes = np.zeros((layout.n_blocks, n), dtype=np.uint64)
+
+        def read(block: int) -> NDArray[np.float64]:
+            return table.columns(layout.features(block), rows)
+
+        def write(block: int, lane: int, values: NDArray[np.float64]) -> None:
+            feature = layout.features(block)[lane]
+            learn(feature, values)
+            edges = np.full(MAX_BINS, np.inf)
+            edges[: len(self.cuts.edges[feature])] = self.cuts.edges[feature]
+            lanes = codes[block].view(np.uint8).reshape(n, LANES)
+            write_bins(values, edges, len(self.cuts.edges[feature]) + 1, lanes[:, lane])
+
+        def bin_block(block: int) -> None:
+            for lane, values in enumerate(read(block)):
+                write(block, lane, values)
+
+        blocks = [(block,) for block in range(layout.n_blocks)]
+        if layout.n_blocks >= threads.n_threads:
+            threads.run(bin_block, blocks)
+        else:  # too few blocks for all threads: share out the columns
+            parts = zip(range(layout.n_blocks), threads.run(read, blocks), strict=True)
+            threads.run(write, [(b, k, part[k]) for b, part in parts for k in range(len(part))])
+        return layout.matrix(codes, self.cuts)
+
+
+class _Layout:
+    """Which feature is in which lane of which block."""
+
+    def __init__(self, n_features: int, order: Sequence[int] | None):
+        order = np.arange(n_features) if order is None else np.asarray(order)
+        self.n_blocks = -(-n_features // LANES)
+        self.lane_feature = np.full(self.n_blocks * LANES, -1, dtype=np.int32)
+        self.lane_feature[:n_features] = order
+        self.feature_lane = np.empty(n_features, dtype=np.int32)
+        self.feature_lane[order] = np.arange(n_features, dtype=np.int32)
+
+    def features(self, block: int) -> list[int]:
+        mine = self.lane_feature[block * LANES : (block + 1) * LANES]
+        return mine[mine >= 0].tolist()
+
+    def matrix(self, codes: NDArray[np.uint64], cuts: Cuts) -> BinnedMatrix:
+        return BinnedMatrix(
+            codes=codes,
+            lane_feature=self.lane_feature,
+            feature_lane=self.feature_lane,
+            n_bins=cuts.n_bins,
+            has_missing=cuts.has_missing.copy(),
+            is_categorical=cuts.is_categorical,
+        )
+
+
+def summarise(values: NDArray[np.float64], shares: NDArray[np.int64] | None) -> Summary:
+    """Distinct values of a column and their weights; without ``shares`` every row weighs 1."""
+    present = ~np.isnan(values)
+    is_full = bool(present.all())
+    known = values if is_full else values[present]
+    if shares is None:
+        ordered, weights = np.sort(known), np.empty(0, dtype=np.int64)
+    else:
+        by_value = np.argsort(known, kind="stable")
+        ordered, weights = known[by_value], shares[present][by_value]
+    distinct, mass = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
+    m = merge_equal(ordered, weights, distinct, mass)
+    return Summary(distinct[:m], mass[:m], not is_full)
 
 
 def integer_weights(weight: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -11,8 +11,8 @@ from typing import Protocol, TextIO
 
 import numpy as np
 
-from greedymiser.costs import Ledger, Purchase
-from greedymiser.engines import Floats
+from greedymiser.costs import Purchase
+from greedymiser.engines import PlacedRows
 from greedymiser.growing import Grower, Growth
 from greedymiser.losses import Loss
 from greedymiser.trees import Tree
@@ -49,30 +49,14 @@ class Callback(Protocol):
 
 
 @dataclass(frozen=True)
-class TrainingSet:
-    """What is learned from: targets and weights of the rows that the engine holds."""
-
-    y: Floats
-    # None for weights of 1.
-    weight: Floats | None
-    loss: Loss
-    # Raw predictions (n_outputs, n); updated in place as trees are added.
-    raw: Floats
-
-    @property
-    def seen(self) -> Floats:
-        """Raw predictions as the loss sees them: of shape (n,) where there is one output."""
-        return self.raw if self.loss.n_outputs > 1 else self.raw[0]
-
-
-@dataclass(frozen=True)
 class Validation:
-    """Scores the model on data that it does not learn from."""
+    """Rows that the model does not learn from, and their score."""
 
-    # Adds a new tree's values to the raw predictions of one output.
-    add_tree: Callable[[Tree, int], None]
-    # Score of the raw predictions as they are; higher is better.
+    rows: PlacedRows
+    # Score of the rows at their present raw predictions; higher is better.
     score: Callable[[], float]
+    # Told of every tree before it is scored.
+    hear: Callable[[Tree], None] | None = None
 
 
 @dataclass
@@ -101,14 +85,13 @@ class Patience:
 
 def boost(
     grower: Grower,
-    train: TrainingSet,
+    loss: Loss,
     validation: Validation | None,
     history: History,
     *,
     first: int,
     max_iter: int,
     patience: Patience,
-    step: str = "newton",
     callbacks: Sequence[Callback] = (),
 ) -> None:
     """Greedy Miser (Algorithm 1). Appends to ``history``, whole rounds only.
@@ -116,24 +99,23 @@ def boost(
     An interruption leaves in ``history`` the rounds that were finished.
     """
     start = time.perf_counter()
-    n_outputs = train.loss.n_outputs
+    n_outputs = loss.n_outputs
     for t in range(first, max_iter):
         n_trees = (t + 1) * n_outputs
         if grower.params.budget is not None and grower.ledger.total(n_trees) > grower.params.budget:
             history.stopped = "budget"
             return
-        gradients, hessians = derivatives(train, step)
         growths: list[Growth] = []
         for k in range(n_outputs):
             # h_t <- CART on eq. 5; the features that it uses are paid for from here on (phi <- 0).
-            growth = grower.grow(gradients[k], None if hessians is None else hessians[k], n_trees)
+            growth = grower.grow(k, n_trees)
             # H <- H + eta h_t.
-            _take_step(grower, train, growth, k)
+            _take_step(grower, loss, growth)
             growths.append(growth)
         if all(growth.tree.is_leaf for growth in growths):
             history.stopped = "budget" if grower.out_of_reach.any() else "nothing pays"
             return
-        _record(history, grower.ledger, train, validation, growths, t)
+        _record(history, grower, validation, growths, t)
         progress = _progress(history, t + 1, max_iter, time.perf_counter() - start)
         # A list, not a generator: every callback hears of every round.
         if Action.STOP in [callback(progress) for callback in callbacks]:
@@ -157,91 +139,48 @@ def _progress(history: History, n_iter: int, max_iter: int, elapsed: float) -> P
     )
 
 
-def derivatives(train: TrainingSet, step: str) -> tuple[Floats, Floats | None]:
-    """Weighted gradients and Hessians, one row per output."""
-    raw = train.seen
-    found = train.loss.gradients(train.y, raw)
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise TypeError("the loss must return gradients and hessians (or None), as a pair")
-    gradients, hessians = found
-    gradients = _checked("gradients", gradients, train.raw.shape)
-    if hessians is not None:
-        hessians = _checked("hessians", hessians, train.raw.shape)
-        if hessians.min() < 0:
-            raise ValueError(f"the loss returned a negative hessian: {hessians.min():g}")
-    if step == "gradient":
-        hessians = None  # plain means of the negative gradient, as eq. 5 has it
-    if train.weight is None:
-        return gradients, hessians
-    weight = np.broadcast_to(train.weight, gradients.shape)
-    return gradients * weight, weight if hessians is None else hessians * weight
-
-
-def _checked(what: str, values: Floats, shape: tuple[int, ...]) -> Floats:
-    values = np.asarray(values, dtype=np.float64)
-    expected = shape if shape[0] > 1 else shape[1:]
-    if values.shape not in (shape, expected):
-        raise ValueError(f"the loss returned {what} of shape {values.shape}, expected {expected}")
-    # A sum is finite only if all of its terms are, and needs no array of flags.
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = values.sum()
-    if not np.isfinite(total) and not np.isfinite(values).all():
-        raise ValueError(f"the loss returned {what} that are not finite")
-    return values.reshape(shape)
-
-
-def _take_step(grower: Grower, train: TrainingSet, growth: Growth, output: int) -> None:
-    """Add a tree to the raw predictions of one output."""
-    nodes, raw = growth.tree.nodes, train.raw[output]
-    if train.loss.renews_leaves:
-        for leaf, (lower, upper) in growth.leaves.items():
-            rows = grower.engine.leaf_rows(leaf)
-            weight = None if train.weight is None else train.weight[rows]
-            best = train.loss.leaf_value(train.y[rows] - raw[rows], weight)
-            nodes["value"][leaf] = grower.params.learning_rate * min(max(best, lower), upper)
-    grower.engine.add_leaves(raw, {leaf: float(nodes["value"][leaf]) for leaf in growth.leaves})
+def _take_step(grower: Grower, loss: Loss, growth: Growth) -> None:
+    """Add a tree to the raw predictions of its output."""
+    values = growth.tree.nodes["value"]
+    if loss.renews_leaves:
+        best = grower.rows.best_constants(growth.leaves)
+        lower, upper = growth.bounds.T
+        values[growth.leaves] = grower.params.learning_rate * np.clip(best, lower, upper)
+    grower.rows.add_leaves(growth.leaves, values[growth.leaves])
 
 
 def _record(
     history: History,
-    ledger: Ledger,
-    train: TrainingSet,
+    grower: Grower,
     validation: Validation | None,
     growths: Sequence[Growth],
     iteration: int,
 ) -> None:
     """Write a finished round down, scores first: an interruption must not leave half a round."""
-    raw = train.seen
-    train_loss = train.loss.value(train.y, raw, train.weight)
+    train_loss = grower.rows.loss()
     if validation is not None:
         for k, growth in enumerate(growths):
-            validation.add_tree(growth.tree, k)
+            validation.rows.add_tree(growth.tree, k)
+            if validation.hear is not None:
+                validation.hear(growth.tree)
         history.validation_score.append(validation.score())
     history.train_loss.append(train_loss)
-    history.costs.append(ledger.total((iteration + 1) * len(growths)))
-    names = ledger.costs.feature_names
+    history.costs.append(grower.ledger.total((iteration + 1) * len(growths)))
+    names = grower.ledger.costs.feature_names
     for k, growth in enumerate(growths):
         for line in growth.bought:
             feature = line.feature if names is None else names[line.feature]
-            history.purchases.append(
-                Purchase(
-                    iteration,
-                    k,
-                    line.depth,
-                    feature,
-                    line.resources,
-                    line.price,
-                    line.spent,
-                    line.gain,
-                )
-            )
+            terms = (line.resources, line.price, line.spent, line.gain)
+            history.purchases.append(Purchase(iteration, k, line.depth, feature, *terms))
         history.features |= growth.tree.features
     history.rounds.append([growth.tree for growth in growths])
 
 
 def _out_of_patience(history: History, patience: Patience) -> bool:
+    if patience.rounds is None:
+        return False
     scores = history.validation_score or [-loss for loss in history.train_loss]
-    if patience.rounds is None or len(scores) <= patience.rounds:
+    if len(scores) <= patience.rounds:
         return False
     # Relative to the score itself: the unit of y must not matter.
     enough = patience.tol * abs(scores[0])

@@ -313,6 +313,8 @@ class Ledger:
         self._pair_feature = np.repeat(np.arange(costs.n_features), [len(w) for w in costs.needs])
         self._pair_resource = np.array([r for w in costs.needs for r in w], dtype=np.intp)
         self.prices = np.array([self._price(feature) for feature in range(costs.n_features)])
+        # Features that need nothing that is not bought; not the same as a price of 0.
+        self.owned_features = np.array([len(wanted) == 0 for wanted in costs.needs])
         for owned in bought:
             self.buy(costs.position(owned))
 
@@ -346,6 +348,7 @@ class Ledger:
         for resource in new:
             for user in self._users[resource]:
                 self.prices[user] = self._price(user)
+                self.owned_features[user] = self._owned[list(self.costs.needs[user])].all()
         return tuple(self.costs.resource_names[r] for r in new)
 
     def prices_if(self, features: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -38,13 +38,12 @@ from greedymiser.boosting import (
     History,
     Patience,
     ProgressBar,
-    TrainingSet,
     Validation,
     boost,
-    derivatives,
 )
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt, as_cost_model
-from greedymiser.engines import Engine, Floats, SplitRules
+from greedymiser.engines import Engine, Floats, PlacedRows, SplitRules
+from greedymiser.engines import Sample as EngineSample
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
 from greedymiser.losses import (
@@ -69,7 +68,7 @@ from greedymiser.tables import (
     learn_categories,
 )
 from greedymiser.threads import Threads, thread_count
-from greedymiser.trees import Ensemble, Tree, stack_trees, walk_binned
+from greedymiser.trees import Ensemble, Tree, stack_trees
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -164,12 +163,11 @@ class _Scores(NamedTuple):
     validation: float | None
 
     @classmethod
-    def at_start(cls, training: TrainingSet, validation: Validation | None) -> _Scores:
-        raw = training.seen
+    def at_start(cls, rows: PlacedRows, y: Floats, validation: Validation | None) -> _Scores:
         with np.errstate(over="ignore"):
-            loss = training.loss.value(training.y, raw, training.weight)
+            loss = rows.loss()
         if not math.isfinite(loss):
-            most = np.abs(training.y).max()
+            most = np.abs(y).max()
             raise ValueError(
                 f"the loss of the first model is {loss}; y reaches {most:g} and may need rescaling"
             )
@@ -446,23 +444,21 @@ class Miser(BaseEstimator):
     ) -> None:
         """Add rounds to the model, all of them; ``_best_iter`` says how many are worth keeping."""
         grower = self._grower(prepared, threads)
-        training = self._training_set(prepared.train, threads)
         validation = None
         if prepared.held_out is not None:
             validation = self._validation(prepared.held_out, threads)
-        scores = _Scores.at_start(training, validation)
+        scores = _Scores.at_start(grower.rows, prepared.train.y, validation)
         history = History(features=set(self.ensemble_.features))
         bar = [ProgressBar()] if self.verbose else []
         try:
             boost(
                 grower,
-                training,
+                self._loss,
                 validation,
                 history,
                 first=self.n_iter_,
                 max_iter=self.max_iter,
                 patience=Patience(self.n_iter_no_change if prepared.patient else None),
-                step=self.step,
                 callbacks=[*callbacks, *bar],
             )
         except BaseException:
@@ -473,7 +469,7 @@ class Miser(BaseEstimator):
                 shown.close()
             self._keep(history, scores)
         if self.budget is not None and self.n_iter_ == 0:
-            self._warn_of_budget(self.budget, grower, training)
+            self._warn_of_budget(self.budget, grower)
 
     def _mapper(self) -> BinMapper:
         # Features that are skipped together lie together: the dear ones behind the cheap ones.
@@ -483,11 +479,17 @@ class Miser(BaseEstimator):
 
     def _grower(self, prepared: Prepared, threads: Threads) -> Grower:
         params = self._grower_params(prepared.train)
-        engine = ENGINES[self.engine](threads)
-        engine.place(prepared.binned, params.rules)
+        rows = self._placed(Checked(prepared.train, prepared.binned), threads)
         ledger = Ledger(self.costs_, self.ensemble_.features)
         categorical = np.array(list(self.categories_), dtype=np.intp)
-        return Grower(engine, ledger, prepared.mapper.threshold, categorical, params)
+        return Grower(rows, ledger, prepared.mapper.cuts.thresholds, categorical, params)
+
+    def _placed(self, checked: Checked, threads: Threads) -> PlacedRows:
+        data = checked.data
+        sample = EngineSample(checked.binned, data.y, data.weight, data.told(self._loss))
+        rows = ENGINES[self.engine](threads).place(sample)
+        rows.start(self._raw_of(data, threads))
+        return rows
 
     def _grower_params(self, train: _Data) -> GrowerParams:
         n = len(train.y)
@@ -508,11 +510,8 @@ class Miser(BaseEstimator):
             learning_rate=float(self.learning_rate),
             max_depth=self.max_depth,
             max_leaf_nodes=self.max_leaf_nodes,
+            step=self.step,
         )
-
-    def _training_set(self, train: _Data, threads: Threads) -> TrainingSet:
-        raw = self._raw_of(train, threads)
-        return TrainingSet(train.y, train.weight, train.told(self._loss), raw)
 
     def _raw_of(self, data: _Data, threads: Threads) -> Floats:
         """Raw predictions of the model so far, for the chosen rows."""
@@ -544,20 +543,15 @@ class Miser(BaseEstimator):
         self.ensemble_ = self.ensemble_.truncated(n_iter)
         self._purchases = [line for line in self._purchases if line.iteration < n_iter]
 
-    def _root_gains(self, grower: Grower, training: TrainingSet) -> Floats:
+    def _root_gains(self, grower: Grower) -> Floats:
         """Raw gain of each feature's best split of all rows, of the output where it is largest."""
-        gradients, hessians = derivatives(training, self.step)
-        gains = np.full(self.n_features_in_, -np.inf)
-        for k, gradient in enumerate(gradients):
-            hessian = None if hessians is None else hessians[k]
-            gains = np.maximum(gains, grower.root_gains(gradient, hessian))
-        return gains
+        return np.max([grower.root_gains(k) for k in range(self._loss.n_outputs)], axis=0)
 
-    def _warn_of_budget(self, budget: float, grower: Grower, training: TrainingSet) -> None:
+    def _warn_of_budget(self, budget: float, grower: Grower) -> None:
         """Say what the cheapest useful feature would have cost."""
-        gains = self._root_gains(grower, training)
+        gains = self._root_gains(grower)
         useful = np.flatnonzero(gains > grower.params.tradeoff * grower.ledger.prices).tolist()
-        n_trees = training.loss.n_outputs
+        n_trees = self._loss.n_outputs
         bills = {f: grower.ledger.total(n_trees, with_feature=f) for f in useful}
         cheapest = min(useful, key=bills.__getitem__, default=None)
         if cheapest is None or bills[cheapest] <= budget:
@@ -719,15 +713,9 @@ class Miser(BaseEstimator):
             check_scoring(self, self.scoring)
 
     def _validation(self, checked: Checked, threads: Threads) -> Validation:
-        data, binned = checked.data, checked.binned
-        raw = self._raw_of(data, threads)
+        rows = self._placed(checked, threads)
         grown: list[Tree] = []
-
-        def add_tree(tree: Tree, output: int) -> None:
-            walk_binned(tree, binned.codes, binned.feature_lane, binned.n_bins, raw[output])
-            grown.append(tree)
-
-        return Validation(add_tree, self._scorer(data, raw, grown))
+        return Validation(rows, self._scorer(checked.data, rows.raw(), grown), grown.append)
 
     def _scorer(self, data: _Data, raw: Floats, grown: list[Tree]) -> Callable[[], float]:
         """Score of the validation rows at their present raw predictions; higher is better."""

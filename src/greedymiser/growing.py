@@ -6,18 +6,26 @@ feature with the largest net gain, buy, re-price every other open node from its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser import settling
+from greedymiser.binning import Thresholds
 from greedymiser.costs import Ledger
-from greedymiser.engines import Engine, Floats, NodeStats, OpenNode, Split, SplitRules, SplitTable
+from greedymiser.engines import (
+    OPEN_DTYPE,
+    SPLIT_DTYPE,
+    Columns,
+    Floats,
+    PlacedRows,
+    SplitRules,
+    SplitTable,
+)
+from greedymiser.settling import DRAFT_DTYPE, SETTINGS_DTYPE
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
-
-Threshold = Callable[[int, int], float]
-"""From a feature and its bin to the value that separates it from the next bin."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,8 @@ class GrowerParams:
     learning_rate: float = 0.1
     max_depth: int | None = 4
     max_leaf_nodes: int | None = None
+    # Newton steps, or plain means of the negative gradient.
+    step: str = "newton"
 
 
 @dataclass(frozen=True)
@@ -53,35 +63,32 @@ class Growth:
     """What growing one tree brought."""
 
     tree: Tree
-    # Leaves by node, with the bounds that monotone ancestors put on their values.
-    leaves: dict[int, tuple[float, float]]
+    # Leaves by node, and the bounds that monotone ancestors put on their values (n_leaves, 2).
+    leaves: NDArray[np.int64]
+    bounds: Floats
     bought: list[Bought]
 
 
-@dataclass
-class _Node:
-    """A node while its tree grows; becomes a row of NODE_DTYPE."""
+@dataclass(frozen=True)
+class _Level:
+    """Nodes first:last of a tree, which may be split."""
 
-    id: int
+    first: int
+    last: int
     depth: int
-    stats: NodeStats
-    lower: float = -np.inf
-    upper: float = np.inf
-    split: Split | None = None
-    gain: float = 0.0
 
 
 class Grower:
-    """Grows trees on an engine, paying from a ledger.
+    """Grows trees on placed rows, paying from a ledger.
 
     Parameters
     ----------
-    engine : Engine
-        Holds the data; asked for tables of raw gains.
+    rows : PlacedRows
+        Asked for tables of raw gains.
     ledger : Ledger
         What is bought. Growing a tree buys what its splits need.
-    threshold : callable
-        Value behind a bin of a feature.
+    thresholds : Thresholds
+        Values behind the bins of features.
     categorical : sequence of int
         Categorical features, in ascending order.
     params : GrowerParams
@@ -89,183 +96,180 @@ class Grower:
 
     def __init__(
         self,
-        engine: Engine,
+        rows: PlacedRows,
         ledger: Ledger,
-        threshold: Threshold,
+        thresholds: Thresholds,
         categorical: NDArray[np.intp],
         params: GrowerParams,
     ):
-        self.engine = engine
+        n_features = ledger.costs.n_features
+        self.rows = rows
         self.ledger = ledger
-        self.threshold = threshold
-        self.set_of_feature = {int(f): i for i, f in enumerate(categorical)}
+        self.thresholds = thresholds
         self.params = params
         # Features that the budget has ruled out. What is owned only grows, so this is final.
-        self.out_of_reach = np.zeros(ledger.costs.n_features, dtype=bool)
+        self.out_of_reach = np.zeros(n_features, dtype=bool)
+        # Where a feature's category sets are in a split table; -1 for numeric features.
+        self._set_of_feature = np.full(n_features, -1, dtype=np.int64)
+        self._set_of_feature[categorical] = np.arange(len(categorical))
+        self._settings = _settings(params)
+        monotone = params.rules.monotonic_cst
+        self._monotone = np.array(() if monotone is None else monotone, dtype=np.int64)
+        # Bounded values make the parent worse and the gain larger: nothing is known of it then.
+        self._knows_bounds = params.rules.bound_gains and monotone is None
+        # The tree that grows: one record of settling.DRAFT_DTYPE per node.
+        self._draft = np.zeros(31, dtype=DRAFT_DTYPE)
+        self._sets = np.zeros((0, CATEGORY_WORDS), dtype=np.uint64)
 
-    def grow(self, gradients: Floats, hessians: Floats | None, n_trees: int) -> Growth:
-        """Grow one tree, the ``n_trees``-th of the model."""
-        nodes = [_Node(0, 0, self.engine.begin(gradients, hessians))]
+    def grow(self, output: int, n_trees: int) -> Growth:
+        """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
+        self._plant(output)
         bought: list[Bought] = []
-        level = nodes[:]
-        while level and (self.params.max_depth is None or level[0].depth < self.params.max_depth):
-            n_leaves = (len(nodes) + 1) // 2
-            split = self._settle(level, n_leaves, n_trees, bought)
-            level = self._divide(nodes, split)
-        leaves = {node.id: (node.lower, node.upper) for node in nodes if node.split is None}
-        return Growth(self._finish(nodes), leaves, bought)
+        level: _Level | None = _Level(0, 1, 0)
+        while level is not None and level.depth != self.params.max_depth:
+            level = self._next_level(level, n_trees, bought)
+        return self._finish(bought)
 
-    def root_gains(self, gradients: Floats, hessians: Floats | None) -> Floats:
+    def root_gains(self, output: int) -> Floats:
         """Raw gain of the best root split on each feature, per unit of weight."""
-        self.engine.begin(gradients, hessians)
-        every = np.ones(self.ledger.costs.n_features, dtype=bool)
-        table = self.engine.split_table([OpenNode(0)], every, last=True)
+        self._plant(output)
+        root, every = self._open(_Level(0, 1, 0)), np.ones((1, len(self.out_of_reach)), dtype=bool)
+        if len(root) == 0:  # too few rows for two
+            return np.full(len(self.out_of_reach), -math.inf)
+        table = self.rows.split_table(root, every, last=True)
         return table.candidates["gain"][0] / self.params.total_weight
+
+    def _plant(self, output: int) -> None:
+        root = self.rows.begin_tree(output, self.params.rules, self.params.step)
+        self._n_nodes = 1
+        self._sets = self._sets[:0]
+        grid = self.rows.grid
+        self._settings["gradient"], self._settings["hessian"] = grid.gradient, grid.hessian
+        settling.plant(self._draft, root.gradient, root.hessian, root.count, root.energy)
 
     # -- one level ------------------------------------------------------------------------------
 
-    def _settle(
-        self, level: list[_Node], n_leaves: int, n_trees: int, bought: list[Bought]
-    ) -> list[_Node]:
-        """Choose splits best first while they pay; return the nodes that got one, in order."""
+    def _next_level(self, level: _Level, n_trees: int, bought: list[Bought]) -> _Level | None:
+        """Split what pays; return the children, None if there are none."""
+        nodes = self._open(level)
+        columns = self._columns_in_play(nodes)
+        if columns is None:
+            return None
+        last = level.depth + 1 == self.params.max_depth
+        table = self.rows.split_table(nodes, columns, last)
+        chosen, n_chosen = self._settle(nodes, table, level.depth, n_trees, bought)
+        return self._divide(level, nodes, table, chosen, n_chosen, last) if n_chosen else None
+
+    def _open(self, level: _Level) -> NDArray[np.void]:
+        """The nodes of a level that have enough rows to be split."""
+        nodes = np.empty(level.last - level.first, dtype=OPEN_DTYPE)
         fewest = 2 * self.params.rules.min_samples_leaf
-        level = [node for node in level if node.stats.count >= fewest]
-        columns = self._columns_in_play(level)
-        if not columns.any():
-            return []
-        table = self._ask(level, columns)
-        gains = table.candidates["gain"] / self.params.total_weight
-        chosen: list[_Node] = []
-        features, net = self._best_of_each(gains)
-        while n_leaves + len(chosen) < (self.params.max_leaf_nodes or np.inf):
-            # argmax takes the first of equals: the lower node (and above, the lower feature).
-            row = int(np.argmax(net))
-            feature = int(features[row])
-            if not net[row] > 0:
-                break
-            if not self._affordable(feature, n_trees):
-                self.out_of_reach[feature] = True
-                gains[:, feature] = -np.inf
-                features, net = self._best_of_each(gains)
-                continue
-            node = level[row]
-            node.gain = float(gains[row, feature])
-            node.split = self._split_of(node, table, row, feature)
-            chosen.append(node)
-            gains[row] = net[row] = -np.inf
-            if self._buy(node, bought):
-                features, net = self._best_of_each(gains)
-        return sorted(chosen, key=lambda node: node.id)
+        return nodes[: settling.write_open(self._draft, level.first, level.last, fewest, nodes)]
 
-    def _best_of_each(self, gains: Floats) -> tuple[NDArray[np.intp], Floats]:
-        """Best feature of each node and its net gain, at today's prices.
-
-        eq. 5: net = gain / W - lambda * price. Raw gains are kept, so prices may change.
-        """
-        net = gains - self.params.tradeoff * self.ledger.prices
-        features = np.argmax(net, axis=1)
-        return features, net[np.arange(len(net)), features]
-
-    def _columns_in_play(self, level: list[_Node]) -> NDArray[np.bool_]:
-        """Features that could pay at some node of the level; the others need not be counted.
+    def _columns_in_play(self, nodes: NDArray[np.void]) -> Columns | None:
+        """Features that could pay at some node of the level; None if there are none.
 
         A node's impurity bounds the raw gain of all its splits, so a feature whose price exceeds
         the largest bound cannot be chosen, unless another node of the level makes it cheaper.
         """
-        reachable = ~self.out_of_reach
-        most = max((node.stats.twice_impurity for node in level), default=0.0)
-        bound = 0.5 * most / self.params.total_weight
-        payable = reachable & (bound > self.params.tradeoff * self.ledger.prices)
-        while len(level) > 1 and not (payable == reachable).all():
-            prices = self.ledger.prices_if(payable)
-            wider = reachable & (bound > self.params.tradeoff * prices * (1 - 1e-12))
-            if (wider == payable).all():
-                break
-            payable = wider
-        return payable
+        if len(nodes) == 0:
+            return None
+        payable = reachable = ~self.out_of_reach
+        if self._knows_bounds:
+            most = settling.largest_impurity(self._draft, nodes, self._settings, self.rows.n_rows)
+            bound = 0.5 * most / self.params.total_weight
+            payable = reachable & (bound > self.params.tradeoff * self.ledger.prices)
+            while len(nodes) > 1 and not (payable == reachable).all():
+                prices = self.ledger.prices_if(payable)
+                wider = reachable & (bound > self.params.tradeoff * prices * (1 - 1e-12))
+                if (wider == payable).all():
+                    break
+                payable = wider
+        return payable[None] if payable.any() else None
 
-    def _ask(self, level: list[_Node], columns: NDArray[np.bool_]) -> SplitTable:
-        last = level[0].depth + 1 == self.params.max_depth
-        open_nodes = [OpenNode(node.id, node.lower, node.upper) for node in level]
-        return self.engine.split_table(open_nodes, columns, last)
+    def _settle(
+        self,
+        nodes: NDArray[np.void],
+        table: SplitTable,
+        depth: int,
+        n_trees: int,
+        bought: list[Bought],
+    ) -> tuple[NDArray[np.int64], int]:
+        """Choose splits best first while they pay.
+
+        Returns the feature of each node (-1 for none), and how many have one. ``settling.settle``
+        goes on by itself while what it chooses is paid for (eq. 5, from raw gains), and comes back
+        when something must be bought.
+        """
+        chosen = np.full(len(nodes), -1, dtype=np.int64)
+        n_leaves = (self._n_nodes + 1) // 2
+        room = (self.params.max_leaf_nodes or 2**62) - n_leaves
+        prices, owned = self.ledger.prices[None], self.ledger.owned_features[None]
+        tradeoff, total_weight = self.params.tradeoff, self.params.total_weight
+        while True:
+            row, feature, n_chosen = settling.settle(
+                table.candidates, prices, owned, tradeoff, total_weight, room, chosen
+            )
+            if row < 0:
+                return chosen, n_chosen
+            if self._affordable(feature, n_trees):
+                chosen[row] = feature
+                gain = float(table.candidates["gain"][row, feature]) / total_weight
+                bought.append(self._buy(depth, feature, gain))
+            else:
+                self.out_of_reach[feature] = True
+                table.candidates["gain"][:, feature] = -math.inf
 
     def _affordable(self, feature: int, n_trees: int) -> bool:
         if self.params.budget is None:
             return True
         return self.ledger.total(n_trees, with_feature=feature) <= self.params.budget
 
-    def _split_of(self, node: _Node, table: SplitTable, row: int, feature: int) -> Split:
-        cell = table.candidates[row, feature]
-        position = self.set_of_feature.get(feature)
-        categories = None if position is None else table.category_sets[row, position]
-        # The children's numbers are known once the level is settled.
-        return Split(node.id, -1, feature, int(cell["bin"]), bool(cell["missing_left"]), categories)
-
-    def _buy(self, node: _Node, bought: list[Bought]) -> bool:
-        """Pay for a node's split; return whether anything was new."""
-        assert node.split is not None
-        feature = node.split.feature
+    def _buy(self, depth: int, feature: int, gain: float) -> Bought:
         price = float(self.ledger.prices[feature])
         resources = self.ledger.buy(feature)
-        if resources:
-            bought.append(
-                Bought(node.depth, feature, resources, price, self.ledger.spent, node.gain)
-            )
-        return bool(resources)
+        return Bought(depth, feature, resources, price, self.ledger.spent, gain)
 
-    def _divide(self, nodes: list[_Node], split: list[_Node]) -> list[_Node]:
+    def _divide(
+        self,
+        level: _Level,
+        nodes: NDArray[np.void],
+        table: SplitTable,
+        chosen: NDArray[np.int64],
+        n_chosen: int,
+        last: bool,
+    ) -> _Level:
         """Give the split nodes their children; return those as the next level."""
-        if not split:
-            return []
-        for i, node in enumerate(split):
-            assert node.split is not None
-            node.split = replace(node.split, left=len(nodes) + 2 * i)
-        stats = self.engine.partition([node.split for node in split if node.split is not None])
-        level: list[_Node] = []
-        for node, (left_stats, right_stats) in zip(split, stats, strict=True):
-            assert node.split is not None
-            left = _Node(node.split.left, node.depth + 1, left_stats, node.lower, node.upper)
-            right = _Node(node.split.left + 1, node.depth + 1, right_stats, node.lower, node.upper)
-            self._bound(node.split.feature, left, right)
-            level += [left, right]
-        nodes += level
-        return level
-
-    def _bound(self, feature: int, left: _Node, right: _Node) -> None:
-        """Keep everything below a monotone split on its side of the middle."""
-        monotone = self.params.rules.monotonic_cst
-        direction = 0 if monotone is None else monotone[feature]
-        if direction == 0:
-            return
-        middle = 0.5 * (self._value(left) + self._value(right))
-        low, high = (left, right) if direction > 0 else (right, left)
-        low.upper = high.lower = middle
+        first = self._n_nodes
+        self._n_nodes += 2 * n_chosen
+        if self._n_nodes > len(self._draft):
+            self._draft = np.append(self._draft, np.zeros(self._n_nodes, dtype=DRAFT_DTYPE))
+        splits = np.empty(n_chosen, dtype=SPLIT_DTYPE)
+        sets = np.zeros((n_chosen, CATEGORY_WORDS), dtype=np.uint64)
+        n_sets = settling.divide(
+            self._draft, nodes, table.candidates, table.category_sets, chosen, first,
+            self._set_of_feature, self._monotone, self._settings, len(self._sets), splits, sets,
+        )  # fmt: skip
+        if n_sets > len(self._sets):
+            self._sets = np.concatenate([self._sets, sets[splits["bin"] < 0]])
+        energies = self.rows.partition(splits, sets, last)
+        if self._knows_bounds and not last:
+            self._draft["energy"][first : self._n_nodes] = energies.ravel()
+        return _Level(first, self._n_nodes, level.depth + 1)
 
     # -- the finished tree ----------------------------------------------------------------------
 
-    def _value(self, node: _Node) -> float:
-        """Best value of a node, -G / (H + l2), inside its bounds."""
-        stiffness = node.stats.hessian + self.params.rules.l2_regularization
-        value = -node.stats.gradient / stiffness if stiffness > 0 else 0.0
-        return min(max(value, node.lower), node.upper)
+    def _finish(self, bought: list[Bought]) -> Growth:
+        nodes = np.empty(self._n_nodes, dtype=NODE_DTYPE)
+        n_leaves = (self._n_nodes + 1) // 2
+        leaves, bounds = np.empty(n_leaves, dtype=np.int64), np.empty((n_leaves, 2))
+        settling.finish(self._draft, self._settings, self.thresholds, nodes, leaves, bounds)
+        return Growth(Tree(nodes, self._sets), leaves, bounds, bought)
 
-    def _finish(self, nodes: list[_Node]) -> Tree:
-        rows = np.zeros(len(nodes), dtype=NODE_DTYPE)
-        sets: list[NDArray[np.uint64]] = []
-        for row, node in zip(rows, nodes, strict=True):
-            row["value"] = self.params.learning_rate * self._value(node)
-            row["hessian"], row["count"] = node.stats.hessian, node.stats.count
-            row["depth"] = node.depth
-            row["feature"] = row["left"] = row["category_set"] = row["bin"] = -1
-            split = node.split
-            if split is None:
-                continue
-            row["gain"], row["feature"], row["left"] = node.gain, split.feature, split.left
-            row["missing_left"] = split.missing_left
-            if split.categories is not None:
-                row["category_set"] = len(sets)
-                sets.append(split.categories)
-            else:
-                row["bin"] = split.bin
-                row["threshold"] = self.threshold(split.feature, split.bin)
-        return Tree(rows, np.array(sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS))
+
+def _settings(params: GrowerParams) -> NDArray[np.void]:
+    settings = np.zeros(1, dtype=SETTINGS_DTYPE)
+    settings["l2"] = params.rules.l2_regularization
+    settings["learning_rate"] = params.learning_rate
+    settings["total_weight"] = params.total_weight
+    return settings

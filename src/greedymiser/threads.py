@@ -1,21 +1,72 @@
 """Threads over kernels that release the GIL.
 
-Kernels are compiled with ``nogil=True`` and write to disjoint parts of caller-owned buffers, so
-plain Python threads are enough to run them side by side. Compared with Numba's own parallel loops
-this compiles faster, may be called from any thread, and survives a fork.
+Two ways to use the cores of this machine:
+
+``run`` calls a Python function once per task. It suits work that is mostly outside the
+interpreter and long beside the microseconds that a call takes.
+
+A *team* works inside compiled code: a kernel that is given the team's words calls ``share``, and
+every thread of the team takes items of the work by an atomic counter, without touching Python.
+The helpers wait inside compiled code for the next kernel, so that entering one costs a
+microsecond or two; when nothing comes for a while they go to sleep on a lock.
+
+Compared with Numba's own parallel loops this may be called from several threads at once and
+survives a fork, compiles no faster and no slower, and needs no thread library.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
 import joblib
 import numba
+import numpy as np
+from numba import njit
+from numba.extending import register_jitable
+from numpy.typing import NDArray
+
+from greedymiser._intrinsics import (
+    call_shared,
+    fetch_add,
+    load_word,
+    publish,
+    relax,
+    store_word,
+    yield_core,
+)
+
+Team = NDArray[np.int64]
+"""What the threads of a team agree on: words that are written by one and read by the others."""
+
+# Where each word is. Those that several threads write have a cache line to themselves.
+TEAM_SIZE = 0
+# The function and its arguments, as ``publish`` leaves them; the number of items, and how many of
+# them to take at a time.
+_FUNCTION, _ITEMS, _STEP = 1, 3, 4
+# Set by a thread whose function failed.
+_FAILED = 5
+# Odd while there is work that a helper may join; goes up by one when work begins and when it ends.
+_EPOCH = 8
+# The next item to take.
+_NEXT = 16
+# Helpers that may be at work.
+_ACTIVE = 24
+_TEAM_WORDS = 32
+
+# The epoch that sends the helpers home.
+_OVER = -1
+
+# How often a helper looks for work before it goes to sleep: about a tenth of a millisecond.
+_PATIENCE = 2000
+# How often to look before letting somebody else have the core.
+_LOOKS = 100
 
 
 def thread_count(n_jobs: int | None) -> int:
@@ -29,7 +80,7 @@ def thread_count(n_jobs: int | None) -> int:
 
 
 class Threads:
-    """A context in which ``run`` calls a function once per task, on up to ``n_threads`` threads.
+    """A context in which work is done on up to ``n_threads`` threads.
 
     >>> with Threads(2) as threads:
     ...     threads.run(lambda start, stop: stop - start, [(0, 10), (10, 25)])
@@ -39,6 +90,9 @@ class Threads:
     def __init__(self, n_threads: int):
         self.n_threads = n_threads
         self._pool: ThreadPoolExecutor | None = None
+        self._team = new_team(n_threads)
+        self._alone = new_team(1)
+        self._helpers: list[_Helper] = []
 
     def __enter__(self) -> Threads:
         return self
@@ -52,6 +106,22 @@ class Threads:
         if self._pool is not None:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
             self._pool = None
+        if self._helpers:
+            dismiss(self._team)
+            for helper in self._helpers:
+                helper.go_home()
+            self._helpers = []
+            self._team = new_team(self.n_threads)
+
+    def team(self, work: float = np.inf, least: float = 0.0) -> Team:
+        """All threads, awake; or this one alone where there is less work than ``least``."""
+        if self.n_threads == 1 or work < least:
+            return self._alone
+        if not self._helpers:
+            self._helpers = [_Helper(self._team, k) for k in range(1, self.n_threads)]
+        for helper in self._helpers:
+            helper.wake()
+        return self._team
 
     def run(self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Call ``function(*task)`` for every task; results come in the order of the tasks.
@@ -92,3 +162,130 @@ class Threads:
             pieces = 1
         edges = [n * i // pieces for i in range(pieces + 1)]
         return list(itertools.pairwise(edges))
+
+
+class _Helper(threading.Thread):
+    """A thread of a team: waits in compiled code for work, and after a while for a bell."""
+
+    def __init__(self, team: Team, worker: int):
+        super().__init__(name=f"greedymiser-{worker}", daemon=True)
+        self._words = team
+        self._worker = worker
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._asleep = False
+        self.start()
+
+    def run(self) -> None:
+        seen = 0
+        while (seen := serve(self._words, self._worker, seen)) != _OVER:
+            self._asleep = True
+            # Work that began before anyone could see that this thread sleeps rang no bell. (A bell
+            # that rings for nobody later costs one more look.)
+            if not is_open(self._words, seen):
+                self._bell.get()
+            self._asleep = False
+
+    def wake(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            self._bell.put(None)
+
+    def go_home(self) -> None:
+        """End the thread, after ``dismiss``."""
+        self._bell.put(None)
+        self.join()
+
+
+def new_team(size: int) -> Team:
+    """Words for a team of so many threads, the caller included."""
+    team = np.zeros(_TEAM_WORDS, dtype=np.int64)
+    team[TEAM_SIZE] = size
+    return team
+
+
+@register_jitable(inline="always")
+def share(team, function, arguments, n_items, step):  # type: ignore[no-untyped-def]
+    """Call ``function(worker, first, last, *arguments)`` until 0:n_items is done, on all threads.
+
+    For kernels. ``step`` items are taken at a time; ``worker`` tells the threads apart, from 0 to
+    the size of the team. What items write must not overlap. Where there is only one step of work,
+    or only one thread, the function is simply called.
+    """
+    if team[TEAM_SIZE] == 1 or n_items <= step:
+        function(0, 0, n_items, *arguments)
+    else:
+        publish(team, _FUNCTION, function, arguments)
+        lead(team, n_items, step)
+
+
+@njit(nogil=True)
+def lead(team, n_items, step):  # type: ignore[no-untyped-def]
+    """Open the work that was published, take part in it, and wait for those who joined."""
+    team[_ITEMS] = n_items
+    team[_STEP] = step
+    store_word(team, _NEXT, 0)
+    epoch = load_word(team, _EPOCH)
+    store_word(team, _EPOCH, epoch + 1)
+    take_items(team, 0)
+    # A helper says that it is active and then looks whether the work is still open; here it is
+    # closed first and then looked whether anyone is active. One of the two sees the other.
+    store_word(team, _EPOCH, epoch + 2)
+    looks = 0
+    while load_word(team, _ACTIVE) > 0:
+        looks = wait_a_little(looks)
+    if team[_FAILED] != 0:
+        team[_FAILED] = 0
+        raise MemoryError("a kernel failed on one of several threads")
+
+
+@njit(nogil=True)
+def take_items(team, worker):  # type: ignore[no-untyped-def]
+    """Do the work that is open until nothing is left to take."""
+    n_items, step = team[_ITEMS], team[_STEP]
+    while True:
+        first = fetch_add(team, _NEXT, step)
+        if first >= n_items:
+            return
+        if call_shared(team, _FUNCTION, worker, first, min(first + step, n_items)) != 0:
+            store_word(team, _FAILED, 1)
+
+
+@njit(cache=True, nogil=True)
+def serve(team, worker, seen):  # type: ignore[no-untyped-def]
+    """Join work as it opens; return its last epoch when nothing has come for a while."""
+    looks = 0
+    while looks < _PATIENCE:
+        epoch = load_word(team, _EPOCH)
+        if epoch == _OVER:
+            return epoch
+        if epoch % 2 == 1 and epoch != seen:
+            fetch_add(team, _ACTIVE, 1)
+            if load_word(team, _EPOCH) == epoch:
+                take_items(team, worker)
+            fetch_add(team, _ACTIVE, -1)
+            seen = epoch
+            looks = 0
+        looks = wait_a_little(looks)
+    return seen
+
+
+@njit(nogil=True)
+def wait_a_little(looks):  # type: ignore[no-untyped-def]
+    """Wait, and now and then let somebody else have the core; count how often."""
+    relax()
+    if looks % _LOOKS == _LOOKS - 1:
+        yield_core()
+    return looks + 1
+
+
+@njit(cache=True, nogil=True)
+def is_open(team, seen):  # type: ignore[no-untyped-def]
+    """Whether there is work that began after the epoch ``seen``, or nothing more to come."""
+    epoch = load_word(team, _EPOCH)
+    return epoch == _OVER or (epoch % 2 == 1 and epoch != seen)
+
+
+@njit(cache=True, nogil=True)
+def dismiss(team):  # type: ignore[no-untyped-def]
+    """Send the helpers home."""
+    store_word(team, _EPOCH, _OVER)

@@ -250,7 +250,7 @@ class _Path:
         """Least trade-off at which no feature that costs anything pays at the first root."""
         model = self._untrained(0.0)
         grower = model._grower(self._prepared, self._threads)
-        gains = model._root_gains(grower, model._training_set(self._prepared.train, self._threads))
+        gains = model._root_gains(grower)
         prices = grower.ledger.prices
         dear = (prices > 0) & (gains > 0)
         highest = np.max(gains[dear] / prices[dear], initial=0.0)
@@ -303,7 +303,10 @@ class _Path:
         ensemble = model.ensemble_
         for round_ in range(ensemble.n_iter):
             for k in range(ensemble.n_outputs):
-                validation.add_tree(ensemble.tree(round_ * ensemble.n_outputs + k), k)
+                tree = ensemble.tree(round_ * ensemble.n_outputs + k)
+                validation.rows.add_tree(tree, k)
+                if validation.hear is not None:
+                    validation.hear(tree)
             scores.append(validation.score())
         return scores
 

@@ -47,18 +47,6 @@ NODE_DTYPE = np.dtype(
     ]
 )
 
-# One cell of the table that an engine returns: the best split of one node on one feature.
-CANDIDATE_DTYPE = np.dtype(
-    [
-        # Drop of the loss' quadratic model, before W and prices; -inf where no split is allowed.
-        ("gain", np.float64),
-        # Largest bin that goes left (numeric); unused where categories are split.
-        ("bin", np.int32),
-        # Whether missing values go left. Where the node has none, they follow the larger child.
-        ("missing_left", np.bool_),
-    ]
-)
-
 # A set of categories as 256 bits: code c is in the set if bit c % 64 of word c // 64 is set.
 CATEGORY_WORDS = 4
 
@@ -476,52 +464,6 @@ def in_set(sets, row, code):  # type: ignore[no-untyped-def]
     """Whether a category's code is in one of the sets."""
     word = sets[np.uint64(row), code >> np.uint64(6)]
     return (word >> (code & np.uint64(63))) & np.uint64(1) == np.uint64(1)
-
-
-def walk_binned(
-    tree: Tree,
-    codes: NDArray[np.uint64],
-    feature_lane: NDArray[np.int32],
-    n_bins: NDArray[np.int32],
-    out: NDArray[np.float64],
-) -> None:
-    """Add a tree's values to ``out`` for rows that are known by their bins."""
-    nodes = tree.nodes
-    add_tree_binned(
-        codes,
-        feature_lane,
-        n_bins,
-        nodes["feature"].copy(),
-        nodes["bin"].copy(),
-        nodes["left"].copy(),
-        nodes["missing_left"].copy(),
-        nodes["category_set"].copy(),
-        tree.category_sets,
-        nodes["value"].copy(),
-        out,
-    )
-
-
-@njit(cache=True, nogil=True)
-def add_tree_binned(  # type: ignore[no-untyped-def]
-    codes, feature_lane, n_bins, feature, cut, left, missing_left, category_set, sets, value, out
-):
-    """Walk binned rows down one tree; add the leaf's value."""
-    for i in range(np.uint64(codes.shape[1])):
-        node = np.uint64(0)
-        while left[node] >= 0:
-            f = np.uint64(feature[node])
-            lane = np.uint64(feature_lane[f])
-            word = codes[lane >> np.uint64(3), i]
-            code = (word >> ((lane & np.uint64(7)) << np.uint64(3))) & np.uint64(255)
-            if code == np.uint64(n_bins[f]):
-                go_left = missing_left[node]
-            elif category_set[node] >= 0:
-                go_left = in_set(sets, category_set[node], code)
-            else:
-                go_left = code <= np.uint64(cut[node])
-            node = np.uint64(left[node]) + (np.uint64(0) if go_left else np.uint64(1))
-        out[i] += value[node]
 
 
 def stack_trees(rounds: Iterable[Sequence[Tree]]) -> list[Tree]:

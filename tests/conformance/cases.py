@@ -1,14 +1,51 @@
 """Small problems for engines, and the questions that a grower would ask."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
 
 import naive
 from greedymiser.binning import LANES, BinnedMatrix
-from greedymiser.engines import OpenNode, Split, SplitRules
+from greedymiser.engines import OPEN_DTYPE, SPLIT_DTYPE, Sample, SplitRules
+from greedymiser.engines.grid import GridRule
+from greedymiser.losses import Loss
 from greedymiser.trees import CATEGORY_WORDS
+
+
+class Canned(Loss):
+    """A loss whose derivatives are known beforehand; one output."""
+
+    def __init__(self, gradients, hessians=None):
+        self.derivatives = gradients, hessians
+
+    def gradients(self, y, raw):
+        return self.derivatives
+
+    def values(self, y, raw):
+        return (y - raw) ** 2
+
+
+@dataclass
+class OpenNode:
+    """A node that is asked for, and the bounds of its value."""
+
+    id: int
+    lower: float = -np.inf
+    upper: float = np.inf
+
+
+@dataclass
+class Split:
+    """A split; the right child is ``left + 1``."""
+
+    node: int
+    left: int
+    feature: int
+    bin: int
+    missing_left: bool
+    # Categories that go left; None for a numeric split.
+    categories: np.ndarray | None = None
 
 
 @dataclass
@@ -21,6 +58,7 @@ class Case:
     gradients: np.ndarray
     hessians: np.ndarray | None
     rules: SplitRules
+    grids: GridRule = field(default_factory=GridRule)
 
     @property
     def n(self):
@@ -33,10 +71,21 @@ class Case:
     def binned(self):
         return pack(self.codes, self.n_bins, self.categorical, self.order)
 
-    def plain(self, most_bits=30):
-        engine = naive.PlainEngine(self.codes, self.n_bins, self.rules, self.categorical, most_bits)
+    def plain(self):
+        engine = naive.PlainEngine(
+            self.codes, self.n_bins, self.rules, self.categorical, self.grids
+        )
         engine.begin(self.gradients, self.hessians)
         return engine
+
+    def sample(self):
+        loss = Canned(self.gradients, self.hessians)
+        return Sample(self.binned(), np.zeros(self.n), None, loss, self.grids)
+
+    def placed(self, engine):
+        rows = engine.place(self.sample())
+        rows.start(np.zeros(1))
+        return rows
 
 
 def pack(codes, n_bins, categorical=(), order=None):
@@ -128,25 +177,61 @@ def as_words(codes):
     return words
 
 
-def check_stats(stats, plain, node):
+def check_root(root, plain):
     """Sums of integers: equal, not only close."""
-    assert (stats.gradient, stats.hessian, stats.count) == plain.stats(node)
+    rows = plain.rows[0]
+    assert (root.gradient, root.hessian, root.count) == (*plain.sums(rows), len(rows))
+
+
+def open_nodes(plain, nodes):
+    """What a grower would tell of some nodes."""
+    told = np.zeros(len(nodes), dtype=OPEN_DTYPE)
+    for row, node in zip(told, nodes, strict=True):
+        rows = plain.rows[node.id]
+        row["node"], row["count"] = node.id, len(rows)
+        row["gradient"], row["hessian"] = plain.sums(rows)
+        row["lower"], row["upper"] = node.lower, node.upper
+    return told
+
+
+def ask(rows, plain, nodes, columns, last=False):
+    columns = np.asarray(columns)
+    return rows.split_table(open_nodes(plain, nodes), np.atleast_2d(columns), last)
+
+
+def tell(rows, plain, splits, moves, last=False):
+    """Divide nodes on both sides; ``moves`` are the rows that go left."""
+    told = np.zeros(len(splits), dtype=SPLIT_DTYPE)
+    sets = np.zeros((len(splits), CATEGORY_WORDS), dtype=np.uint64)
+    for i, (split, left_rows) in enumerate(zip(splits, moves, strict=True)):
+        told[i]["node"], told[i]["left"], told[i]["feature"] = split.node, split.left, split.feature
+        told[i]["bin"] = split.bin if split.categories is None else -1
+        told[i]["count"], told[i]["missing_left"] = len(left_rows), split.missing_left
+        if split.categories is not None:
+            sets[i] = split.categories
+        plain.divide(split.node, split.left, left_rows)
+    return rows.partition(told, sets, last)
 
 
 def check_table(table, case, plain, nodes, columns):
     """Every cell of a table against all splits there are."""
+    columns = np.broadcast_to(np.atleast_2d(columns), (len(nodes), case.d))
     assert table.candidates.shape == (len(nodes), case.d)
     for row, node in enumerate(nodes):
         scale = sum(plain.g[i] ** 2 for i in plain.rows[node.id]) * plain.g_step**2
         for f in range(case.d):
             cell = table.candidates[row, f]
-            found = plain.best(node.id, f, node.lower, node.upper) if columns[f] else None
+            in_play = columns[row, f]
+            found = plain.best(node.id, f, node.lower, node.upper) if in_play else None
             if found is None:
                 assert cell["gain"] == -np.inf, (node, f)
                 continue
-            gain, _, _, cut, codes, missing_left = found
+            gain, left_rows, _, cut, codes, missing_left = found
             assert abs(cell["gain"] - gain) <= 1e-12 * max(gain, scale), (node, f)
             assert cell["missing_left"] == missing_left, (node, f)
+            # Sums of integers: equal, not only close.
+            sums = int(cell["gradient"]), int(cell["hessian"]), int(cell["count"])
+            assert sums == (*plain.sums(left_rows), len(left_rows)), (node, f)
             if codes is None:
                 assert cell["bin"] == cut, (node, f)
             else:
@@ -162,29 +247,31 @@ def split_of(plain, node, left, f):
     return Split(node.id, left, f, bin, missing_left, categories), left_rows
 
 
-def walk(engine, case, seed, *, depth=4, bounds=False, plain=None):
+def walk(engine, case, seed, *, depth=4, bounds=False, rows=None):
     """Grow a tree by chance, as a grower might, and check every answer on the way.
 
-    Some nodes are not asked for, some columns are out of play on some levels. Returns the plain
-    engine, which knows the rows of every node, and the parent of every node.
+    Some nodes are not asked for, some columns are out of play on some levels, for some nodes or for
+    all. At the end every row gets the value of its leaf.
     """
     rng = np.random.default_rng(seed)
-    plain = case.plain() if plain is None else plain
-    engine.place(case.binned(), case.rules)
-    stats = {0: engine.begin(case.gradients, case.hessians)}
-    parents = {}
-    check_stats(stats[0], plain, 0)
+    plain = case.plain()
+    rows = case.placed(engine) if rows is None else rows
+    root = rows.begin_tree(0, case.rules)
+    check_root(root, plain)
+    energies, parents = {0: root.energy}, {}
     level, n_nodes = [0], 1
     for d in range(depth):
         asked = [id for id in level if id == 0 or rng.random() < 0.85]
         nodes = [OpenNode(id, *(bounds_by_chance(rng) if bounds else ())) for id in asked]
         if not nodes:
             break
-        columns = rng.random(case.d) < rng.choice([0.2, 0.8, 1.0])
+        n_masks = 1 if rng.random() < 0.5 else len(nodes)
+        columns = rng.random((n_masks, case.d)) < rng.choice([0.2, 0.8, 1.0])
         last = d == depth - 1
-        table = engine.split_table(nodes, columns, last)
+        table = ask(rows, plain, nodes, columns, last)
         check_table(table, case, plain, nodes, columns)
-        check_bounds(table, nodes, stats, parents)
+        if case.rules.bound_gains and not bounds:
+            check_bounds(table, nodes, case, plain, energies, parents)
         splits, moves = [], []
         for row, node in enumerate(nodes):
             options = np.flatnonzero(table.candidates["gain"][row] > -np.inf).tolist()
@@ -195,17 +282,32 @@ def walk(engine, case, seed, *, depth=4, bounds=False, plain=None):
                 moves.append(left_rows)
         if not splits:
             break
-        answers = engine.partition(splits)
+        found = tell(rows, plain, splits, moves, last)
+        assert found.size == (0 if last or not case.rules.bound_gains else 2 * len(splits))
         level = []
-        for split, left_rows, answer in zip(splits, moves, answers, strict=True):
-            plain.divide(split.node, split.left, left_rows)
-            for child, child_stats in zip((split.left, split.left + 1), answer, strict=True):
-                stats[child], parents[child] = child_stats, split.node
-                check_stats(child_stats, plain, child)
-                assert engine.leaf_rows(child).tolist() == plain.rows[child]
+        for i, split in enumerate(splits):
+            for side, child in enumerate((split.left, split.left + 1)):
+                parents[child] = split.node
+                if found.size:
+                    energies[child] = found[i, side]
                 level.append(child)
         n_nodes += 2 * len(splits)
-    return plain, parents
+    check_leaves(rows, plain, parents, rng)
+    return plain
+
+
+def check_leaves(rows, plain, parents, rng):
+    """Rows get the values of their leaves, whichever they are."""
+    before = rows.raw().copy()
+    leaves = np.array(sorted(set(plain.rows) - set(parents.values())))
+    values = rng.standard_normal(len(leaves))
+    expected = before[0].copy()
+    for leaf, value in zip(leaves.tolist(), values, strict=True):
+        for i in plain.rows[leaf]:
+            expected[i] += value
+    rows.add_leaves(leaves, values)
+    assert rows.raw().shape == (1, len(expected))
+    assert rows.raw().tobytes() == expected.tobytes()
 
 
 def bounds_by_chance(rng):
@@ -214,10 +316,13 @@ def bounds_by_chance(rng):
     return (low, high) if rng.random() < 0.5 else (-high, -low)
 
 
-def check_bounds(table, nodes, stats, parents):
-    """No gain is above what was promised for its node, nor for any ancestor."""
+def check_bounds(table, nodes, case, plain, energies, parents):
+    """No gain is above what a node's energy allows, nor what any ancestor's does."""
     for row, node in enumerate(nodes):
         at = node.id
         while at is not None:
-            assert (2 * table.candidates["gain"][row] <= stats[at].twice_impurity).all()
+            g, h = plain.sums(plain.rows[at])
+            g, h = g * plain.g_step, h * plain.h_step + case.rules.l2_regularization
+            bound = energies[at] * (1 + 1e-9) - (g * g / h if h > 0 else 0.0)
+            assert (2 * table.candidates["gain"][row] <= bound).all()
             at = parents.get(at)

@@ -1,19 +1,60 @@
 """Every engine, by one fixture."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from greedymiser.engines import cpu
+from conformance.numpy_engine import NumpyEngine
+from greedymiser.arithmetic import exact_sum
+from greedymiser.engines.cpu import CpuEngine, CpuShard, Tuning
+from greedymiser.engines.sharded import ShardedRows
 from greedymiser.threads import Threads
 
-ENGINES = {"cpu, 1 thread": (cpu.CpuEngine, 1), "cpu, 3 threads": (cpu.CpuEngine, 3)}
+# So that also a handful of rows is shared out among the threads.
+FINE = Tuning(rows=4, cells=1)
+
+
+class InPieces:
+    """The rows in three shards of different sizes, one of which may be empty."""
+
+    def __init__(self, threads):
+        self.threads = threads
+
+    def place(self, sample):
+        n = len(sample.y)
+        edges = [0, n // 2, n // 2 + n // 3, n]
+        shards = []
+        for first, last in zip(edges[:-1], edges[1:], strict=True):
+            if first < last:
+                shards.append(CpuShard(part(sample, first, last), self.threads, FINE))
+        total = float(n) if sample.weight is None else exact_sum(sample.weight)
+        return ShardedRows(shards, sample, total)
+
+
+def part(sample, first, last):
+    """Rows first:last; has the loss of these rows."""
+    binned = replace(sample.binned, codes=np.ascontiguousarray(sample.binned.codes[:, first:last]))
+    weight = None if sample.weight is None else sample.weight[first:last]
+    loss = sample.loss
+    if hasattr(loss, "derivatives"):
+        parts = [None if d is None else d[first:last] for d in loss.derivatives]
+        loss = type(loss)(*parts)
+    return replace(sample, binned=binned, y=sample.y[first:last], weight=weight, loss=loss)
+
+
+ENGINES = {
+    "cpu, 1 thread": (lambda threads: CpuEngine(threads, FINE), 1),
+    "cpu, 2 threads": (lambda threads: CpuEngine(threads, FINE), 2),
+    "cpu, 5 threads": (lambda threads: CpuEngine(threads, FINE), 5),
+    "cpu, in pieces": (InPieces, 2),
+    "NumPy": (lambda threads: NumpyEngine(), 1),
+}
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request):
     """An engine without data; every example places its own."""
-    kind, n_threads = ENGINES[request.param]
-    with pytest.MonkeyPatch.context() as patch, Threads(n_threads) as threads:
-        # So that also a handful of rows is shared out among the threads.
-        patch.setattr(cpu, "ROWS_PER_TASK", 4)
-        patch.setattr(cpu, "CELLS_PER_TASK", 1)
-        yield kind(threads)
+    make, n_threads = ENGINES[request.param]
+    with Threads(n_threads) as threads:
+        yield make(threads)

@@ -1,44 +1,50 @@
 """Where rows go: partitions, leaves, and what is added to raw predictions."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import naive
-from conformance.cases import as_words, cases, check_stats, pack, seeds, walk
-from greedymiser.engines import OpenNode, Split, SplitRules
+from conformance.cases import (
+    Case,
+    OpenNode,
+    Split,
+    as_words,
+    ask,
+    cases,
+    check_leaves,
+    check_root,
+    pack,
+    seeds,
+    tell,
+    walk,
+)
+from greedymiser.binning import BinnedMatrix
+from greedymiser.engines import Sample, SplitRules
+from greedymiser.losses import (
+    AbsoluteError,
+    BinaryLogLoss,
+    MultinomialLogLoss,
+    Quantile,
+    SquaredError,
+)
+from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 
 slowly = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @slowly
-@given(case=cases(), seed=seeds)
-def test_leaves_add_their_values_to_their_rows(engine, case, seed):
-    plain, parents = walk(engine, case, seed)
-    leaves = sorted(set(plain.rows) - set(parents.values()))
-    rng = np.random.default_rng(seed)
-    raw = rng.standard_normal(case.n)
-    values = {leaf: float(rng.standard_normal()) for leaf in leaves}
-    expected = raw.copy()
-    for leaf in leaves:
-        for i in plain.rows[leaf]:
-            expected[i] += values[leaf]
-    engine.add_leaves(raw, values)
-    assert raw.tobytes() == expected.tobytes()
-    # Every row is in exactly one leaf.
-    rows = [i for leaf in leaves for i in engine.leaf_rows(leaf).tolist()]
-    assert sorted(rows) == list(range(case.n))
-
-
-@slowly
-@given(case=cases(), seed=seeds)
-def test_any_split_is_carried_out(engine, case, seed):
+@given(case=cases(), seed=seeds, last=st.booleans())
+def test_any_split_is_carried_out(engine, case, seed, last):
     """Also one that no table would propose: rows go where bin, category or missing side say."""
-    engine.place(case.binned(), case.rules)
-    engine.begin(case.gradients, case.hessians)
-    plain = case.plain()
+    rows, plain = case.placed(engine), case.plain()
+    rows.begin_tree(0, case.rules)
     rng = np.random.default_rng(seed)
-    level, n_nodes = [0], 1
-    for _ in range(3):
+    level, n_nodes, parents = [0], 1, {}
+    for depth in range(3):
         splits, moves = [], []
         for node in level:
             f = int(rng.integers(case.d))
@@ -60,30 +66,26 @@ def test_any_split_is_carried_out(engine, case, seed):
             left = n_nodes + 2 * len(splits)
             splits.append(Split(node, left, f, cut, missing_left, categories))
             moves.append(left_rows)
-        answers = engine.partition(splits)
+        tell(rows, plain, splits, moves, last and depth == 2)
         level = []
-        for split, left_rows, answer in zip(splits, moves, answers, strict=True):
-            plain.divide(split.node, split.left, left_rows)
-            for child, stats in zip((split.left, split.left + 1), answer, strict=True):
-                check_stats(stats, plain, child)
-                # The order of rows is kept: ascending in every node.
-                assert engine.leaf_rows(child).tolist() == plain.rows[child]
+        for split in splits:
+            for child in (split.left, split.left + 1):
+                parents[child] = split.node
                 if plain.rows[child]:
                     level.append(child)
         n_nodes += 2 * len(splits)
+    check_leaves(rows, plain, parents, rng)
 
 
-def test_rows_stay_in_ascending_order(engine):
+def test_many_rows_go_where_they_belong(engine):
     rng = np.random.default_rng(0)
     n = 5000
     codes = rng.integers(0, 7, (n, 3))
-    engine.place(pack(codes.tolist(), [7] * 3), SplitRules(1))
-    engine.begin(rng.standard_normal(n), None)
-    engine.partition([Split(0, 1, 0, 3, True)])
-    engine.partition([Split(2, 3, 1, 1, True), Split(1, 5, 2, 5, True)])
+    case = Case(codes.tolist(), [7] * 3, [], [0, 1, 2], rng.standard_normal(n), None, SplitRules(1))
+    rows, plain = case.placed(engine), case.plain()
+    rows.begin_tree(0, case.rules)
     left = codes[:, 0] <= 3
     expected = {
-        0: np.full(n, True),
         1: left,
         2: ~left,
         3: ~left & (codes[:, 1] <= 1),
@@ -91,8 +93,13 @@ def test_rows_stay_in_ascending_order(engine):
         5: left & (codes[:, 2] <= 5),
         6: left & (codes[:, 2] > 5),
     }
+    numbers = {node: np.flatnonzero(mine).tolist() for node, mine in expected.items()}
+    tell(rows, plain, [Split(0, 1, 0, 3, True)], [numbers[1]])
+    splits = [Split(2, 3, 1, 1, True), Split(1, 5, 2, 5, True)]
+    tell(rows, plain, splits, [numbers[3], numbers[5]])
+    rows.add_leaves(np.array([3, 4, 5, 6]), np.array([3.0, 4.0, 5.0, 6.0]))
     for node in (3, 4, 5, 6):
-        assert engine.leaf_rows(node).tolist() == np.flatnonzero(expected[node]).tolist()
+        assert np.flatnonzero(rows.raw()[0] == node).tolist() == numbers[node]
 
 
 @slowly
@@ -102,40 +109,134 @@ def test_last_is_only_a_promise(engine, case):
     columns = np.ones(case.d, dtype=bool)
     tables = []
     for last in (False, True):
-        engine.place(case.binned(), case.rules)
-        engine.begin(case.gradients, case.hessians)
-        root = engine.split_table([OpenNode(0)], columns, last=False)
+        rows, plain = case.placed(engine), case.plain()
+        rows.begin_tree(0, case.rules)
+        root = ask(rows, plain, [OpenNode(0)], columns)
         options = np.flatnonzero(root.candidates["gain"][0] > -np.inf)
         if len(options) == 0:
             return
-        cell = root.candidates[0, options[0]]
-        categories = None
-        if options[0] in case.categorical:
-            categories = root.category_sets[0, sorted(case.categorical).index(options[0])]
-        engine.partition(
-            [Split(0, 1, options[0], cell["bin"], bool(cell["missing_left"]), categories)]
-        )
-        tables.append(engine.split_table([OpenNode(1), OpenNode(2)], columns, last))
-    assert tables[0].candidates.tobytes() == tables[1].candidates.tobytes()
-    assert tables[0].category_sets.tobytes() == tables[1].category_sets.tobytes()
+        f = int(options[0])
+        _, left_rows, _, cut, codes, missing_left = plain.best(0, f)
+        categories = None if codes is None else as_words(codes)
+        cut = -1 if cut is None else cut
+        tell(rows, plain, [Split(0, 1, f, cut, missing_left, categories)], [left_rows])
+        tables.append(ask(rows, plain, [OpenNode(1), OpenNode(2)], columns, last))
+    same = tables[0].candidates["gain"] > -np.inf
+    for name in tables[0].candidates.dtype.names:
+        one, other = (table.candidates[name] for table in tables)
+        assert np.array_equal(one[same], other[same]), name
+    assert np.array_equal(tables[0].candidates["gain"], tables[1].candidates["gain"])
+    assert np.array_equal(tables[0].category_sets, tables[1].category_sets)
 
 
 @slowly
-@given(first=cases(), second=cases(), seed=seeds)
-def test_an_engine_forgets_the_tree_before(engine, first, second, seed):
-    """Trees with and without Hessians follow each other on the same data, and new data comes."""
-    walk(engine, first, seed, depth=3)
-    case = second
-    plain = case.plain()
-    engine.place(case.binned(), case.rules)
-    everything = np.ones(case.d, dtype=bool)
-    tables = []
-    for hessians in (case.hessians, None, np.ones(case.n) * 0.3, case.hessians):
-        stats = engine.begin(case.gradients, hessians)
-        plain.begin(case.gradients, hessians)
-        check_stats(stats, plain, 0)
-        tables.append(engine.split_table([OpenNode(0)], everything, last=False).candidates)
-    assert tables[0].tobytes() == tables[3].tobytes()
+@given(case=cases(), seed=seeds)
+def test_trees_follow_each_other_on_the_same_rows(engine, case, seed):
+    """With and without Hessians, with other rules: nothing of the tree before is left."""
+    rows = case.placed(engine)
+    walk(engine, case, seed, depth=3, rows=rows)
+    walk(engine, case, seed + 1, depth=2, rows=rows)
+    case.rules = replace(case.rules, min_samples_leaf=2, l2_regularization=0.7)
+    walk(engine, case, seed, depth=3, rows=rows)
+
+
+@slowly
+@given(case=cases(), seed=seeds)
+def test_derivatives_may_change_their_kind(engine, case, seed):
+    """A loss may return Hessians in one round and none in the next."""
+    rows = case.placed(engine)
+    kinds = [case.hessians, None, np.full(case.n, 0.3), case.hessians]
+    for hessians in kinds:
+        case.hessians = hessians
+        losses = [shard.sample.loss for shard in getattr(rows, "shards", [rows])]
+        starts = np.append(0, np.cumsum([len(loss.derivatives[0]) for loss in losses]))
+        for loss, first, last in zip(losses, starts[:-1], starts[1:], strict=True):
+            part = None if hessians is None else hessians[first:last]
+            loss.derivatives = case.gradients[first:last], part
+        plain = case.plain()
+        check_root(rows.begin_tree(0, case.rules), plain)
+        walk(engine, case, seed, depth=2, rows=rows)
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+def some_rows(loss, seed, weighted):
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(3, 60)), int(rng.integers(1, 12))
+    codes = rng.integers(0, 6, (n, d)).tolist()
+    k = loss.n_outputs
+    y = rng.integers(0, max(2, k), n).astype(float) if k > 1 else rng.random(n).round()
+    weight = rng.uniform(0.5, 2.0, n) if weighted else None
+    return Sample(pack(codes, [6] * d), y, weight, loss), rng
+
+
+LOSSES = [SquaredError(), BinaryLogLoss(), MultinomialLogLoss(3), Quantile(0.3), AbsoluteError()]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=seeds, weighted=st.booleans())
+def test_the_loss_is_exact(engine, loss, seed, weighted):
+    sample, rng = some_rows(loss, seed, weighted)
+    rows = engine.place(sample)
+    raw = rng.standard_normal((loss.n_outputs, len(sample.y)))
+    rows.start(raw)
+    seen = raw if loss.n_outputs > 1 else raw[0]
+    assert rows.loss() == loss.value(sample.y, seen, sample.weight)
+    assert rows.raw().tobytes() == raw.tobytes()
+    rows.start(np.arange(loss.n_outputs, dtype=float))
+    assert (rows.raw() == np.arange(loss.n_outputs)[:, None]).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES[-2:], ids=lambda loss: type(loss).__name__)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=seeds, weighted=st.booleans())
+def test_leaves_take_the_best_constant_of_the_loss(engine, loss, seed, weighted):
+    sample, rng = some_rows(loss, seed, weighted)
+    rows = engine.place(sample)
+    raw = rng.standard_normal((1, len(sample.y)))
+    rows.start(raw)
+    rows.begin_tree(0, SplitRules(1))
+    plain = naive.PlainEngine(
+        codes_of(sample.binned), [6] * sample.binned.n_features, SplitRules(1), [], sample.grids
+    )
+    plain.begin(np.ones(len(sample.y)), None)
+    left = [i for i in plain.rows[0] if plain.codes[i][0] <= 2]
+    tell(rows, plain, [Split(0, 1, 0, 2, True)], [left], last=True)
+    leaves = [leaf for leaf in (1, 2) if plain.rows[leaf]]
+    for leaf, best in zip(leaves, rows.best_constants(np.array(leaves)), strict=True):
+        mine = plain.rows[leaf]
+        weight = None if sample.weight is None else sample.weight[mine]
+        assert best == loss.leaf_value(sample.y[mine] - raw[0][mine], weight)
+
+
+def codes_of(binned: BinnedMatrix):
+    return [
+        [naive.code(binned.codes, binned.feature_lane, i, f) for f in range(binned.n_features)]
+        for i in range(binned.n_rows)
+    ]
+
+
+@slowly
+@given(case=cases(), seed=seeds)
+def test_rows_walk_down_a_finished_tree(engine, case, seed):
+    rng = np.random.default_rng(seed)
+    nodes = np.zeros(7, dtype=NODE_DTYPE)
+    nodes["left"], nodes["category_set"] = -1, -1
+    nodes["value"] = rng.standard_normal(7)
+    sets = rng.integers(0, 2**63, (3, CATEGORY_WORDS), dtype=np.uint64)
+    for at, left in ((0, 1), (1, 3), (2, 5)):
+        f = int(rng.integers(case.d))
+        nodes["left"][at], nodes["feature"][at] = left, f
+        nodes["missing_left"][at] = rng.random() < 0.5
+        nodes["bin"][at] = -1 if f in case.categorical else rng.integers(case.n_bins[f])
+        nodes["category_set"][at] = at if f in case.categorical else -1
+    rows = case.placed(engine)
+    rows.add_tree(Tree(nodes, sets), 0)
+    for i, codes in enumerate(case.codes):
+        leaf = naive.leaf_of_codes(nodes, sets, codes, case.n_bins)
+        assert rows.raw()[0, i] == nodes["value"][leaf]
 
 
 def test_packed_codes_are_those_that_were_given():

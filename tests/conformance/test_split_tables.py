@@ -9,8 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conformance.cases import Case, cases, check_table, pack, seeds, walk
-from greedymiser.engines import OpenNode, Split, SplitRules, cpu
+from conformance.cases import (
+    Case,
+    OpenNode,
+    Split,
+    ask,
+    cases,
+    check_table,
+    seeds,
+    tell,
+    walk,
+)
+from greedymiser.engines import SplitRules
+from greedymiser.engines.cpu import CpuEngine, Tuning
+from greedymiser.threads import Threads
 
 slowly = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -28,17 +40,17 @@ def test_tables_of_monotone_features_and_bounded_nodes(engine, case, seed):
 
 
 @slowly
-@given(case=cases(), seed=seeds, slots=st.integers(0, 4))
-def test_tables_when_memory_for_histograms_runs_out(engine, case, seed, slots):
+@given(case=cases(), seed=seeds, slots=st.integers(0, 4), n_threads=st.sampled_from([1, 3]))
+def test_tables_when_memory_for_histograms_runs_out(case, seed, slots, n_threads):
     """What cannot be subtracted from is counted again."""
     words = 1 if case.hessians is None else 2
     one_histogram = 8 * 8 * 256 * words * -(-case.d // 8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "HISTOGRAM_BYTES", slots * one_histogram)
-        walk(engine, case, seed)
+    tuning = Tuning(rows=4, cells=1, histogram_bytes=slots * one_histogram)
+    with Threads(n_threads) as threads:
+        walk(CpuEngine(threads, tuning), case, seed)
 
 
-def test_memory_that_another_node_left_behind(engine):
+def test_memory_that_another_node_left_behind():
     """With room for one histogram: the root's, then the large child's, then a grandchild's."""
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 4, (60, 3))
@@ -47,32 +59,43 @@ def test_memory_that_another_node_left_behind(engine):
     gradients = rng.standard_normal(60)
     case = Case(codes.tolist(), [4] * 3, [], [0, 1, 2], gradients, None, SplitRules(1))
     plain, columns = case.plain(), np.ones(3, dtype=bool)
+    rows = case.placed(CpuEngine(Threads(1), Tuning(histogram_bytes=8 * 8 * 256)))
 
     def check(ids):
         nodes = [OpenNode(id) for id in ids]
-        check_table(engine.split_table(nodes, columns, last=False), case, plain, nodes, columns)
+        check_table(ask(rows, plain, nodes, columns), case, plain, nodes, columns)
 
     def divide(node, left, f):
-        engine.partition([Split(node, left, f, 0, True)])
-        plain.divide(node, left, [i for i in plain.rows[node] if case.codes[i][f] == 0])
+        left_rows = [i for i in plain.rows[node] if case.codes[i][f] == 0]
+        tell(rows, plain, [Split(node, left, f, 0, True)], [left_rows])
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "HISTOGRAM_BYTES", 8 * 8 * 256)
-        engine.place(case.binned(), case.rules)
-        engine.begin(gradients, None)
-        check([0])
-        divide(0, 1, 0)  # 25 and 35 rows
-        check([1, 2])
-        divide(1, 3, 1)  # 10 and 15 rows; their parent had no room, and node 2 leaves its own
-        check([4])
+    rows.begin_tree(0, case.rules)
+    check([0])
+    divide(0, 1, 0)  # 25 and 35 rows
+    check([1, 2])
+    divide(1, 3, 1)  # 10 and 15 rows; their parent had no room, and node 2 leaves its own
+    check([4])
+
+
+def case_of(codes, n_bins, gradients, hessians=None, categorical=(), **rules):
+    codes = np.asarray(codes).reshape(len(gradients), -1).tolist()
+    return Case(
+        codes,
+        n_bins,
+        list(categorical),
+        list(range(len(n_bins))),
+        np.asarray(gradients, dtype=float),
+        hessians,
+        SplitRules(**{"min_samples_leaf": 1} | rules),
+    )
 
 
 def root_table(engine, codes, n_bins, gradients, hessians=None, columns=None, **rules):
-    codes = np.asarray(codes).reshape(len(gradients), -1).tolist()
-    engine.place(pack(codes, n_bins), SplitRules(**{"min_samples_leaf": 1} | rules))
-    engine.begin(np.asarray(gradients, dtype=float), hessians)
+    case = case_of(codes, n_bins, gradients, hessians, **rules)
+    rows = case.placed(engine)
+    rows.begin_tree(0, case.rules)
     columns = np.ones(len(n_bins), dtype=bool) if columns is None else columns
-    return engine.split_table([OpenNode(0)], columns, last=True).candidates[0]
+    return ask(rows, case.plain(), [OpenNode(0)], columns, last=True).candidates[0]
 
 
 def test_a_split_by_hand(engine):
@@ -153,23 +176,22 @@ def test_a_column_may_come_into_play_at_a_deeper_level(engine):
     codes = rng.integers(0, 4, (60, 16)).tolist()
     case = Case(codes, [4] * 16, [], list(range(16)), rng.standard_normal(60), None, SplitRules(5))
     for at_root, below in [(range(8), range(16)), (range(16), range(8)), ([0], [0, 15])]:
-        plain = case.plain()
-        engine.place(case.binned(), case.rules)
-        engine.begin(case.gradients, None)
+        plain, rows = case.plain(), case.placed(engine)
+        rows.begin_tree(0, case.rules)
         first, second = np.isin(np.arange(16), at_root), np.isin(np.arange(16), below)
-        table = engine.split_table([OpenNode(0)], first, last=False)
+        table = ask(rows, plain, [OpenNode(0)], first)
         check_table(table, case, plain, [OpenNode(0)], first)
         nodes, next_id = [OpenNode(0)], 1
         for columns in (second, first, second):
-            splits = []
+            splits, moves = [], []
             for node in nodes:
                 _, left_rows, _, cut, _, missing_left = plain.best(node.id, 0)
                 splits.append(Split(node.id, next_id, 0, cut, missing_left))
-                plain.divide(node.id, next_id, left_rows)
+                moves.append(left_rows)
                 next_id += 2
-            engine.partition(splits)
+            tell(rows, plain, splits, moves)
             nodes = [OpenNode(s.left + side) for s in splits for side in (0, 1)]
-            table = engine.split_table(nodes, columns, last=False)
+            table = ask(rows, plain, nodes, columns)
             check_table(table, case, plain, nodes, columns)
             nodes = [node for node in nodes if plain.best(node.id, 0) is not None]
 
@@ -189,67 +211,69 @@ def exact_gain(plain, left, right, l2):
     return None if None in scores else float(scores[0] + scores[1] - scores[2])
 
 
+def impurity(case, plain, energy):
+    """Twice the gain that the energy of all rows allows."""
+    g, h = plain.sums(plain.rows[0])
+    g, h = g * plain.g_step, h * plain.h_step + case.rules.l2_regularization
+    return energy * (1 + 1e-9) - (g * g / h if h > 0 else 0.0)
+
+
 @slowly
 @given(case=cases(most_features=1), data=st.data())
-def test_impurity_bounds_the_gain_of_any_two_sets_of_rows(engine, case, data):
+def test_energy_bounds_the_gain_of_any_two_sets_of_rows(engine, case, data):
     plain = case.plain()
-    engine.place(case.binned(), case.rules)
-    stats = engine.begin(case.gradients, case.hessians)
+    bound = impurity(case, plain, case.placed(engine).begin_tree(0, case.rules).energy)
     sides = data.draw(st.lists(st.booleans(), min_size=case.n, max_size=case.n))
     left = [i for i in range(case.n) if sides[i]]
     right = [i for i in range(case.n) if not sides[i]]
     gain = exact_gain(plain, left, right, case.rules.l2_regularization)
     if gain is not None:
-        assert gain <= stats.twice_impurity
+        assert gain <= bound
     # One row against all others, and the rows sorted by what they want: the best there can be.
     by_slope = sorted(range(case.n), key=lambda i: plain.g[i] / max(plain.h[i], 0.5))
     for k in range(1, case.n):
         gain = exact_gain(plain, by_slope[:k], by_slope[k:], case.rules.l2_regularization)
-        assert gain is None or gain <= stats.twice_impurity
+        assert gain is None or gain <= bound
 
 
-def test_impurity_by_hand(engine):
-    # Pure rows: nothing can be gained. Otherwise: sum of g^2 minus G^2/n, here 4 - 0.
-    engine.place(pack([[0], [0], [1], [1]], [2]), SplitRules(1))
-    assert engine.begin(np.full(4, 0.3), None).twice_impurity == pytest.approx(0.0, abs=1e-8)
-    stats = engine.begin(np.array([1.0, 1.0, -1.0, -1.0]), None)
-    assert stats.twice_impurity == pytest.approx(4.0)
-    assert stats.twice_impurity >= 4.0
-    left, right = engine.partition([Split(0, 1, 0, 0, True)])[0]
-    assert left.twice_impurity == pytest.approx(0.0, abs=1e-8)
-    assert right.twice_impurity == pytest.approx(0.0, abs=1e-8)
+def test_energy_by_hand(engine):
+    case = case_of([0, 0, 1, 1], [2], [1.0, 2.0, -1.0, -3.0])
+    rows, plain = case.placed(engine), case.plain()
+    assert rows.begin_tree(0, case.rules).energy == 1.0 + 4.0 + 1.0 + 9.0
+    energies = tell(rows, plain, [Split(0, 1, 0, 0, True)], [[0, 1]])
+    assert energies.tolist() == [[5.0, 10.0]]
+    case = case_of([0, 0, 1, 1], [2], [1.0, 2.0, -1.0, -3.0], np.array([0.5, 1.0, 0.25, 1.0]))
+    assert case.placed(engine).begin_tree(0, case.rules).energy == 2.0 + 4.0 + 4.0 + 9.0
 
 
 @slowly
 @given(case=cases(), seed=seeds)
-def test_bounds_that_nobody_asks_for_are_infinite(engine, case, seed):
+def test_energies_that_nobody_asks_for_are_infinite(engine, case, seed):
     case.rules = replace(case.rules, bound_gains=False)
     walk(engine, case, seed)
-    engine.place(case.binned(), case.rules)
-    assert engine.begin(case.gradients, case.hessians).twice_impurity == math.inf
-    children = engine.partition([Split(0, 1, 0, 0, True)])[0]
-    assert [child.twice_impurity for child in children] == [math.inf, math.inf]
+    assert case.placed(engine).begin_tree(0, case.rules).energy == math.inf
 
 
-def test_impurity_of_rows_without_hessian_bounds_nothing(engine):
-    engine.place(pack([[0], [0], [1], [1]], [2]), SplitRules(1))
-    stats = engine.begin(np.ones(4), np.array([0.0, 1.0, 1.0, 1.0]))
-    assert stats.twice_impurity > 1e100
+def test_energy_of_rows_without_hessian_bounds_nothing(engine):
+    case = case_of([0, 0, 1, 1], [2], np.ones(4), np.array([0.0, 1.0, 1.0, 1.0]))
+    assert case.placed(engine).begin_tree(0, case.rules).energy > 1e100
     # A row with neither gradient nor Hessian is harmless.
-    stats = engine.begin(np.array([0.0, 1.0, 1.0, 1.0]), np.array([0.0, 1.0, 1.0, 1.0]))
-    assert stats.twice_impurity == pytest.approx(0.0, abs=1e-8)
+    case = case_of([0, 0, 1, 1], [2], [0.0, 1.0, 1.0, 1.0], np.array([0.0, 1.0, 1.0, 1.0]))
+    assert case.placed(engine).begin_tree(0, case.rules).energy == pytest.approx(3.0)
 
 
 def test_bounded_nodes_with_negative_scores_may_be_split(engine):
     # Wants -20 and 4, must not go below 3: apart they lose 129 - 16, together 114.
-    engine.place(pack([[0], [1]], [2]), SplitRules(1, monotonic_cst=(0,)))
-    engine.begin(np.array([20.0, -4.0]), None)
-    table = engine.split_table([OpenNode(0, 3.0, np.inf)], np.ones(1, dtype=bool), last=True)
+    case = case_of([0, 1], [2], [20.0, -4.0], monotonic_cst=(0,))
+    rows = case.placed(engine)
+    rows.begin_tree(0, case.rules)
+    table = ask(rows, case.plain(), [OpenNode(0, 3.0, np.inf)], [True], last=True)
     assert table.candidates["gain"][0, 0] == pytest.approx(0.5)
 
 
 def test_categories_of_rows_without_hessian(engine):
-    engine.place(pack([[0], [1]], [2], categorical=[0]), SplitRules(1))
-    engine.begin(np.array([1.0, -1.0]), np.zeros(2))
-    table = engine.split_table([OpenNode(0)], np.ones(1, dtype=bool), last=True)
+    case = case_of([0, 1], [2], [1.0, -1.0], np.zeros(2), categorical=[0])
+    rows = case.placed(engine)
+    rows.begin_tree(0, case.rules)
+    table = ask(rows, case.plain(), [OpenNode(0)], [True], last=True)
     assert table.candidates["gain"][0, 0] == -np.inf

@@ -1,17 +1,82 @@
-"""Engines own the data and answer in batches. They know no money."""
+"""Where rows live and the loops over them run. Engines know no money.
+
+An engine *places* rows: their codes, targets, weights, raw predictions and the loss over them. Placed
+rows are asked, tree by tree and level by level, and answer in integers, which are sums over rows
+and so the same however the rows are cut into pieces. The conversation of one tree:
+
+    begin_tree   gradients go onto an integer grid; what all rows sum up to
+    split_table  the best split of some nodes on some features, prices aside
+    partition    rows go to the children
+    ...          level by level
+    add_leaves   raw predictions += the values of the leaves
+
+Nodes are numbered in the order in which they come into being: 0 is the root, and the children of
+a split have two numbers in a row, the left one odd.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.binning import BinnedMatrix
+from greedymiser.engines.grid import Extremes, Grid, GridRule
+from greedymiser.losses import Loss
+from greedymiser.trees import CATEGORY_WORDS, Tree
 
 Floats = NDArray[np.float64]
+Columns = NDArray[np.bool_]
+"""Features in play, (1, n_features) or one row per node."""
+
+# A node that may be split.
+OPEN_DTYPE = np.dtype(
+    [
+        ("node", np.int64),
+        # What its rows sum up to, in units of the grid.
+        ("gradient", np.int64),
+        ("hessian", np.int64),
+        ("count", np.int64),
+        # Bounds of the node's value, from monotone ancestors.
+        ("lower", np.float64),
+        ("upper", np.float64),
+    ],
+    align=True,
+)
+
+# One cell of a split table: the best split of one node on one feature.
+CANDIDATE_DTYPE = np.dtype(
+    [
+        # Drop of the loss' quadratic model, before W and prices; -inf where no split is allowed.
+        ("gain", np.float64),
+        # What the rows that go left sum up to, in units of the grid.
+        ("gradient", np.int64),
+        ("hessian", np.int64),
+        ("count", np.int64),
+        # Largest bin that goes left (numeric); -1 where categories are split.
+        ("bin", np.int32),
+        # Whether missing values go left. Where the node has none, they follow the larger child.
+        ("missing_left", np.bool_),
+    ],
+    align=True,
+)
+
+# A split that the grower has decided on. The right child is ``left + 1``.
+SPLIT_DTYPE = np.dtype(
+    [
+        ("node", np.int64),
+        ("left", np.int64),
+        ("feature", np.int64),
+        # Largest bin that goes left; -1 where categories are split.
+        ("bin", np.int64),
+        # How many rows go left.
+        ("count", np.int64),
+        ("missing_left", np.bool_),
+    ],
+    align=True,
+)
 
 
 @dataclass(frozen=True)
@@ -22,35 +87,37 @@ class SplitRules:
     # Least sum of Hessians in a child; keeps Newton steps finite.
     min_hessian: float = 0.0
     l2_regularization: float = 0.0
-    # Whether ``NodeStats.twice_impurity`` is asked for; it is infinite if not.
+    # Whether energies are asked for.
     bound_gains: bool = True
     # Per feature: 1 if predictions must not fall as it grows, -1 if they must not rise, else 0.
     monotonic_cst: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
-class NodeStats:
-    """What the grower knows of a node's rows."""
+class Sample:
+    """Rows as an engine takes them."""
 
-    gradient: float
-    hessian: float
+    binned: BinnedMatrix
+    # Targets in the loss' terms.
+    y: Floats
+    # None for weights of 1.
+    weight: Floats | None
+    # Told where the queries are, if it asks.
+    loss: Loss
+    grids: GridRule = field(default_factory=GridRule)
+
+
+class Root(NamedTuple):
+    """What all rows sum up to, in units of the grid."""
+
+    gradient: int
+    hessian: int
     count: int
-    # An upper bound of 2 x the raw gain that any split of the node, and of its descendants, can
-    # have: sum of g^2/h minus G^2/(H + l2), by Cauchy and Schwarz.
-    twice_impurity: float
+    # Sum of g^2/h, in units of the loss; infinite if nobody asked.
+    energy: float
 
 
-@dataclass(frozen=True)
-class OpenNode:
-    """A node that may be split, with the bounds that monotone ancestors put on its value."""
-
-    id: int
-    lower: float = -np.inf
-    upper: float = np.inf
-
-
-@dataclass(frozen=True)
-class SplitTable:
+class SplitTable(NamedTuple):
     """The best split of every open node (rows) on every feature (columns)."""
 
     # CANDIDATE_DTYPE, shape (n_nodes, n_features).
@@ -59,41 +126,103 @@ class SplitTable:
     category_sets: NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
-class Split:
-    """A split that the grower has decided on. The right child is ``left + 1``."""
-
-    node: int
-    left: int
-    feature: int
-    bin: int
-    missing_left: bool
-    # Categories that go left; None for a numeric split.
-    categories: NDArray[np.uint64] | None = None
+def blank_table(n_nodes: int, categorical: NDArray[np.int64]) -> SplitTable:
+    """A table without splits; ``categorical`` is -1 for numeric features."""
+    candidates = np.empty((n_nodes, len(categorical)), dtype=CANDIDATE_DTYPE)
+    candidates["gain"] = -np.inf
+    # Never empty: kernels take the address of a set before they know whether they need it.
+    n_categorical = max(1, int(categorical.max(initial=-1)) + 1)
+    sets = np.zeros((n_nodes, n_categorical, CATEGORY_WORDS), dtype=np.uint64)
+    return SplitTable(candidates, sets)
 
 
-class Engine(Protocol):
-    """Where the data lives and the loops run."""
+class Shard(Protocol):
+    """Some rows and all that belongs to them. What shards say of the same nodes adds up."""
 
-    def place(self, binned: BinnedMatrix, rules: SplitRules) -> None:
-        """Put the data where it lives, once."""
+    n_rows: int
 
-    def begin(self, gradients: Floats, hessians: Floats | None) -> NodeStats:
-        """Quantise, start a tree; the root is node 0. No Hessians means 1 for every row."""
+    def start(self, raw: Floats) -> None:
+        """Begin a model whose raw predictions are these: (n_outputs,), or (n_outputs, n_rows)."""
 
-    def split_table(
-        self, nodes: Sequence[OpenNode], columns: NDArray[np.bool_], last: bool
-    ) -> SplitTable:
-        """Best raw gain of each node on each of the marked columns.
+    def derive(self, step: str) -> None:
+        """Begin a round: derivatives of the loss at the raw predictions, for all outputs."""
+
+    def extremes(self, output: int) -> Extremes:
+        """What must be known before a grid can be chosen."""
+
+    def begin(self, output: int, grid: Grid, rules: SplitRules) -> Root:
+        """Begin a tree: put the derivatives of one output onto the grid."""
+
+    def count(self, nodes: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Histograms (n_nodes, n_blocks, lanes x bins x words) of some nodes on some blocks."""
+
+    def partition(
+        self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
+    ) -> Floats:
+        """Move rows into children; see ``PlacedRows.partition``."""
+
+    def residuals(self, leaf: int) -> tuple[Floats, Floats | None]:
+        """Targets minus raw predictions of the rows of a leaf, and their weights."""
+
+    def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
+        """Add each leaf's value to the raw predictions of its rows. Ends the tree."""
+
+    def add_tree(self, tree: Tree, output: int) -> None:
+        """Let rows walk down a finished tree that was grown on rows with the same bins."""
+
+    def loss_sum(self) -> NDArray[np.int64]:
+        """Exact sum of the weighted loss (see ``arithmetic``)."""
+
+    def raw(self) -> Floats:
+        """Raw predictions (n_outputs, n_rows)."""
+
+
+class PlacedRows(Protocol):
+    """Rows where they live. One tree grows at a time."""
+
+    n_rows: int
+    # The grid of the tree that is growing.
+    grid: Grid
+
+    def start(self, raw: Floats) -> None:
+        """Begin a model whose raw predictions are these: (n_outputs,), or (n_outputs, n_rows)."""
+
+    def begin_tree(self, output: int, rules: SplitRules, step: str = "newton") -> Root:
+        """Begin a tree for one output. Trees of a round come in the order of their outputs."""
+
+    def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
+        """Best split of each open node on each of the features that are in play for it.
 
         ``last`` promises that the children of these nodes will not be asked for.
         """
 
-    def partition(self, splits: Sequence[Split]) -> list[tuple[NodeStats, NodeStats]]:
-        """Move rows into children; what the two children of each split hold."""
+    def partition(
+        self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
+    ) -> Floats:
+        """Move rows into children; return the energies of these, (n_splits, 2).
 
-    def leaf_rows(self, node: int) -> NDArray[np.uint32]:
-        """Rows of a node, in ascending order."""
+        ``category_sets`` (n_splits, 4) are the categories that go left, where those are split. There
+        are no energies where the rules do not ask for them, nor for the last level.
+        """
 
-    def add_leaves(self, raw: Floats, values: dict[int, float]) -> None:
-        """Add each leaf's value to the raw predictions of its rows."""
+    def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
+        """The loss' own best value for each of some leaves (``Loss.leaf_value``)."""
+
+    def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
+        """Add each leaf's value to the raw predictions of its rows. Ends the tree."""
+
+    def add_tree(self, tree: Tree, output: int) -> None:
+        """Let rows walk down a finished tree that was grown on rows with the same bins."""
+
+    def loss(self) -> float:
+        """Mean loss of the raw predictions; exact, so that no order of rows shows."""
+
+    def raw(self) -> Floats:
+        """Raw predictions (n_outputs, n_rows), for those who only want to look."""
+
+
+class Engine(Protocol):
+    """A place to train."""
+
+    def place(self, sample: Sample) -> PlacedRows:
+        """Put rows where they live, once: models that differ in their rules share them."""

@@ -12,10 +12,12 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
-from scipy.special import expit, logsumexp, softmax, xlogy
+from scipy.special import expit, softmax
 
+from greedymiser.arithmetic import exact_sum
+from greedymiser.losses import formulas, ranking
+from greedymiser.losses.formulas import Formula
 from greedymiser.metrics import ndcg_per_query, query_weights
 
 Floats = NDArray[np.float64]
@@ -42,6 +44,8 @@ class Loss:
     n_outputs: int = 1
     # Whether leaves take ``leaf_value`` instead of the Newton step.
     renews_leaves: bool = False
+    # Whether ``value`` is the weighted mean of ``values``.
+    is_additive: bool = True
 
     def values(self, y: Any, raw: Floats) -> Floats:
         """Loss of each row, shape (n,)."""
@@ -65,29 +69,66 @@ class Loss:
     def check_target(self, y: Floats) -> None:
         """Raise ValueError if the loss is not defined for this target."""
 
+    def adapted(self, y: Floats, weight: Floats | None) -> Loss:
+        """Return the loss with what it wants to know of the training data, once per fit."""
+        return self
+
+    @property
+    def formula(self) -> Formula | None:
+        """How kernels know the loss; None for one that only Python knows."""
+        return None
+
     def leaf_value(self, residuals: Floats, weight: Floats | None) -> float:
         """Best constant for one leaf, given y - raw; asked for if ``renews_leaves``."""
         raise NotImplementedError
 
     def value(self, y: Any, raw: Floats, weight: Floats | None = None) -> float:
-        """Mean loss."""
-        return float(np.average(self.values(y, raw), weights=weight))
+        """Mean loss; does not depend on the order of the rows."""
+        return exact_mean(self.values(y, raw), weight)
 
 
-class SquaredError(Loss):
+class _Known(Loss):
+    """A loss that every engine knows by its formula."""
+
+    @property
+    def formula(self) -> Formula | None:
+        # Whoever derives from a known loss may compute something else than its formula.
+        return self._formula if type(self).__module__ == __name__ else None
+
+    @property
+    def _formula(self) -> Formula:
+        raise NotImplementedError
+
+    def values(self, y: Any, raw: Floats) -> Floats:
+        y, raw = self._rows(y, raw)
+        out = np.empty(len(y))
+        formulas.write_values(self._formula, y, raw, 0, len(y), out)
+        return out
+
+    def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats | None]:
+        shape = np.shape(raw)
+        y, raw = self._rows(y, raw)
+        is_flat = self._formula.is_flat
+        gradients, hessians = np.empty_like(raw), np.empty_like(raw[:0] if is_flat else raw)
+        formulas.write_gradients(self._formula, y, raw, 0, len(y), gradients, hessians)
+        return gradients.reshape(shape), None if is_flat else hessians.reshape(shape)
+
+    def _rows(self, y: Any, raw: Any) -> tuple[Floats, Floats]:
+        y = np.ascontiguousarray(y, dtype=np.float64)
+        raw = np.broadcast_to(np.atleast_2d(raw), (self.n_outputs, len(y)))
+        return y, np.ascontiguousarray(raw, dtype=np.float64)
+
+
+class SquaredError(_Known):
     """Half the squared error (eq. 2)."""
 
-    def values(self, y: Floats, raw: Floats) -> Floats:
-        return 0.5 * (raw - y) ** 2
-
-    def gradients(self, y: Floats, raw: Floats) -> tuple[Floats, None]:
-        return raw - y, None
+    _formula = Formula(formulas.SQUARED)
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([exact_mean(y, weight)])
 
 
-class Quantile(Loss):
+class Quantile(_Known):
     """Pinball loss of one quantile. Trees follow the sign, leaves take the exact quantile."""
 
     renews_leaves = True
@@ -97,12 +138,9 @@ class Quantile(Loss):
             raise ValueError(f"quantile must lie between 0 and 1, got {quantile}")
         self.quantile = quantile
 
-    def values(self, y: Floats, raw: Floats) -> Floats:
-        residual = y - raw
-        return np.maximum(self.quantile * residual, (self.quantile - 1.0) * residual)
-
-    def gradients(self, y: Floats, raw: Floats) -> tuple[Floats, None]:
-        return np.where(y > raw, -self.quantile, np.where(y < raw, 1.0 - self.quantile, 0.0)), None
+    @property
+    def _formula(self) -> Formula:
+        return Formula(formulas.QUANTILE, float(self.quantile))
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([weighted_quantile(y, weight, self.quantile)])
@@ -114,45 +152,51 @@ class Quantile(Loss):
 class AbsoluteError(Quantile):
     """Absolute error. Trees follow the sign of the residuals, leaves take their exact median."""
 
+    _formula = Formula(formulas.ABSOLUTE)  # type: ignore[assignment]
+
     def __init__(self) -> None:
         super().__init__(0.5)
 
-    def values(self, y: Floats, raw: Floats) -> Floats:
-        return np.abs(y - raw)
 
-    def gradients(self, y: Floats, raw: Floats) -> tuple[Floats, None]:
-        return np.sign(raw - y), None
+class Huber(_Known):
+    """Squared error near zero, absolute error beyond ``delta``.
 
+    Parameters
+    ----------
+    delta : float or None
+        In units of y. None takes it from the data: nine tenths of the targets are closer to their
+        median.
+    """
 
-class Huber(Loss):
-    """Squared error near zero, absolute error beyond ``delta``."""
-
-    def __init__(self, delta: float = 1.0):
-        if not delta > 0:
+    def __init__(self, delta: float | None = None):
+        if delta is not None and not delta > 0:
             raise ValueError(f"delta must be positive, got {delta}")
         self.delta = delta
 
-    def values(self, y: Floats, raw: Floats) -> Floats:
-        size = np.abs(raw - y)
-        near = np.minimum(size, self.delta)
-        return near * (size - 0.5 * near)
+    def adapted(self, y: Floats, weight: Floats | None) -> Huber:
+        if self.delta is not None:
+            return self
+        distances = np.abs(y - self.prior(y, weight))
+        # Where most targets are equal, the others say what is far.
+        delta = weighted_quantile(distances, weight, 0.9) or float(distances.max()) or 1.0
+        found = copy.copy(self)
+        found.delta = delta
+        return found
 
-    def gradients(self, y: Floats, raw: Floats) -> tuple[Floats, None]:
-        return np.clip(raw - y, -self.delta, self.delta), None
+    @property
+    def _formula(self) -> Formula:
+        if self.delta is None:
+            raise ValueError("Huber needs a delta, or data to take it from (see adapted)")
+        return Formula(formulas.HUBER, float(self.delta))
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([weighted_quantile(y, weight, 0.5)])
 
 
-class Poisson(Loss):
+class Poisson(_Known):
     """Half the Poisson deviance, with a logarithmic link."""
 
-    def values(self, y: Floats, raw: Floats) -> Floats:
-        return np.exp(raw) - y * raw + xlogy(y, y) - y
-
-    def gradients(self, y: Floats, raw: Floats) -> tuple[Floats, Floats]:
-        mean = np.exp(raw)
-        return mean - y, mean
+    _formula = Formula(formulas.POISSON, is_flat=False)
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([math.log(exact_mean(y, weight))])
@@ -167,15 +211,10 @@ class Poisson(Loss):
             raise ValueError("loss='poisson' needs a positive y somewhere; all of y is 0")
 
 
-class Gamma(Loss):
+class Gamma(_Known):
     """Half the gamma deviance, with a logarithmic link."""
 
-    def values(self, y: Floats, raw: Floats) -> Floats:
-        return raw + y * np.exp(-raw) - np.log(y) - 1.0
-
-    def gradients(self, y: Floats, raw: Floats) -> tuple[Floats, Floats]:
-        ratio = y * np.exp(-raw)
-        return 1.0 - ratio, ratio
+    _formula = Formula(formulas.GAMMA, is_flat=False)
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([math.log(exact_mean(y, weight))])
@@ -188,20 +227,15 @@ class Gamma(Loss):
             raise ValueError(f"loss='gamma' needs y > 0, got {y.min():g}")
 
 
-class BinaryLogLoss(Loss):
+class BinaryLogLoss(_Known):
     """Log-loss of two classes; y is 0 or 1 and raw the log-odds of 1."""
 
-    def values(self, y: Floats, raw: Floats) -> Floats:
-        return np.logaddexp(0.0, raw) - y * raw
-
-    def gradients(self, y: Floats, raw: Floats) -> tuple[Floats, Floats]:
-        p = expit(raw)
-        return p - y, p * (1.0 - p)
+    _formula = Formula(formulas.LOGISTIC, is_flat=False)
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         positive = y if weight is None else y * weight
         negative = 1.0 - y if weight is None else (1.0 - y) * weight
-        return np.array([math.log(math.fsum(positive)) - math.log(math.fsum(negative))])
+        return np.array([math.log(exact_sum(positive)) - math.log(exact_sum(negative))])
 
     def response(self, raw: Floats) -> Floats:
         """Probabilities, one row per class: shape (2, n)."""
@@ -209,21 +243,13 @@ class BinaryLogLoss(Loss):
         return np.stack([1.0 - p, p])
 
 
-class MultinomialLogLoss(Loss):
+class MultinomialLogLoss(_Known):
     """Log-loss of several classes; y holds class numbers, raw has one row per class."""
+
+    _formula = Formula(formulas.MULTINOMIAL, is_flat=False)
 
     def __init__(self, n_outputs: int):
         self.n_outputs = n_outputs
-
-    def values(self, y: Any, raw: Floats) -> Floats:
-        return logsumexp(raw, axis=0) - raw[y.astype(np.intp), np.arange(len(y))]
-
-    def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
-        p = softmax(raw, axis=0)
-        # Friedman's factor: K outputs say what K - 1 could, and share the step between them.
-        hessian = p * (1.0 - p) * (self.n_outputs / (self.n_outputs - 1.0))
-        p[y.astype(np.intp), np.arange(len(y))] -= 1.0
-        return p, hessian
 
     def prior(self, y: Any, weight: Floats | None) -> Floats:
         shares = [exact_mean((y == k).astype(np.float64), weight) for k in range(self.n_outputs)]
@@ -251,6 +277,8 @@ class LambdaMART(Loss):
     order of the rows, and boosting can start from equal scores.
     """
 
+    is_additive = False
+
     def __init__(self, truncation: int = 30, sigma: float = 1.0):
         if truncation < 1:
             raise ValueError(f"truncation must be at least 1, got {truncation}")
@@ -274,68 +302,21 @@ class LambdaMART(Loss):
 
     def value(self, y: Any, raw: Floats, weight: Floats | None = None) -> float:
         """One minus the mean NDCG at the truncation."""
-        starts = self._starts(y)
+        starts = self.query_starts(y)
         ndcg = ndcg_per_query(y, raw, starts, self.truncation)
         weights = None if weight is None else query_weights(weight, starts)
         return 1.0 - float(np.average(ndcg, weights=weights))
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
         gradient, hessian = np.zeros_like(raw), np.zeros_like(raw)
-        starts = self._starts(y)
-        lambda_gradients(y, raw, starts, self.truncation, self.sigma, gradient, hessian)
+        queries = ranking.Queries.of(y, self.query_starts(y), self.truncation)
+        last = len(queries.starts) - 1
+        ranking.add_lambdas(0, 0, last, queries, raw, self.sigma, gradient, hessian)
         return gradient, hessian
 
-    def _starts(self, y: Floats) -> NDArray[np.intp]:
+    def query_starts(self, y: Floats) -> NDArray[np.intp]:
+        """Where each query starts, and the end; all rows are one query if nobody said."""
         return np.array([0, len(y)], dtype=np.intp) if self.starts is None else self.starts
-
-
-@njit(cache=True, nogil=True)
-def lambda_gradients(  # type: ignore[no-untyped-def]
-    y, raw, starts, truncation, sigma, gradient, hessian
-):
-    """Add up the lambdas of every pair of differently relevant documents of each query."""
-    for q in range(starts.size - 1):
-        first, n = starts[q], starts[q + 1] - starts[q]
-        label, score = y[first : first + n], raw[first : first + n]
-        # Best score first; among equal scores the least relevant first.
-        by_label = np.argsort(label, kind="mergesort")
-        order = by_label[np.argsort(-score[by_label], kind="mergesort")]
-
-        ideal = 0.0
-        for rank in range(min(n, truncation)):
-            ideal += (2.0 ** label[by_label[n - 1 - rank]] - 1.0) / np.log2(rank + 2.0)
-        if ideal == 0.0:
-            continue
-
-        discount = 1.0 / np.log2(np.arange(n) + 2.0)
-        n_top = 0
-        start = 0
-        while start < n:  # documents alike in score and label share their places
-            stop = start + 1
-            while (
-                stop < n
-                and score[order[stop]] == score[order[start]]
-                and label[order[stop]] == label[order[start]]
-            ):
-                stop += 1
-            discount[start:stop] = discount[start:stop].mean()
-            if start < truncation:
-                n_top = stop
-            start = stop
-
-        for a in range(n):
-            i = order[a]
-            # One document of a pair must be near the top, and those near the top come first.
-            for b in range(n if a < n_top else n_top):
-                j = order[b]
-                if label[i] == label[j]:
-                    continue
-                swing = abs(2.0 ** label[i] - 2.0 ** label[j]) * abs(discount[a] - discount[b])
-                sign = 1.0 if label[i] > label[j] else -1.0
-                doubt = 1.0 / (1.0 + np.exp(sigma * sign * (score[i] - score[j])))
-                weight = sigma * swing / ideal
-                gradient[first + i] -= sign * weight * doubt
-                hessian[first + i] += sigma * weight * doubt * (1.0 - doubt)
 
 
 REGRESSION_LOSSES: dict[str, type[Loss]] = {
@@ -351,8 +332,8 @@ REGRESSION_LOSSES: dict[str, type[Loss]] = {
 def exact_mean(y: Floats, weight: Floats | None) -> float:
     """Weighted mean that does not depend on the order of the rows: sums are rounded once."""
     if weight is None:
-        return math.fsum(y) / len(y)
-    return math.fsum(y * weight) / math.fsum(weight)
+        return exact_sum(y) / len(y)
+    return exact_sum(y * weight) / exact_sum(weight)
 
 
 def weighted_quantile(values: Floats, weight: Floats | None, quantile: float) -> float:
@@ -382,6 +363,7 @@ class _Adapted(Loss):
 
     def __init__(self, loss: Any):
         self._loss = loss
+        self.is_additive = not hasattr(loss, "value")
         for name in dir(loss):
             if not name.startswith("_") and name != "prior":
                 setattr(self, name, getattr(loss, name))

@@ -1,0 +1,110 @@
+"""Which rows are in which node of a growing tree."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.engines import SPLIT_DTYPE, Floats, Root, SplitRules
+from greedymiser.engines.cpu import counting, rows
+from greedymiser.engines.cpu.state import Data, Tuning, TreeState
+from greedymiser.engines.grid import Grid
+from greedymiser.engines.scanning import SCALE_DTYPE
+from greedymiser.threads import Team, Threads
+from greedymiser.trees import CATEGORY_WORDS
+
+# Nodes of a tree of depth 4; there is more room where it is asked for.
+NODES = 31
+
+
+class _Noted(NamedTuple):
+    """The splits of the last level. Their rows were not moved: leaves can be told by codes."""
+
+    splits: NDArray[np.void]
+    category_sets: NDArray[np.uint64]
+
+
+NOBODY = _Noted(np.empty(0, dtype=SPLIT_DTYPE), np.empty((0, CATEGORY_WORDS), dtype=np.uint64))
+
+
+class Partition:
+    """Rows and their words, node by node, in ascending order within each node."""
+
+    def __init__(self, data: Data, threads: Threads, tuning: Tuning):
+        n = data.codes.shape[1]
+        self._data = data
+        self._threads = threads
+        self._flags = np.empty(n, dtype=np.bool_)
+        self._noted = NOBODY
+        # Work of so many rows is shared out, in pieces of so many.
+        self._least = 2 * tuning.rows
+        self._longest = max(tuning.rows, n // (4 * threads.n_threads))
+        self._rules: SplitRules | None = None
+        self.state = TreeState(
+            nodes=np.empty(NODES, dtype=counting.NODE_DTYPE),
+            rows=np.empty((2, n), dtype=np.uint32),
+            words=np.empty((2, n, 1), dtype=np.int64),
+            scale=np.zeros(1, dtype=SCALE_DTYPE),
+            run=0,
+            is_whole=True,
+        )
+
+    def begin(self, gradients: Floats, hessians: Floats, grid: Grid, rules: SplitRules) -> Root:
+        """Put all rows into the root, with their words."""
+        n, state = len(gradients), self.state
+        self._noted = NOBODY
+        if state.words.shape[2] != grid.row_words or state.run != grid.run:
+            words = np.empty((2, n, grid.row_words), dtype=np.int64)
+            self.state = state = state._replace(words=words, run=grid.run)
+        if rules is not self._rules:
+            self._rules = rules
+            state.scale["l2"] = rules.l2_regularization
+            state.scale["min_hessian"] = rules.min_hessian
+            state.scale["min_count"] = rules.min_samples_leaf
+            state.scale["bounded"] = rules.monotonic_cst is not None
+        sums = rows.quantise(self._team(n), gradients, hessians, grid, rules.bound_gains, state)
+        return Root(sums[0], sums[1], n, sums[2])
+
+    def divide(
+        self,
+        splits: NDArray[np.void],
+        category_sets: NDArray[np.uint64],
+        with_words: bool,
+        with_energies: bool,
+    ) -> Floats:
+        """Move rows into children; return the energies of left and right children, if asked."""
+        self._make_room(int(splits["left"][-1]) + 2)
+        energies = np.empty((len(splits) if with_energies else 0, 2))
+        rows.divide(
+            self._team(len(self._flags)), self._data, self.state, splits, category_sets,
+            self._longest, self._flags, with_words, energies,
+        )  # fmt: skip
+        return energies
+
+    def note(self, splits: NDArray[np.void], category_sets: NDArray[np.uint64]) -> None:
+        """Remember splits whose children are leaves."""
+        self._noted = _Noted(splits, category_sets)
+
+    def leaf_rows(self, leaf: int) -> NDArray[np.uint32]:
+        """Rows of a leaf that was not only noted."""
+        node = self.state.nodes[leaf]
+        return self.state.rows[node["side"], node["start"] : node["stop"]]
+
+    def add_leaves(self, leaves: NDArray[np.int64], values: Floats, raw: Floats) -> None:
+        """Add the values of all leaves to the raw predictions of their rows."""
+        rows.add_leaves(
+            self._team(len(raw)), self._data, self.state, leaves, values, *self._noted,
+            self._longest, raw,
+        )  # fmt: skip
+
+    def _make_room(self, n_nodes: int) -> None:
+        nodes = self.state.nodes
+        if n_nodes > len(nodes):
+            bigger = np.empty(2 * n_nodes, dtype=nodes.dtype)
+            bigger[: len(nodes)] = nodes
+            self.state = self.state._replace(nodes=bigger)
+
+    def _team(self, n_rows: int) -> Team:
+        return self._threads.team(n_rows, self._least)

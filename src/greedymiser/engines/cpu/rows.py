@@ -1,0 +1,475 @@
+"""Loops over rows: derivatives, words, children, leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from greedymiser._intrinsics import prefetch
+from greedymiser.arithmetic import add_exactly
+from greedymiser.binning import LANES
+from greedymiser.engines.cpu.counting import size
+from greedymiser.engines.scanning import BINS
+from greedymiser.losses.formulas import write_gradients, write_values
+from greedymiser.losses.ranking import add_lambdas
+from greedymiser.threads import share
+
+# Rows that a thread takes at a time where there is little to do for each of them.
+CHUNK = 4096
+
+# Stands for infinity where 0 times it must be 0.
+HUGE = 1e300
+
+
+# -- derivatives ----------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def derive(team, formula, y, raw, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+    """Derivatives of a loss that has a formula, with their weights and extremes (``measure``)."""
+    arguments = (formula, y, raw, weight, gradients, hessians, found)
+    share(team, derive_chunks, arguments, found.shape[1], 1)
+    join_extremes(found)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def derive_chunks(worker, first, last, formula, y, raw, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+    for chunk in range(first, last):
+        start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)
+        write_gradients(formula, y, raw, start, stop, gradients, hessians)
+        measure(start, stop, weight, gradients, hessians, found[:, chunk])
+
+
+@njit(cache=True, nogil=True)
+def derive_lambdas(team, queries, raw, sigma, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+    """LambdaMART's gradients, with their weights and extremes."""
+    arguments = (queries, raw[0], sigma, gradients[0], hessians[0])
+    share(team, add_lambdas, arguments, queries.starts.size - 1, 8)
+    share(team, measure_chunks, (weight, gradients, hessians, found), found.shape[1], 1)
+    join_extremes(found)
+
+
+@njit(cache=True, nogil=True)
+def weigh(team, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+    """Weights and extremes of derivatives that Python has computed."""
+    share(team, measure_chunks, (weight, gradients, hessians, found), found.shape[1], 1)
+    join_extremes(found)
+
+
+@njit(cache=True, nogil=True)
+def measure_chunks(worker, first, last, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+    n = gradients.shape[1]
+    for chunk in range(first, last):
+        start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, n)
+        measure(start, stop, weight, gradients, hessians, found[:, chunk])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def measure(start, stop, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+    """Multiply rows by their weights; note the largest gradient and the extreme Hessians.
+
+    ``found[k]`` becomes the largest size of a gradient, the largest and the least Hessian of
+    output k; NaN and infinity come through.
+    """
+    for k in range(gradients.shape[0]):
+        g = gradients[k, start:stop]
+        if weight.size > 0:
+            w = weight[start:stop]
+            for i in range(np.uint64(g.size)):
+                g[i] *= w[i]
+        most = 0.0
+        for i in range(np.uint64(g.size)):
+            # Not "if larger": NaN must win.
+            most = most if abs(g[i]) <= most else abs(g[i])
+        found[k, 0] = most
+        if hessians.shape[0] == 0:
+            continue
+        h = hessians[k, start:stop]
+        if weight.size > 0:
+            w = weight[start:stop]
+            for i in range(np.uint64(h.size)):
+                h[i] *= w[i]
+        most, least = 0.0, np.inf
+        for i in range(np.uint64(h.size)):
+            most = most if h[i] <= most else h[i]
+            least = least if h[i] >= least else h[i]
+        found[k, 1], found[k, 2] = most, least
+
+
+@njit(cache=True, nogil=True)
+def join_extremes(found):  # type: ignore[no-untyped-def]
+    """Bring the extremes of all chunks together in the first; NaN must win."""
+    for k in range(found.shape[0]):
+        first = found[k, 0]
+        for chunk in range(1, found.shape[1]):
+            other = found[k, chunk]
+            for i in range(2):
+                first[i] = first[i] if other[i] <= first[i] else other[i]
+            first[2] = first[2] if other[2] >= first[2] else other[2]
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def quantise(team, gradients, hessians, grid, bound_gains, tree):  # type: ignore[no-untyped-def]
+    """Put all rows into the root: round derivatives onto the grid, one word per row, or two.
+
+    Returns the sums of gradients and Hessians, and the energy.
+    """
+    scale = tree.scale
+    scale[0].layout, scale[0].shift = grid.layout, grid.shift
+    scale[0].gradient, scale[0].hessian = grid.gradient, grid.hessian
+    n_chunks = -(-gradients.size // CHUNK)
+    sums, energies = np.empty((n_chunks, 2), dtype=np.int64), np.empty(n_chunks)
+    words, rows = tree.words[0], tree.rows[0]
+    arguments = (gradients, hessians, scale, bound_gains, words, rows, sums, energies)
+    share(team, quantise_chunks, arguments, n_chunks, 1)
+    for chunk in range(1, n_chunks):
+        sums[0, 0] += sums[chunk, 0]
+        sums[0, 1] += sums[chunk, 1]
+        energies[0] += energies[chunk]
+    root = tree.nodes[0]
+    root.start, root.stop, root.side, root.parent, root.slot = 0, gradients.size, 0, -1, -1
+    return sums[0, 0], sums[0, 1], energies[0]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def quantise_chunks(  # type: ignore[no-untyped-def]
+    worker, first, last, gradients, hessians, scale, bound_gains, words, rows, sums, energies
+):
+    to_g, to_h = 1.0 / scale[0].gradient, 1.0 / scale[0].hessian
+    shift = scale[0].shift
+    for chunk in range(first, last):
+        start, stop = np.uint64(chunk * CHUNK), np.uint64(min((chunk + 1) * CHUNK, gradients.size))
+        for i in range(start, stop):
+            rows[i] = i
+        total_g, total_h = np.int64(0), np.int64(0)
+        if words.shape[1] == 1:
+            for i in range(start, stop):
+                g = np.int64(np.rint(gradients[i] * to_g))
+                words[i, np.uint64(0)] = (g << shift) + np.int64(1)
+                total_g += g
+            total_h = np.int64(stop - start)
+        else:
+            for i in range(start, stop):
+                g = np.int64(np.rint(gradients[i] * to_g))
+                h = np.int64(np.rint(hessians[i] * to_h))
+                words[i, np.uint64(0)] = g
+                words[i, np.uint64(1)] = (h << shift) + np.int64(1)
+                total_g += g
+                total_h += h
+        sums[chunk, 0], sums[chunk, 1] = total_g, total_h
+        energies[chunk] = np.inf
+        if bound_gains:
+            energies[chunk] = energy(words, scale[0], start, stop)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def energy(words, scale, start, stop):  # type: ignore[no-untyped-def]
+    """Sum of g^2/h over some rows; huge where a row has a gradient but no Hessian."""
+    total = 0.0
+    for i in range(np.uint64(start), np.uint64(stop)):
+        total += energy_of_row(words, i, scale)
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def energy_of_row(words, i, scale):  # type: ignore[no-untyped-def]
+    """g^2/h of one row."""
+    if words.shape[1] == 1:
+        g = float(words[i, np.uint64(0)] >> scale.shift) * scale.gradient
+        return g * g / scale.hessian
+    g = float(words[i, np.uint64(0)]) * scale.gradient
+    h = float(words[i, np.uint64(1)] >> scale.shift) * scale.hessian
+    if g == 0.0:
+        return 0.0
+    return g * g / h if h > 0.0 else HUGE
+
+
+# -- children -------------------------------------------------------------------------------------
+
+# A part of the rows of a node that is divided.
+CUT_DTYPE = np.dtype(
+    [
+        ("split", np.int64),
+        ("start", np.int64),
+        ("stop", np.int64),
+        # Rows that go left, and where those that go left and right begin in their node.
+        ("n_left", np.int64),
+        ("left_at", np.int64),
+        ("right_at", np.int64),
+        ("left_energy", np.float64),
+        ("right_energy", np.float64),
+    ],
+    align=True,
+)
+
+
+@njit(cache=True, nogil=True)
+def plan_cuts(splits, nodes, longest):  # type: ignore[no-untyped-def]
+    """Cut the rows of the nodes to divide into pieces of at most ``longest``."""
+    n = 0
+    for s in range(splits.size):
+        n += max(1, -(-size(nodes[splits[s].node]) // longest))
+    cuts = np.empty(n, dtype=CUT_DTYPE)
+    n = 0
+    for s in range(splits.size):
+        start, stop = nodes[splits[s].node].start, nodes[splits[s].node].stop
+        parts = max(1, -(-(stop - start) // longest))
+        for part in range(parts):
+            cuts[n].split = s
+            cuts[n].start = start + (stop - start) * part // parts
+            cuts[n].stop = start + (stop - start) * (part + 1) // parts
+            n += 1
+    return cuts
+
+
+@njit(cache=True, nogil=True)
+def sides_of(splits, category_sets, features):  # type: ignore[no-untyped-def]
+    """For each split and each of the 256 codes of its feature, whether it goes left."""
+    goes_left = np.empty((splits.size, BINS), dtype=np.bool_)
+    for s in range(splits.size):
+        split = splits[s]
+        for code in range(BINS):
+            if split.bin >= 0:
+                goes_left[s, code] = code <= split.bin
+            else:
+                word = category_sets[s, code >> 6]
+                goes_left[s, code] = (word >> np.uint64(code & 63)) & np.uint64(1) == np.uint64(1)
+        goes_left[s, features[split.feature].n_bins] = split.missing_left
+    return goes_left
+
+
+@njit(cache=True, nogil=True)
+def divide(team, data, tree, splits, category_sets, longest, flags, with_words, energies):  # type: ignore[no-untyped-def]
+    """Move rows (and their words) into the children of their nodes, in order.
+
+    All nodes of a level are cut into pieces. First every piece finds out who goes left; then it is
+    known where each piece's rows go, and they move. ``energies`` are written if there is room.
+    """
+    sides = sides_of(splits, category_sets, data.features)
+    cuts = plan_cuts(splits, tree.nodes, longest)
+    share(team, mark_cuts, (data, tree, splits, sides, cuts, flags), cuts.size, 1)
+    place_cuts(splits, cuts, tree.nodes)
+    is_bounded = energies.size > 0
+    share(team, move_cuts, (tree, splits, cuts, flags, with_words, is_bounded), cuts.size, 1)
+    if is_bounded:
+        energies[:] = 0.0
+        for i in range(cuts.size):
+            energies[cuts[i].split, 0] += cuts[i].left_energy
+            energies[cuts[i].split, 1] += cuts[i].right_energy
+
+
+@njit(cache=True, nogil=True)
+def mark_cuts(worker, first, last, data, tree, splits, sides, cuts, flags):  # type: ignore[no-untyped-def]
+    """Look up for each row whether its code goes left; count those that do."""
+    for c in range(first, last):
+        cut = cuts[c]
+        node = tree.nodes[splits[cut.split].node]
+        lane = data.feature_lane[splits[cut.split].feature]
+        codes, rows, left_codes = data.codes[lane // LANES], tree.rows[node.side], sides[cut.split]
+        move = np.uint64(8 * (lane % LANES))
+        count = np.int64(0)
+        for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
+            left = left_codes[(codes[np.uint64(rows[i])] >> move) & np.uint64(255)]
+            flags[i] = left
+            count += left
+        cut.n_left = count
+
+
+@njit(cache=True, nogil=True)
+def place_cuts(splits, cuts, nodes):  # type: ignore[no-untyped-def]
+    """Where the rows of each piece begin in their children: running counts."""
+    c = 0
+    for s in range(splits.size):
+        parent = nodes[splits[s].node]
+        first, n_left = c, np.int64(0)
+        while c < cuts.size and cuts[c].split == s:
+            n_left += cuts[c].n_left
+            c += 1
+        left_at, right_at = parent.start, parent.start + n_left
+        for i in range(first, c):
+            cuts[i].left_at, cuts[i].right_at = left_at, right_at
+            left_at += cuts[i].n_left
+            right_at += cuts[i].stop - cuts[i].start - cuts[i].n_left
+        middle = parent.start + n_left
+        for side in range(2):
+            child = nodes[splits[s].left + side]
+            child.start = middle if side else parent.start
+            child.stop = parent.stop if side else middle
+            child.side, child.parent, child.slot = 1 - parent.side, splits[s].node, -1
+
+
+@njit(cache=True, nogil=True)
+def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bounded):  # type: ignore[no-untyped-def]
+    """Copy rows to their side of the node in the other buffer.
+
+    rows         |a b c d e f g|      flags   |1 0 0 1 1 0 1|
+    other rows   |a d e g b c f|
+                  ^left_at ^right_at
+    """
+    for c in range(first, last):
+        cut = cuts[c]
+        side = tree.nodes[splits[cut.split].node].side
+        if is_bounded:
+            add_energies(flags, tree.words[side], tree.scale[0], cut)
+        scatter(flags, tree.rows[side], cut, tree.rows[1 - side])
+        if not with_words:
+            continue
+        if tree.words.shape[2] == 1:
+            scatter(flags, tree.words[side, :, 0], cut, tree.words[1 - side, :, 0])
+        else:
+            scatter_pairs(flags, tree.words[side], cut, tree.words[1 - side])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_energies(flags, words, scale, cut):  # type: ignore[no-untyped-def]
+    """Sums of g^2/h over the rows of a piece that go left, and over those that go right.
+
+    Products instead of branches: which way a row goes cannot be predicted.
+    """
+    left, right = 0.0, 0.0
+    for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
+        part = energy_of_row(words, i, scale)
+        left += flags[i] * part
+        right += (1 - flags[i]) * part
+    cut.left_energy, cut.right_energy = left, right
+
+
+@njit(cache=True, nogil=True)
+def scatter(flags, values, cut, out):  # type: ignore[no-untyped-def]
+    """Copy the values of a piece to their side of the node."""
+    left, right = np.uint64(cut.left_at), np.uint64(cut.right_at)
+    one = np.uint64(1)
+    for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
+        go = np.uint64(flags[i])
+        out[left if flags[i] else right] = values[i]
+        left += go
+        right += one - go
+
+
+@njit(cache=True, nogil=True)
+def scatter_pairs(flags, values, cut, out):  # type: ignore[no-untyped-def]
+    """Do as ``scatter`` does with two words per row."""
+    left, right = np.uint64(cut.left_at), np.uint64(cut.right_at)
+    zero, one = np.uint64(0), np.uint64(1)
+    for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
+        go = np.uint64(flags[i])
+        at = left if flags[i] else right
+        out[at, zero] = values[i, zero]
+        out[at, one] = values[i, one]
+        left += go
+        right += one - go
+
+
+# -- leaves ---------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def add_leaves(team, data, tree, leaves, values, splits, category_sets, longest, raw):  # type: ignore[no-untyped-def]
+    """Add the values of leaves to the raw predictions of their rows.
+
+    The last splits (``splits``) were only noted: their rows find out here which of two values is
+    theirs. The rows of all other leaves were moved.
+    """
+    sides = sides_of(splits, category_sets, data.features)
+    cuts = plan_cuts(splits, tree.nodes, longest)
+    side_of = np.full(np.max(leaves) + 2, -1, dtype=np.int64)
+    for s in range(splits.size):
+        side_of[splits[s].left] = 2 * s
+        side_of[splits[s].left + 1] = 2 * s + 1
+    side_values = np.empty(2 * splits.size)
+    moved = np.empty(leaves.size, dtype=np.int64)
+    n_moved = 0
+    for k in range(leaves.size):
+        if side_of[leaves[k]] >= 0:
+            side_values[side_of[leaves[k]]] = values[k]
+        else:
+            moved[n_moved] = k
+            n_moved += 1
+    share(team, add_to_leaves, (tree, leaves, values, moved, raw), n_moved, 1)
+    share(team, add_to_sides, (data, tree, splits, sides, side_values, cuts, raw), cuts.size, 1)
+
+
+@njit(cache=True, nogil=True)
+def add_to_leaves(worker, first, last, tree, leaves, values, moved, raw):  # type: ignore[no-untyped-def]
+    for k in range(first, last):
+        node, value = tree.nodes[leaves[moved[k]]], values[moved[k]]
+        rows = tree.rows[node.side]
+        for i in range(np.uint64(node.start), np.uint64(node.stop)):
+            raw[np.uint64(rows[i])] += value
+
+
+@njit(cache=True, nogil=True)
+def add_to_sides(worker, first, last, data, tree, splits, sides, side_values, cuts, raw):  # type: ignore[no-untyped-def]
+    for c in range(first, last):
+        cut = cuts[c]
+        node = tree.nodes[splits[cut.split].node]
+        lane = data.feature_lane[splits[cut.split].feature]
+        codes, rows, left_codes = data.codes[lane // LANES], tree.rows[node.side], sides[cut.split]
+        move = np.uint64(8 * (lane % LANES))
+        left_value, right_value = side_values[2 * cut.split], side_values[2 * cut.split + 1]
+        ahead, end = np.uint64(32), np.uint64(rows.size - 1)
+        for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
+            row = np.uint64(rows[i])
+            prefetch(codes, np.uint64(rows[min(i + ahead, end)]))
+            left = left_codes[(codes[row] >> move) & np.uint64(255)]
+            raw[row] += left_value if left else right_value
+
+
+# -- finished trees -------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def add_tree(team, data, nodes, category_sets, raw):  # type: ignore[no-untyped-def]
+    """Walk all rows down a finished tree; add the values of their leaves."""
+    n_chunks = -(-data.codes.shape[1] // CHUNK)
+    share(team, walk_chunks, (data, nodes, category_sets, raw), n_chunks, 1)
+
+
+@njit(cache=True, nogil=True)
+def walk_chunks(worker, first, last, data, nodes, category_sets, raw):  # type: ignore[no-untyped-def]
+    byte, three = np.uint64(255), np.uint64(3)
+    stop = min(last * CHUNK, raw.size)
+    for i in range(np.uint64(first * CHUNK), np.uint64(stop)):
+        at = np.uint64(0)
+        while nodes[at].left >= 0:
+            node = nodes[at]
+            f = np.uint64(node.feature)
+            lane = np.uint64(data.feature_lane[f])
+            word = data.codes[lane >> three, i]
+            code = (word >> ((lane & np.uint64(7)) << three)) & byte
+            if code == np.uint64(data.features[f].n_bins):
+                left = node.missing_left
+            elif node.category_set >= 0:
+                bits = category_sets[np.uint64(node.category_set), code >> np.uint64(6)]
+                left = (bits >> (code & np.uint64(63))) & np.uint64(1) == np.uint64(1)
+            else:
+                left = code <= np.uint64(node.bin)
+            at = np.uint64(node.left) + (np.uint64(0) if left else np.uint64(1))
+        raw[i] += nodes[at].value
+
+
+# -- the loss -------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sum_loss(team, formula, y, raw, weight, totals):  # type: ignore[no-untyped-def]
+    """Exact sum of the loss of all rows; every thread has a row in ``totals``, which come in as 0."""
+    share(team, sum_chunks, (formula, y, raw, weight, totals), -(-y.size // CHUNK), 1)
+    for k in range(1, totals.shape[0]):
+        for i in range(totals.shape[1]):
+            totals[0, i] += totals[k, i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sum_chunks(worker, first, last, formula, y, raw, weight, totals):  # type: ignore[no-untyped-def]
+    values = np.empty(CHUNK)
+    for chunk in range(first, last):
+        start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)
+        write_values(formula, y, raw, start, stop, values)
+        if weight.size > 0:
+            for i in range(np.uint64(stop - start)):
+                values[i] *= weight[np.uint64(start) + i]
+        add_exactly(totals[worker], values[: stop - start])

@@ -1,0 +1,115 @@
+"""Rows in the memory of this machine, and all that belongs to them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.arithmetic import add_exactly, new_sums
+from greedymiser.binning import LANES
+from greedymiser.engines import Floats, Root, Sample, SplitRules
+from greedymiser.engines.cpu import counting, rows
+from greedymiser.engines.cpu.derivatives import NOTHING, Derivatives, derivatives_of
+from greedymiser.engines.cpu.partition import Partition
+from greedymiser.engines.cpu.state import Data, Tuning
+from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.scanning import BINS, describe_features
+from greedymiser.threads import Team, Threads
+from greedymiser.trees import Tree
+
+
+class CpuShard:
+    """A shard that works with Numba kernels on some threads."""
+
+    grid: Grid
+
+    def __init__(self, sample: Sample, threads: Threads, tuning: Tuning):
+        binned = sample.binned
+        self.sample = sample
+        self.n_rows = binned.n_rows
+        self._threads = threads
+        self._tuning = tuning
+        is_half = (binned.lane_feature.reshape(-1, LANES)[:, LANES // 2 :] < 0).all(axis=1)
+        features = describe_features(binned)
+        self._data = Data(binned.codes, binned.lane_feature, binned.feature_lane, features, is_half)
+        self._raw = np.empty((sample.loss.n_outputs, self.n_rows))
+        self._weight = NOTHING if sample.weight is None else sample.weight
+        # What only training needs: rows that only validate do without it.
+        self._derivatives: Derivatives | None = None
+        self._partition: Partition | None = None
+
+    # -- a model ----------------------------------------------------------------------------------
+
+    def start(self, raw: Floats) -> None:
+        self._raw[:] = raw if raw.ndim == 2 else raw[:, None]
+
+    def raw(self) -> Floats:
+        return self._raw
+
+    def loss_sum(self) -> NDArray[np.int64]:
+        sample, formula = self.sample, self.sample.loss.formula
+        totals = new_sums(self._threads.n_threads)
+        if formula is not None:
+            rows.sum_loss(self._team(), formula, sample.y, self._raw, self._weight, totals)
+        else:
+            seen = self._raw if sample.loss.n_outputs > 1 else self._raw[0]
+            values = np.asarray(sample.loss.values(sample.y, seen), dtype=np.float64)
+            weighted = values if sample.weight is None else values * sample.weight
+            add_exactly(totals[0], np.ascontiguousarray(weighted))
+        return totals[0]
+
+    def add_tree(self, tree: Tree, output: int) -> None:
+        rows.add_tree(self._team(), self._data, tree.nodes, tree.category_sets, self._raw[output])
+
+    # -- a tree -----------------------------------------------------------------------------------
+
+    def derive(self, step: str) -> None:
+        if self._derivatives is None:
+            self._derivatives = derivatives_of(self.sample)
+        self._derivatives.derive(self._raw, step, self._team())
+
+    def extremes(self, output: int) -> Extremes:
+        assert self._derivatives is not None
+        return self._derivatives.extremes(output)
+
+    def begin(self, output: int, grid: Grid, rules: SplitRules) -> Root:
+        assert self._derivatives is not None
+        if self._partition is None:
+            self._partition = Partition(self._data, self._threads, self._tuning)
+        if rules.monotonic_cst is not None:
+            self._data.features["monotone"] = rules.monotonic_cst
+        self.grid, self._output, self._rules = grid, output, rules
+        gradients, hessians = self._derivatives.of_output(output)
+        return self._partition.begin(gradients, hessians, grid, rules)
+
+    def count(self, nodes: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        assert self._partition is not None
+        shape = (len(nodes), len(blocks), LANES * BINS * self.grid.bin_words)
+        found = np.empty(shape, dtype=np.int64)
+        team = self._threads.team()
+        counting.count_nodes(team, self._data, self._partition.state, nodes, blocks, found)
+        return found
+
+    def partition(
+        self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
+    ) -> Floats:
+        assert self._partition is not None
+        if last and not self.sample.loss.renews_leaves:
+            self._partition.note(splits, category_sets)
+            return NOTHING
+        bound_gains = self._rules.bound_gains and not last
+        return self._partition.divide(splits, category_sets, not last, bound_gains)
+
+    def residuals(self, leaf: int) -> tuple[Floats, Floats | None]:
+        """Targets minus raw predictions of the rows of a leaf, and their weights."""
+        assert self._partition is not None
+        sample, mine = self.sample, self._partition.leaf_rows(leaf)
+        weight = None if sample.weight is None else sample.weight[mine]
+        return sample.y[mine] - self._raw[self._output][mine], weight
+
+    def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
+        assert self._partition is not None
+        self._partition.add_leaves(leaves, values, self._raw[self._output])
+
+    def _team(self) -> Team:
+        return self._threads.team(self.n_rows, 2 * self._tuning.rows)

@@ -1,0 +1,50 @@
+"""What the kernels of this engine are given: rows, and the tree that grows on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What changes time and memory, and never a model."""
+
+    # Rows to move, or to compute something simple of, that are worth a thread.
+    rows: int = 8192
+    # The same for rows times features to count, and bins to scan.
+    cells: int = 100_000
+    # Histograms that are kept for subtraction take at most this much memory; what does not fit is
+    # counted again from its rows.
+    histogram_bytes: int = 128 * 2**20
+
+
+class Data(NamedTuple):
+    """Rows by their codes; see ``BinnedMatrix``."""
+
+    codes: NDArray[np.uint64]
+    lane_feature: NDArray[np.int32]
+    feature_lane: NDArray[np.int32]
+    # scanning.FEATURE_DTYPE.
+    features: NDArray[np.void]
+    # Blocks of which only the first four lanes are used.
+    is_half: NDArray[np.bool_]
+
+
+class TreeState(NamedTuple):
+    """The tree that is growing."""
+
+    # counting.NODE_DTYPE.
+    nodes: NDArray[np.void]
+    # Two buffers between which rows move, (2, n), and their words, (2, n, words).
+    rows: NDArray[np.uint32]
+    words: NDArray[np.int64]
+    # One record of scanning.SCALE_DTYPE.
+    scale: NDArray[np.void]
+    # See ``Grid.run``.
+    run: int
+    # Whether the root holds all rows, in their order.
+    is_whole: bool

@@ -1,0 +1,399 @@
+"""From an integer histogram to the best split: shared by all engines that have no twin of it.
+
+The histogram of one feature at one node has 256 bins of one to three words (see ``grid``). What it
+is worth to cut it somewhere is arithmetic on sums: products, quotients and sums of floats in a
+fixed order, so that the bits are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from greedymiser._intrinsics import bits_of, from_bits
+from greedymiser.binning import BinnedMatrix
+from greedymiser.engines import Columns, SplitRules, SplitTable, blank_table
+from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, WIDE_TWO, Grid
+from greedymiser.trees import CATEGORY_WORDS
+
+BINS = 256
+
+# What the scan must know of a feature.
+FEATURE_DTYPE = np.dtype(
+    [
+        ("n_bins", np.int64),
+        # Position among the categorical features; -1 for a numeric one.
+        ("categorical", np.int64),
+        ("monotone", np.int64),
+        ("has_missing", np.bool_),
+    ],
+    align=True,
+)
+
+# The constants of a tree.
+SCALE_DTYPE = np.dtype(
+    [
+        ("layout", np.int64),
+        # Bits of the count in a packed word.
+        ("shift", np.int64),
+        # One step of the integer grids, in units of the loss.
+        ("gradient", np.float64),
+        ("hessian", np.float64),
+        ("l2", np.float64),
+        ("min_hessian", np.float64),
+        ("min_count", np.int64),
+        # Whether any feature is monotone: then values are bounded, and gains with them.
+        ("bounded", np.bool_),
+    ],
+    align=True,
+)
+
+# A gain below this share of the score is rounding noise: a pure node must not be split.
+NOISE = 2.0**-40
+
+# Rows that a category borrows from the node's mean when categories are put in order.
+CATEGORY_SMOOTHING = 10.0
+
+# Rows of the scratch that ``scan`` wants: up to three words of each bin, and scores.
+SCRATCH = 4
+
+
+def describe_features(binned: BinnedMatrix) -> NDArray[np.void]:
+    """Records of FEATURE_DTYPE; nothing is monotone yet."""
+    features = np.zeros(binned.n_features, dtype=FEATURE_DTYPE)
+    features["n_bins"] = binned.n_bins
+    features["has_missing"] = binned.has_missing
+    positions = np.cumsum(binned.is_categorical) - 1
+    features["categorical"] = np.where(binned.is_categorical, positions, -1)
+    return features
+
+
+def describe_scale(grid: Grid, rules: SplitRules) -> NDArray[np.void]:
+    """One record of SCALE_DTYPE."""
+    scale = np.zeros(1, dtype=SCALE_DTYPE)
+    scale["layout"], scale["shift"] = grid.layout, grid.shift
+    scale["gradient"], scale["hessian"] = grid.gradient, grid.hessian
+    scale["l2"] = rules.l2_regularization
+    scale["min_hessian"] = rules.min_hessian
+    scale["min_count"] = rules.min_samples_leaf
+    scale["bounded"] = rules.monotonic_cst is not None
+    return scale
+
+
+def scan_table(
+    histograms: NDArray[np.int64],
+    lane_feature: NDArray[np.int32],
+    features: NDArray[np.void],
+    nodes: NDArray[np.void],
+    columns: Columns,
+    scale: NDArray[np.void],
+) -> SplitTable:
+    """Best split of some nodes on the features of some blocks.
+
+    Parameters
+    ----------
+    histograms : array of shape (n_nodes, n_blocks, lanes x bins x words)
+    lane_feature : array of shape (n_blocks, lanes)
+        The feature of each lane, -1 for none.
+    features, nodes, scale
+        Records of FEATURE_DTYPE, OPEN_DTYPE and SCALE_DTYPE.
+    columns : array of shape (1 or n_nodes, n_features)
+        Features in play.
+    """
+    table = blank_table(len(nodes), features["categorical"])
+    scan_blocks(histograms, lane_feature, features, nodes, columns, scale, *table)
+    return table
+
+
+@njit(cache=True, nogil=True)
+def scan_blocks(  # type: ignore[no-untyped-def]
+    histograms, lane_feature, features, nodes, columns, scale, candidates, category_sets
+):
+    """Fill a split table."""
+    scratch = np.empty((SCRATCH, BINS), dtype=np.int64)
+    n_blocks, n_lanes = lane_feature.shape
+    size = histograms.shape[2] // n_lanes
+    for row in range(nodes.size):
+        for block in range(n_blocks):
+            for lane in range(n_lanes):
+                f = lane_feature[block, lane]
+                if f < 0 or not columns[row % columns.shape[0], f]:
+                    continue
+                hist = histograms[row, block, lane * size : (lane + 1) * size]
+                left_set = category_sets[row, max(features[f].categorical, 0)]
+                cell = candidates[row, f : f + 1]
+                scan(hist, features[f], nodes[row], scale[0], cell, left_set, scratch)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scan(hist, feature, node, scale, cell, left_set, scratch):  # type: ignore[no-untyped-def]
+    """Best split of one node on one feature; ``cell`` has one entry, ``left_set`` four words."""
+    cell[0].gain = -np.inf
+    if feature.categorical >= 0:
+        scan_categories(hist, feature, node, scale, cell, left_set, scratch)
+    elif scale.bounded:
+        scan_bounded(hist, feature, node, scale, cell, scratch)
+    else:
+        scan_bins(hist, feature, node, scale, cell, scratch)
+
+
+@njit(forceinline=True)
+def unpack(words, b, layout, shift):  # type: ignore[no-untyped-def]
+    """Gradient, Hessian and count of (a sum of) bins; ``words[i, b]`` is the i-th word of bin b."""
+    zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
+    mask = (np.int64(1) << shift) - np.int64(1)
+    if layout == PACKED_ONE:
+        count = words[zero, b] & mask
+        return words[zero, b] >> shift, count, count
+    if layout == PACKED_TWO:
+        return words[zero, b], words[one, b] >> shift, words[one, b] & mask
+    if layout == WIDE_ONE:
+        return words[zero, b], words[one, b], words[one, b]
+    return words[zero, b], words[one, b], words[two, b]
+
+
+@njit(cache=True, nogil=True)
+def spread(hist, first, last, words):  # type: ignore[no-untyped-def]
+    """Copy the words of bins first:last to where they belong, the first word of all bins first."""
+    n_words = np.uint64(hist.size // BINS)
+    for i in range(n_words):
+        for b in range(np.uint64(first), np.uint64(last)):
+            words[i, b] = hist[b * n_words + i]
+
+
+@njit(cache=True, nogil=True)
+def cumulate(hist, n, words):  # type: ignore[no-untyped-def]
+    """Do as ``spread`` does with the sums of words up to each bin."""
+    n_words = np.uint64(hist.size // BINS)
+    for i in range(n_words):
+        total = np.int64(0)
+        for b in range(n):
+            total += hist[b * n_words + i]
+            words[i, b] = total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scan_bins(hist, feature, node, scale, cell, scratch):  # type: ignore[no-untyped-def]
+    """Best cut of a numeric feature. Ties: the lowest cut, then missing values left."""
+    n_bins, layout, shift = np.uint64(feature.n_bins), scale.layout, scale.shift
+    gm, hm, cm = np.int64(0), np.int64(0), np.int64(0)
+    if feature.has_missing:
+        spread(hist, feature.n_bins, feature.n_bins + 1, scratch)
+        gm, hm, cm = unpack(scratch, n_bins, layout, shift)
+    # Behind the last bin there is still one cut: values left, missing right.
+    n_cuts = n_bins if cm > 0 else n_bins - np.uint64(1)
+    cumulate(hist, n_cuts, scratch)
+    best, at = best_cut(scratch, n_cuts, np.int64(0), np.int64(0), np.int64(0), node, scale)
+    missing_left = False
+    if cm > 0:
+        other, other_at = best_cut(scratch, n_cuts, gm, hm, cm, node, scale)
+        if other > best or (other == best and other_at <= at):
+            best, at, missing_left = other, other_at, True
+    if best < 0:
+        return
+    g, h, c = unpack(scratch, at, layout, shift)
+    if missing_left:
+        g, h, c = g + gm, h + hm, c + cm
+    take(cell, at, g, h, c, missing_left)
+    cell[0].gain = finish(from_bits(best), node, scale)
+    if cm == 0:  # what the node has never seen follows the larger child
+        cell[0].missing_left = 2 * h >= node.hessian
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def best_cut(words, n_cuts, gm, hm, cm, node, scale):  # type: ignore[no-untyped-def]
+    """The best score of all cuts, as bits, and its place; (gm, hm, cm) goes left in any case.
+
+    The loops have no branches, and one layout each: LLVM makes vectors of them.
+    """
+    layout = scale.layout
+    scores = words[SCRATCH - 1]
+    if layout == PACKED_ONE:
+        score_cuts(words, n_cuts, PACKED_ONE, gm, hm, cm, node, scale, scores)
+    elif layout == PACKED_TWO:
+        score_cuts(words, n_cuts, PACKED_TWO, gm, hm, cm, node, scale, scores)
+    elif layout == WIDE_ONE:
+        score_cuts(words, n_cuts, WIDE_ONE, gm, hm, cm, node, scale, scores)
+    else:
+        score_cuts(words, n_cuts, WIDE_TWO, gm, hm, cm, node, scale, scores)
+    return largest(scores, n_cuts)
+
+
+@njit(forceinline=True, error_model="numpy")
+def score_cuts(words, n_cuts, layout, gm, hm, cm, node, scale, scores):  # type: ignore[no-untyped-def]
+    """Write G^2/(H + l2) of both children of each cut, as bits; -1 where it is not allowed.
+
+    Bits of floats that are not negative are ordered as the floats are, and a vector of integers
+    has a largest one without further ado.
+    """
+    total_g, total_h, total_c = node.gradient, node.hessian, node.count
+    g_step, h_step, l2, shift = scale.gradient, scale.hessian, scale.l2, scale.shift
+    least, fewest = scale.min_hessian, scale.min_count
+    for b in range(n_cuts):
+        g, h, c = unpack(words, b, layout, shift)
+        g, h, c = g + gm, h + hm, c + cm
+        gl, gr = float(g) * g_step, float(total_g - g) * g_step
+        left, right = float(h) * h_step, float(total_h - h) * h_step
+        score = gl * gl / (left + l2) + gr * gr / (right + l2)
+        allowed = (c >= fewest) & (total_c - c >= fewest) & (h > 0) & (total_h - h > 0)
+        allowed &= (left >= least) & (right >= least)
+        scores[b] = bits_of(score) if allowed else np.int64(-1)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def largest(scores, n):  # type: ignore[no-untyped-def]
+    """The largest of n integers, and where it stands first."""
+    best = np.int64(-1)
+    for b in range(n):
+        best = max(best, scores[b])
+    at = np.uint64(0)
+    while at < n and scores[at] != best:
+        at += np.uint64(1)
+    return best, at
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def score(gradient, hessian, scale, lower, upper):  # type: ignore[no-untyped-def]
+    """Twice the drop of the quadratic model if rows with these sums get their best value.
+
+    G^2/(H + l2), or what is left of it where the value -G/(H + l2) is out of bounds.
+    """
+    g = gradient * scale.gradient
+    h = hessian * scale.hessian + scale.l2
+    if not scale.bounded:
+        return g * g / h
+    value = min(max(-g / h, lower), upper)
+    return -(2.0 * g * value + h * value * value)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def finish(best, node, scale):  # type: ignore[no-untyped-def]
+    """Raw gain (eq. 5 before W and price) of the best pair of children; -inf if it is noise."""
+    gain = 0.5 * (best - score(node.gradient, node.hessian, scale, node.lower, node.upper))
+    return gain if gain > NOISE * abs(best) else -np.inf
+
+
+# -- where values are bounded ---------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scan_bounded(hist, feature, node, scale, cell, scratch):  # type: ignore[no-untyped-def]
+    """Do as ``scan_bins`` does where monotone features bound the values of nodes."""
+    n_bins = np.uint64(feature.n_bins)
+    spread(hist, 0, feature.n_bins + 1, scratch)
+    gm, hm, cm = np.int64(0), np.int64(0), np.int64(0)
+    if feature.has_missing:
+        gm, hm, cm = unpack(scratch, n_bins, scale.layout, scale.shift)
+    best = -np.inf
+    g, h, c = np.int64(0), np.int64(0), np.int64(0)
+    for b in range(n_bins if cm > 0 else n_bins - np.uint64(1)):
+        more_g, more_h, more_c = unpack(scratch, b, scale.layout, scale.shift)
+        g, h, c = g + more_g, h + more_h, c + more_c
+        if cm > 0:
+            found = admissible_score(g + gm, h + hm, c + cm, node, scale, feature.monotone)
+            if found > best:
+                best = found
+                take(cell, b, g + gm, h + hm, c + cm, True)
+        found = admissible_score(g, h, c, node, scale, feature.monotone)
+        if found > best:
+            best = found
+            take(cell, b, g, h, c, False)
+    if best > -np.inf:
+        cell[0].gain = finish(best, node, scale)
+        if cm == 0:  # what the node has never seen follows the larger child
+            cell[0].missing_left = 2 * cell[0].hessian >= node.hessian
+
+
+@njit(cache=True, nogil=True)
+def take(cell, b, g, h, c, missing_left):  # type: ignore[no-untyped-def]
+    """Note a split."""
+    cell[0].bin = b
+    cell[0].gradient, cell[0].hessian, cell[0].count = g, h, c
+    cell[0].missing_left = missing_left
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def admissible_score(g, h, c, node, scale, monotone):  # type: ignore[no-untyped-def]
+    """Score of both children if (g, h, c) goes left; -inf if the split is not allowed."""
+    gr, hr, cr = node.gradient - g, node.hessian - h, node.count - c
+    if c < scale.min_count or cr < scale.min_count:
+        return -np.inf
+    least = scale.min_hessian
+    if h <= 0 or hr <= 0 or h * scale.hessian < least or hr * scale.hessian < least:
+        return -np.inf
+    if monotone != 0 and not keeps_order(g, h, gr, hr, scale, node, monotone):
+        return -np.inf
+    lower, upper = node.lower, node.upper
+    return score(g, h, scale, lower, upper) + score(gr, hr, scale, lower, upper)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def keeps_order(gl, hl, gr, hr, scale, node, monotone):  # type: ignore[no-untyped-def]
+    """Whether the children's values rise (or fall) as the feature must."""
+    left = -(gl * scale.gradient) / (hl * scale.hessian + scale.l2)
+    right = -(gr * scale.gradient) / (hr * scale.hessian + scale.l2)
+    left = min(max(left, node.lower), node.upper)
+    right = min(max(right, node.lower), node.upper)
+    return (right - left) * monotone >= 0.0
+
+
+# -- categories -----------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scan_categories(hist, feature, node, scale, cell, left_set, scratch):  # type: ignore[no-untyped-def]
+    """Best cut of the categories in the order of their mean gradients; missing is one of them.
+
+    Ordered by plain means, the best two sets would be neighbours (Fisher 1958). The means are
+    shrunk here, so that rare categories do not lead the order by chance.
+    """
+    if node.hessian <= 0:
+        return
+    n_codes = feature.n_bins + (1 if feature.has_missing else 0)
+    spread(hist, 0, n_codes, scratch)
+    layout, shift = scale.layout, scale.shift
+    per_row = node.hessian * scale.hessian / node.count
+    present = np.empty(n_codes, dtype=np.int64)
+    key = np.empty(n_codes, dtype=np.float64)
+    m = 0
+    for code in range(n_codes):
+        g, h, c = unpack(scratch, np.uint64(code), layout, shift)
+        if c > 0:
+            present[m] = code
+            key[m] = g * scale.gradient / (h * scale.hessian + CATEGORY_SMOOTHING * per_row)
+            m += 1
+    order = np.argsort(key[:m], kind="mergesort")
+
+    best, best_cut = -np.inf, 0
+    g, h, c = np.int64(0), np.int64(0), np.int64(0)
+    for cut in range(m - 1):
+        code = np.uint64(present[order[cut]])
+        more_g, more_h, more_c = unpack(scratch, code, layout, shift)
+        g, h, c = g + more_g, h + more_h, c + more_c
+        found = admissible_score(g, h, c, node, scale, 0)
+        if found > best:
+            best, best_cut = found, cut
+            take(cell, -1, g, h, c, False)
+    if best > -np.inf:
+        cell[0].gain = finish(best, node, scale)
+        by_cut = present[:m][order]
+        # What the node has never seen follows the larger child.
+        otherwise = 2 * cell[0].hessian >= node.hessian
+        cell[0].missing_left = fill_left_set(
+            by_cut, best_cut + 1, feature.n_bins, otherwise, left_set
+        )
+
+
+@njit(cache=True, nogil=True)
+def fill_left_set(by_cut, n_left, n_bins, otherwise, left_set):  # type: ignore[no-untyped-def]
+    """Write the codes that go left; return whether missing does."""
+    goes_left = np.full(n_bins + 1, otherwise)
+    for i in range(by_cut.size):
+        goes_left[by_cut[i]] = i < n_left
+    for word in range(CATEGORY_WORDS):
+        left_set[word] = 0
+    for code in range(n_bins):
+        if goes_left[code]:
+            left_set[code >> 6] |= np.uint64(1) << np.uint64(code & 63)
+    return goes_left[n_bins]

@@ -1,0 +1,152 @@
+"""Rows in several shards: what is decided once, and adding integers.
+
+The plainest way to make an engine: anything that answers as ``Shard`` does becomes rows that a
+model can be trained on, and the model is the same to the last bit however rows are spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.arithmetic import rounded
+from greedymiser.binning import LANES
+from greedymiser.engines import Columns, Floats, Root, Sample, Shard, SplitRules, SplitTable
+from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.scanning import BINS, describe_features, describe_scale, scan_table
+from greedymiser.trees import Tree
+
+
+class ShardedRows:
+    """Placed rows whose histograms are added up here.
+
+    Parameters
+    ----------
+    shards : sequence of Shard
+        In the order of their rows.
+    sample : Sample
+        What is common to all of them; its rows do not matter.
+    total_weight : float
+        Of all rows.
+    """
+
+    grid: Grid
+
+    def __init__(self, shards: Sequence[Shard], sample: Sample, total_weight: float):
+        self.shards = list(shards)
+        self.n_rows = sum(shard.n_rows for shard in shards)
+        self._sample = sample
+        self._total = total_weight
+        self._features = describe_features(sample.binned)
+        self._lane_feature = sample.binned.lane_feature.reshape(-1, LANES)
+
+    # -- a model ----------------------------------------------------------------------------------
+
+    def start(self, raw: Floats) -> None:
+        first = 0
+        for shard in self.shards:
+            mine = raw if raw.ndim == 1 else raw[:, first : first + shard.n_rows]
+            shard.start(mine)
+            first += shard.n_rows
+
+    def raw(self) -> Floats:
+        return np.concatenate([shard.raw() for shard in self.shards], axis=1)
+
+    def loss(self) -> float:
+        total = np.sum([shard.loss_sum() for shard in self.shards], axis=0)
+        return float(rounded(total)) / self._total
+
+    def add_tree(self, tree: Tree, output: int) -> None:
+        for shard in self.shards:
+            shard.add_tree(tree, output)
+
+    # -- a tree -----------------------------------------------------------------------------------
+
+    def begin_tree(self, output: int, rules: SplitRules, step: str = "newton") -> Root:
+        if output == 0:
+            for shard in self.shards:
+                shard.derive(step)
+        extremes = reduce(Extremes.joined, (shard.extremes(output) for shard in self.shards))
+        self.grid = self._sample.grids.choose(self.n_rows, extremes)
+        self._scale = describe_scale(self.grid, rules)
+        if rules.monotonic_cst is not None:
+            self._features["monotone"] = rules.monotonic_cst
+        # Histograms of nodes by block, as long as a child may be made from them.
+        self._kept: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self._count: dict[int, int] = {0: self.n_rows}
+        self._parent: dict[int, int] = {}
+        roots = [shard.begin(output, self.grid, rules) for shard in self.shards]
+        return Root(*(sum(parts) for parts in zip(*roots, strict=True)))
+
+    def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
+        in_play = np.append(columns.any(axis=0), False)[self._lane_feature]
+        blocks = np.flatnonzero(in_play.any(axis=1))
+        found = self._histograms(nodes["node"].tolist(), blocks.tolist())
+        lanes = self._lane_feature[blocks]
+        return scan_table(found, lanes, self._features, nodes, columns, self._scale)
+
+    def _histograms(self, asked: list[int], blocks: list[int]) -> NDArray[np.int64]:
+        """Histograms (nodes, blocks, ...): small siblings counted, large ones by subtraction."""
+        small = {min(node, _sibling(node), key=self._size) for node in asked}
+        kept = self._counted(sorted(small), blocks)
+        again = set()
+        for node, block in product(set(asked) - small, blocks):
+            parent = self._kept.get((self._parent[node], block))
+            if parent is None:  # nobody asked for this block at the level above
+                again.add(node)
+            else:
+                kept[node, block] = parent - kept[_sibling(node), block]
+        kept |= self._counted(sorted(again), blocks)
+        self._kept = kept
+        size = LANES * BINS * self.grid.bin_words
+        found = np.empty((len(asked), len(blocks), size), dtype=np.int64)
+        for (i, node), (j, block) in product(enumerate(asked), enumerate(blocks)):
+            found[i, j] = kept[node, block]
+        return found
+
+    def _counted(
+        self, nodes: list[int], blocks: list[int]
+    ) -> dict[tuple[int, int], NDArray[np.int64]]:
+        """Histograms by node and block, of all rows."""
+        if not nodes or not blocks:
+            return {}
+        ids = np.array(nodes, dtype=np.int64), np.array(blocks, dtype=np.int64)
+        found = np.sum([shard.count(*ids) for shard in self.shards], axis=0)
+        return dict(zip(product(nodes, blocks), found.reshape(-1, found.shape[2]), strict=True))
+
+    def _size(self, node: int) -> tuple[int, int]:
+        return self._count[node], node
+
+    def partition(
+        self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
+    ) -> Floats:
+        for node, left, count in splits[["node", "left", "count"]].tolist():
+            self._count |= {left: count, left + 1: self._count[node] - count}
+            self._parent |= {left: node, left + 1: node}
+        parts = [shard.partition(splits, category_sets, last) for shard in self.shards]
+        return np.sum(parts, axis=0)
+
+    def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
+        best = []
+        for leaf in leaves.tolist():
+            parts = [shard.residuals(leaf) for shard in self.shards]
+            residuals = np.concatenate([part[0] for part in parts])
+            weights = [part[1] for part in parts if part[1] is not None]
+            weight = np.concatenate(weights) if weights else None
+            best.append(self._sample.loss.leaf_value(residuals, weight))
+        return np.array(best)
+
+    def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
+        for shard in self.shards:
+            shard.add_leaves(leaves, values)
+
+
+def _sibling(node: int) -> int:
+    """The other child of the same parent; the root has none but itself."""
+    if node == 0:
+        return 0
+    return node + 1 if node % 2 == 1 else node - 1

@@ -1,0 +1,140 @@
+"""The losses that every engine knows by heart: loss, slope and curvature of single rows.
+
+A kernel is told which loss it computes by a number, and by the loss' one parameter. Rows come in
+blocks, so that a thread can work on a part of them while its numbers are in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from greedymiser.arithmetic import exp, log, sigmoid, softplus
+
+SQUARED, ABSOLUTE, QUANTILE, HUBER, POISSON, GAMMA, LOGISTIC, MULTINOMIAL = range(8)
+
+
+class Formula(NamedTuple):
+    """How kernels know a loss."""
+
+    kind: int
+    # The quantile, or Huber's delta.
+    parameter: float = 0.0
+    # Whether the second derivative is 1 everywhere.
+    is_flat: bool = True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_gradients(formula, y, raw, first, last, gradients, hessians):  # type: ignore[no-untyped-def]
+    """Derivatives of rows first:last.
+
+    ``raw``, ``gradients`` and ``hessians`` are (n_outputs, n); ``hessians`` is only written to
+    where the formula is not flat.
+    """
+    kind, parameter = formula.kind, formula.parameter
+    if kind == MULTINOMIAL:
+        for i in range(np.uint64(first), np.uint64(last)):
+            softmax_gradients(y, raw, i, gradients, hessians)
+        return
+    f, g = raw[0], gradients[0]
+    if kind == SQUARED:
+        for i in range(np.uint64(first), np.uint64(last)):
+            g[i] = f[i] - y[i]
+    elif kind == ABSOLUTE:
+        for i in range(np.uint64(first), np.uint64(last)):
+            g[i] = 1.0 if f[i] > y[i] else (-1.0 if f[i] < y[i] else 0.0)
+    elif kind == QUANTILE:
+        for i in range(np.uint64(first), np.uint64(last)):
+            g[i] = 1.0 - parameter if f[i] > y[i] else (-parameter if f[i] < y[i] else 0.0)
+    elif kind == HUBER:
+        for i in range(np.uint64(first), np.uint64(last)):
+            g[i] = min(max(f[i] - y[i], -parameter), parameter)
+    elif kind == POISSON:
+        for i in range(np.uint64(first), np.uint64(last)):
+            mean = exp(f[i])
+            g[i] = mean - y[i]
+            hessians[0, i] = mean
+    elif kind == GAMMA:
+        for i in range(np.uint64(first), np.uint64(last)):
+            ratio = y[i] * exp(-f[i])
+            g[i] = 1.0 - ratio
+            hessians[0, i] = ratio
+    elif kind == LOGISTIC:
+        for i in range(np.uint64(first), np.uint64(last)):
+            p = sigmoid(f[i])
+            g[i] = p - y[i]
+            hessians[0, i] = p * (1.0 - p)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def softmax_gradients(y, raw, i, gradients, hessians):  # type: ignore[no-untyped-def]
+    """Derivatives of one row that may belong to several classes."""
+    n_outputs = np.uint64(raw.shape[0])
+    largest = raw[np.uint64(0), i]
+    for k in range(np.uint64(1), n_outputs):
+        largest = max(largest, raw[k, i])
+    total = 0.0
+    for k in range(n_outputs):
+        part = exp(raw[k, i] - largest)
+        gradients[k, i] = part
+        total += part
+    # Friedman's factor: K outputs say what K - 1 could, and share the step between them.
+    factor = float(n_outputs) / (float(n_outputs) - 1.0)
+    for k in range(n_outputs):
+        p = gradients[k, i] / total
+        gradients[k, i] = p
+        hessians[k, i] = p * (1.0 - p) * factor
+    gradients[np.uint64(y[i]), i] -= 1.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_values(formula, y, raw, first, last, out):  # type: ignore[no-untyped-def]
+    """Loss of rows first:last, to ``out[: last - first]``."""
+    kind, parameter, start = formula.kind, formula.parameter, np.uint64(first)
+    f = raw[0]
+    if kind == SQUARED:
+        for i in range(np.uint64(last - first)):
+            error = f[start + i] - y[start + i]
+            out[i] = 0.5 * (error * error)
+    elif kind == ABSOLUTE:
+        for i in range(np.uint64(last - first)):
+            out[i] = abs(y[start + i] - f[start + i])
+    elif kind == QUANTILE:
+        for i in range(np.uint64(last - first)):
+            residual = y[start + i] - f[start + i]
+            out[i] = max(parameter * residual, (parameter - 1.0) * residual)
+    elif kind == HUBER:
+        for i in range(np.uint64(last - first)):
+            size = abs(f[start + i] - y[start + i])
+            near = min(size, parameter)
+            out[i] = near * (size - 0.5 * near)
+    elif kind == POISSON:
+        for i in range(np.uint64(last - first)):
+            target, value = y[start + i], f[start + i]
+            entropy = target * log(max(target, 1e-300))  # 0 where the target is 0
+            out[i] = exp(value) - target * value + entropy - target
+    elif kind == GAMMA:
+        for i in range(np.uint64(last - first)):
+            target, value = y[start + i], f[start + i]
+            out[i] = value + target * exp(-value) - log(target) - 1.0
+    elif kind == LOGISTIC:
+        for i in range(np.uint64(last - first)):
+            out[i] = softplus(f[start + i]) - y[start + i] * f[start + i]
+    else:
+        for i in range(np.uint64(last - first)):
+            out[i] = softmax_value(y, raw, start + i)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def softmax_value(y, raw, i):  # type: ignore[no-untyped-def]
+    """Log-loss of one row that may belong to several classes."""
+    n_outputs = np.uint64(raw.shape[0])
+    largest = raw[np.uint64(0), i]
+    for k in range(np.uint64(1), n_outputs):
+        largest = max(largest, raw[k, i])
+    total = 0.0
+    for k in range(n_outputs):
+        total += exp(raw[k, i] - largest)
+    return log(total) - (raw[np.uint64(y[i]), i] - largest)
