@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from greedymiser.compiling import njit
 from greedymiser.tables import Rows, Table
 from greedymiser.threads import Threads
 

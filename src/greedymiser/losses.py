@@ -12,10 +12,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax, xlogy
 
+from greedymiser.compiling import njit
 from greedymiser.metrics import ndcg_per_query, query_weights
 
 Floats = NDArray[np.float64]

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.special import expit
 
+from greedymiser.compiling import njit
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
 from greedymiser.losses import Loss
 from greedymiser.metrics import query_order

@@ -15,9 +15,9 @@ A histogram of one block has 8 lanes of 256 bins: bin b of lane k is at ``(256 k
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from greedymiser._intrinsics import add_pair_to_lanes, prefetch
+from greedymiser.compiling import njit
 from greedymiser.trees import CATEGORY_WORDS
 
 BINS = 256
