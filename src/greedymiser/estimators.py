@@ -43,7 +43,15 @@ from greedymiser.boosting import (
     boost,
     derivatives,
 )
-from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt, as_cost_model
+from greedymiser.costs import (
+    CostModel,
+    Feature,
+    Ledger,
+    Purchase,
+    Receipt,
+    as_cost_model,
+    positions,
+)
 from greedymiser.engines import Engine, Floats, SplitRules
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
@@ -658,7 +666,8 @@ class Miser(BaseEstimator):
         if given.dtype == bool or given.ndim != 1:
             self._check_one_per_feature("categorical_features", given)
             return np.flatnonzero(given).tolist()
-        return sorted({self._position(f, "categorical_features") for f in given.tolist()})
+        named = positions(self._columns() or ())
+        return sorted({self._position(f, "categorical_features", named) for f in given.tolist()})
 
     def _monotonic_constraints(self) -> tuple[int, ...] | None:
         given = self.monotonic_cst
@@ -666,8 +675,9 @@ class Miser(BaseEstimator):
             return None
         values = np.zeros(self.n_features_in_, dtype=object)
         if isinstance(given, dict):
+            named = positions(self._columns() or ())
             for feature, direction in given.items():
-                values[self._position(feature, "monotonic_cst")] = direction
+                values[self._position(feature, "monotonic_cst", named)] = direction
         else:
             self._check_one_per_feature("monotonic_cst", np.asarray(given))
             values[:] = np.asarray(given).tolist()
@@ -697,12 +707,11 @@ class Miser(BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else list(names)
 
-    def _position(self, feature: Any, argument: str) -> int:
+    def _position(self, feature: Any, argument: str, named: dict[str, int]) -> int:
         if isinstance(feature, str):
-            names = self._columns()
-            if names is None or feature not in names:
+            if feature not in named:
                 raise ValueError(f"{argument} names {feature!r}, which is not a column of X")
-            return names.index(feature)
+            return named[feature]
         position = int(feature) if isinstance(feature, Integral) else -1
         if not 0 <= position < self.n_features_in_:
             raise ValueError(
@@ -802,7 +811,8 @@ class Miser(BaseEstimator):
 
     @property
     def features_used_(self) -> list[Feature]:
-        return [self._name(feature) for feature in self.ensemble_.features]
+        names = self._names()
+        return [feature if names is None else names[feature] for feature in self.ensemble_.features]
 
     @property
     def resources_used_(self) -> list[str]:
@@ -813,11 +823,16 @@ class Miser(BaseEstimator):
         gains = self.ensemble_.importances()
         return gains / gains.sum() if gains.any() else np.zeros(self.n_features_in_)
 
-    def _name(self, feature: int) -> Feature:
-        """Name of a feature where X or the costs have names, else its position."""
+    def _names(self) -> list[str] | None:
+        """Names of the features where X or the costs have names."""
         names = self._columns()
         if names is None and hasattr(self, "costs_"):
             names = self.costs_.feature_names
+        return names
+
+    def _name(self, feature: int) -> Feature:
+        """Name of a feature where there are names, else its position."""
+        names = self._names()
         return feature if names is None else names[feature]
 
     def receipt(self) -> Receipt:

@@ -360,8 +360,9 @@ class Predictor:
 
     def _refuse_unlabelled(self) -> None:
         """Raise if the model looks at labels that an array of numbers cannot hold."""
-        for feature, known in self.categories.items():
-            if known.dtype == object and len(known) and feature in self.features:
+        for feature in self.features if self.categories else ():
+            known = self.categories.get(feature)
+            if known is not None and known.dtype == object and len(known):
                 name = feature if self.names is None else self.names[feature]
                 raise ValueError(
                     f"feature {name!r} holds labels such as {known[0]!r}; pass X as a data frame"

@@ -22,7 +22,7 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from greedymiser.costs import CostModel
+from greedymiser.costs import CostModel, Ledger
 from greedymiser.estimators import BudgetWarning, Checked, Miser, Sample, check_same_queries
 from greedymiser.threads import Threads, thread_count
 
@@ -380,7 +380,7 @@ def _trace(model: Miser) -> pd.DataFrame:
             # The same rounding as cost_: one sum of all resources and all trees.
             "cost": _bills(model.costs_, first_use, len(rounds), n_trees),
             "score": model.validation_score_,
-            "n_features": [sum(use < n for use in first_use.values()) for n in rounds],
+            "n_features": np.searchsorted(sorted(first_use.values()), rounds),
         }
     )
 
@@ -392,12 +392,12 @@ def _bills(
     by_round: dict[int, list[int]] = {}
     for feature, use in first_use.items():
         by_round.setdefault(use, []).append(feature)
-    owned = np.zeros(len(costs.resource_names), dtype=bool)
+    ledger = Ledger(costs)
     bills = []
     for i in range(n):
         for feature in by_round.get(i - 1, []):
-            owned[list(costs.needs[feature])] = True
-        bills.append(costs.bill(owned, 0 if n_trees is None else int(n_trees[i])))
+            ledger.buy(feature)
+        bills.append(ledger.total(0 if n_trees is None else int(n_trees[i])))
     return bills
 
 
