@@ -21,6 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -65,7 +66,15 @@ from greedymiser.losses import (
     as_loss,
 )
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
-from greedymiser.serving import Kind, Predictor, Stage, decisions, labels, probabilities
+from greedymiser.serving import (
+    Kind,
+    Predictor,
+    Stage,
+    decisions,
+    gives_probabilities,
+    labels,
+    probabilities,
+)
 from greedymiser.tables import (
     PLAIN_DTYPES,
     ArrayTable,
@@ -951,13 +960,21 @@ class MiserRegressor(RegressorMixin, Miser):
         return _named_loss(self.loss, REGRESSION_LOSSES, "squared_error")
 
 
+def _has_probabilities(classifier: Any) -> bool:
+    """Whether the loss is one of ours, or has a response of its own."""
+    return isinstance(classifier.loss, str) or gives_probabilities(classifier.loss)
+
+
 @documented_like(Miser)
 class MiserClassifier(ClassifierMixin, Miser):
     """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
     of them has bought is free for the others. ``loss`` is "log_loss" (the default) or a loss
-    object of your own with ``n_outputs`` raw outputs and a ``response`` that gives probabilities.
+    object of your own with ``n_outputs`` raw outputs and a ``response`` that gives probabilities:
+    ``predict`` is the class that is likeliest by them. Without a ``response`` there is no
+    ``predict_proba``, and ``predict`` is the class with the largest raw prediction (of two classes,
+    the second if it is positive). Of equals it is the first class.
 
     ``class_weight`` (a dict, "balanced" or None) multiplies the weights of the rows to learn from,
     before any of them are set aside. "balanced" makes every class weigh the same.
@@ -1048,6 +1065,7 @@ class MiserClassifier(ClassifierMixin, Miser):
         """Predict class labels."""
         return self._labels(self._raw_predict(X))
 
+    @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
         return self._probabilities(self._raw_predict(X))
@@ -1060,6 +1078,7 @@ class MiserClassifier(ClassifierMixin, Miser):
         """Class labels after each round."""
         yield from map(self._labels, self._staged_raw_predict(X))
 
+    @available_if(_has_probabilities)
     def staged_predict_proba(self, X: Any) -> Iterator[Floats]:
         """Class probabilities after each round."""
         yield from map(self._probabilities, self._staged_raw_predict(X))
@@ -1069,10 +1088,10 @@ class MiserClassifier(ClassifierMixin, Miser):
         yield from map(decisions, self._staged_raw_predict(X))
 
     def _probabilities(self, raw: Floats) -> Floats:
-        return probabilities(raw, self._loss)
+        return probabilities(raw, self._loss, len(self.classes_))
 
     def _labels(self, raw: Floats) -> NDArray[Any]:
-        return labels(raw, self.classes_)
+        return labels(raw, self.classes_, self._loss)
 
     def _learn(self, sample: Sample) -> None:
         if sample.y.dtype.kind in "fO":
@@ -1129,6 +1148,8 @@ class MiserClassifier(ClassifierMixin, Miser):
                 f"{len(self.classes_)} classes need a loss with n_outputs={needed}, "
                 f"got {loss.n_outputs}"
             )
+        if gives_probabilities(loss):  # asked for now, and not when everything is trained
+            probabilities(np.zeros((needed, 1)), loss, len(self.classes_))
 
     def _make_loss(self) -> Loss:
         if not isinstance(self.loss, str):

@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from greedymiser.compiling import njit
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
-from greedymiser.losses import Loss
+from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
 from greedymiser.metrics import query_order
 from greedymiser.tables import (
     PLAIN_DTYPES,
@@ -191,7 +191,7 @@ class Predictor:
 
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
-        self._known_classes()  # before any work is done
+        self.probabilities(self.begin(1))  # raises before any work is done
         return self.probabilities(self.raw_predict(X))
 
     def decision_function(self, X: Any) -> Floats:
@@ -216,13 +216,12 @@ class Predictor:
     def respond(self, raw: Floats) -> NDArray[Any]:
         """What ``predict`` says of raw predictions."""
         if self.kind == "classifier":
-            return labels(raw, self._known_classes())
+            return labels(raw, self._known_classes(), self.loss)
         return raw[0] if self.kind == "ranker" else self.loss.response(raw[0])
 
     def probabilities(self, raw: Floats) -> Floats:
         """What ``predict_proba`` says of raw predictions."""
-        self._known_classes()
-        return probabilities(raw, self.loss)
+        return probabilities(raw, self.loss, len(self._known_classes()))
 
     def _known_classes(self) -> NDArray[Any]:
         if self.classes is None:
@@ -463,16 +462,52 @@ def decisions(raw: Floats) -> Floats:
     return raw[0] if len(raw) == 1 else np.ascontiguousarray(raw.T)
 
 
-def probabilities(raw: Floats, loss: Loss) -> Floats:
+def probabilities(raw: Floats, loss: Loss, n_classes: int) -> Floats:
     """Class probabilities of raw predictions, shape (n, n_classes)."""
-    return np.ascontiguousarray(loss.response(raw[0] if len(raw) == 1 else raw).T)
+    if not gives_probabilities(loss):
+        raise AttributeError(
+            f"the loss {_name_of(loss)} gives no class probabilities: it has no response"
+        )
+    given = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
+    n = raw.shape[1]
+    if n_classes == 2 and given.shape == (n,):  # of the second class
+        given = np.stack([1.0 - given, given])
+    if given.shape != (n_classes, n):
+        raise ValueError(
+            f"the response of the loss {_name_of(loss)} must have shape (n_classes, n), here "
+            f"({n_classes}, {n}), got {given.shape}"
+        )
+    return np.ascontiguousarray(given.T)
 
 
-def labels(raw: Floats, classes: NDArray[Any]) -> NDArray[Any]:
-    """Most likely class of each row."""
+def labels(raw: Floats, classes: NDArray[Any], loss: Loss) -> NDArray[Any]:
+    """Most likely class of each row; of equally likely ones the first."""
+    if gives_probabilities(loss) and not has_log_link(loss):
+        return classes[np.argmax(probabilities(raw, loss, len(classes)), axis=1)]
+    # The log-losses' probabilities rise with their raw predictions, which need not be turned into
+    # them; and where a loss has no probabilities, raw predictions are all that there is.
     if len(raw) == 1:
         return classes[(raw[0] > 0).astype(np.intp)]
     return classes[np.argmax(raw, axis=0)]
+
+
+def gives_probabilities(loss: Any) -> bool:
+    """Whether a loss has a ``response`` that is more than the raw prediction."""
+    return _link(loss) not in (None, Loss.response)
+
+
+def has_log_link(loss: Any) -> bool:
+    """Whether probabilities come from raw predictions as those of the log-losses do."""
+    return _link(loss) in (BinaryLogLoss.response, MultinomialLogLoss.response)
+
+
+def _name_of(loss: Loss) -> str:
+    return type(getattr(loss, "_loss", loss)).__name__
+
+
+def _link(loss: Any) -> Any:
+    response = getattr(loss, "response", None)
+    return getattr(response, "__func__", response)
 
 
 def largest_probability(raw: Floats) -> Floats:
