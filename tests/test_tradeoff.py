@@ -135,7 +135,7 @@ def test_given_tradeoffs_are_trained_once_each_and_callbacks_count():
         tradeoffs=[0.1, 0.0, 0.1], callback=lambda done, total: heard.append((done, total)),
     )  # fmt: skip
     assert curve.points["tradeoff"].tolist() == [0.0, 0.1]
-    assert heard == [(1, 3), (2, 3)]
+    assert heard == [(1, 2), (2, 2)]
 
 
 def test_the_estimator_is_left_alone():
@@ -210,6 +210,15 @@ def test_classification_and_ranking_curves():
     ("changes", "error", "message"),
     [
         ({"tradeoffs": 0}, ValueError, "tradeoffs must be at least 1, got 0"),
+        ({"tradeoffs": []}, ValueError, "tradeoffs must name at least one trade-off, got an empty"),
+        ({"tradeoffs": 2.5}, TypeError, "tradeoffs must be a number of them, .* got 2.5"),
+        ({"tradeoffs": None}, TypeError, "tradeoffs must be a number of them, .* got None"),
+        ({"tradeoffs": "0.1"}, TypeError, "tradeoffs must be a number of them, .* got '0.1'"),
+        ({"tradeoffs": [0.1, "x"]}, TypeError, "tradeoffs must be numbers, got 'x'"),
+        ({"callback": [print]}, TypeError, r"callback must be callable, got \[<built-in"),
+        ({"X_test": np.zeros((2, 6))}, ValueError, "X_test and y_test .* but y_test is missing"),
+        ({"y_test": [1.0]}, ValueError, "X_test and y_test must be .* but X_test is missing"),
+        ({"sample_weight_test": [1.0]}, ValueError, "and qid_test need X_test and y_test"),
         ({"tradeoffs": [-1.0]}, ValueError, "not negative, got -1.0"),
         ({"tradeoffs": [np.nan]}, ValueError, "finite and not negative, got nan"),
         ({"X_val": None}, ValueError, "needs X_val and y_val"),
@@ -221,6 +230,35 @@ def test_bad_input(changes, error, message):
     given = dict(estimator=MiserRegressor(max_iter=2), X=X, y=y, X_val=X_val, y_val=y_val)
     with pytest.raises(error, match=message):
         tradeoff_curve(**{**given, **changes})
+
+
+def test_errors_are_about_the_data_that_is_wrong():
+    (X, y), (X_val, y_val) = data(50), data(50, 1)
+    classifier = MiserClassifier(max_iter=2)
+    given = dict(X=X, y=y > 0, X_val=X_val, y_val=y_val > 0, tradeoffs=[0.0])
+    with pytest.raises(ValueError, match="a class that the model does not know") as caught:
+        tradeoff_curve(classifier, **given, X_test=X, y_test=np.arange(50))
+    assert caught.value.__notes__ == ["This is about the test data (X_test, y_test, ...)."]
+    with pytest.raises(ValueError, match="a class that the model does not know") as caught:
+        tradeoff_curve(classifier, **{**given, "y_val": np.arange(50)})
+    assert caught.value.__notes__ == ["This is about the validation data (X_val, y_val, ...)."]
+    qid = np.zeros(50)
+    given = dict(X=X, y=y > 0, X_val=X_val, y_val=y_val > 0, qid=qid, qid_val=qid)
+    with pytest.raises(ValueError, match="there is only qid: qid_test is missing"):
+        tradeoff_curve(MiserRanker(max_iter=2), **given, X_test=X, y_test=y > 0)
+    with pytest.raises(ValueError, match="there is only qid: qid_val is missing"):
+        tradeoff_curve(MiserRanker(max_iter=2), **{**given, "qid_val": None})
+    with pytest.raises(ValueError, match="there is only qid_val: qid is missing"):
+        tradeoff_curve(MiserRanker(max_iter=2), **{**given, "qid": None})
+
+
+def test_tradeoffs_may_be_any_numbers_in_a_row():
+    (X, y), (X_val, y_val) = data(50), data(50, 1)
+    for row in ((0, 1), np.array([0.0, 1.0]), (value for value in (0.0, 1.0)), pd.Series([0, 1])):
+        curve = tradeoff_curve(
+            MiserRegressor(max_iter=1), X, y, X_val=X_val, y_val=y_val, tradeoffs=row
+        )
+        assert curve.points["tradeoff"].tolist() == [0.0, 1.0]
 
 
 # -- the search -----------------------------------------------------------------------------------

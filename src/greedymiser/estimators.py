@@ -10,10 +10,10 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,6 +94,10 @@ ENGINES: dict[str, Callable[[Threads], Engine]] = {"auto": CpuEngine, "cpu": Cpu
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
+
+
+Part = Literal["val", "test"]
+"""Data beside that which is learned from, as arguments are named after it: ``X_val``."""
 
 
 class BudgetWarning(UserWarning):
@@ -379,6 +383,7 @@ class Miser(BaseEstimator):
     # -- fitting --------------------------------------------------------------------------------
 
     def _fit(self, sample: Sample, sample_val: Sample, callbacks: Sequence[Callback]) -> Self:
+        callbacks = _checked_callbacks(callbacks)
         with Threads(thread_count(self.n_jobs)) as threads:
             prepared = self._prepare(sample, sample_val, threads)
             self._best_iter = self.n_iter_
@@ -634,19 +639,22 @@ class Miser(BaseEstimator):
         loss.check_target(data.y)
         return data if sample.qid is None else data.by_query(sample.qid)
 
-    def _held_out(self, sample: Sample, loss: Loss) -> _Data | None:
-        """Validation data that the user gave."""
+    def _held_out(self, sample: Sample, loss: Loss, part: Part = "val") -> _Data | None:
+        """Validation or test data that the user gave."""
         if sample.X is None and sample.y is None:
             if sample.weight is not None or sample.qid is not None:
-                raise ValueError("sample_weight_val and qid_val need X_val and y_val")
+                raise ValueError(f"sample_weight_{part} and qid_{part} need X_{part} and y_{part}")
             return None
         if sample.X is None or sample.y is None:
-            missing = "X_val" if sample.X is None else "y_val"
-            raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
+            missing = "X" if sample.X is None else "y"
+            raise ValueError(
+                f"X_{part} and y_{part} must be given together, but {missing}_{part} is missing"
+            )
         try:
             return self._encode(self._check(sample, reset=False), loss)
         except ValueError as error:
-            error.add_note("This is about the validation data (X_val, y_val, ...).")
+            what = "validation" if part == "val" else part
+            error.add_note(f"This is about the {what} data (X_{part}, y_{part}, ...).")
             raise
 
     def _is_patient(self, train: _Data, held_out: _Data | None) -> bool:
@@ -1166,7 +1174,7 @@ class MiserRanker(Miser):
 
     ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
     as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
-    other k.
+    other k; a query without any relevant document counts as 1 in it.
     """
 
     _kind = "ranker"
@@ -1223,10 +1231,17 @@ class MiserRanker(Miser):
         *,
         qid: ArrayLike | None = None,
         k: int = 5,
+        no_relevant: float = 1.0,
     ) -> float:
-        """Mean NDCG@k over queries."""
+        """Mean NDCG@k over queries.
+
+        A query without any relevant document scores ``no_relevant``: 1 unless something else is
+        said (as in LightGBM, and in the ``scoring`` of a fit), 0 in LETOR's tool.
+        """
         query = queries_or_one(qid, _num_samples(X))
-        return ndcg_score(y, self.predict(X), query, k=k, sample_weight=sample_weight)
+        return ndcg_score(
+            y, self.predict(X), query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
+        )
 
     def _make_loss(self) -> Loss:
         known: dict[str, type[Loss]] = {"lambdamart": LambdaMART, "squared_error": SquaredError}
@@ -1248,11 +1263,29 @@ class MiserRanker(Miser):
         return tags
 
 
-def check_same_queries(sample: Sample, sample_val: Sample) -> None:
+def _checked_callbacks(callbacks: Any) -> list[Callback]:
+    """Callbacks as a list. What is wrong is said before anything is trained."""
+    if callbacks is None:
+        return []
+    if not isinstance(callbacks, Iterable):
+        hint = "; for a single one, pass callbacks=[f]" if callable(callbacks) else ""
+        raise TypeError(f"callbacks must be a sequence of callables, got {callbacks!r}{hint}")
+    given = list(callbacks)
+    for callback in given:
+        if not callable(callback):
+            raise TypeError(f"callbacks must be callables, got {callback!r}")
+    return given
+
+
+def check_same_queries(sample: Sample, other: Sample, part: Part = "val") -> None:
     """Queries on one side only would make the other side one giant query."""
-    if sample_val.X is not None and (sample.qid is None) != (sample_val.qid is None):
-        missing = "qid" if sample.qid is None else "the validation (or test) data's qid"
-        raise ValueError(f"both sides need queries, but {missing} is missing")
+    if other.X is not None and (sample.qid is None) != (other.qid is None):
+        there, missing = f"qid_{part}", "qid"
+        if sample.qid is not None:
+            there, missing = missing, there
+        raise ValueError(
+            f"both sides need queries, but there is only {there}: {missing} is missing"
+        )
 
 
 def _named_loss(loss: Any, known: dict[str, type[Loss]], default: str) -> Loss:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -184,7 +184,10 @@ def tradeoff_curve(
     """
     _require_pandas()
     blank = _configured(estimator, scoring, n_jobs)
-    total = int(tradeoffs) if isinstance(tradeoffs, int | Integral) else len(tradeoffs)
+    tradeoffs = _checked_tradeoffs(tradeoffs)
+    total = tradeoffs if isinstance(tradeoffs, int) else len(tradeoffs)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, got {callback!r}")
     with Threads(thread_count(blank.n_jobs)) as threads:
         path = _Path(
             blank,
@@ -221,8 +224,8 @@ class _Path:
         self._blank = estimator
         self._threads = threads
         self._prepared = estimator._prepare(train, valid, self._threads)
-        check_same_queries(train, test)
-        data = estimator._held_out(test, estimator._loss)
+        check_same_queries(train, test, "test")
+        data = estimator._held_out(test, estimator._loss, "test")
         self._test = None
         if data is not None:
             binned = self._prepared.mapper.transform(data.table, data.rows, self._threads)
@@ -230,17 +233,14 @@ class _Path:
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[float]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in."""
-        if not isinstance(tradeoffs, int | Integral):
-            yield from dict.fromkeys(_checked_tradeoff(value) for value in tradeoffs)
+        if not isinstance(tradeoffs, int):
+            yield from tradeoffs
             return
-        n = int(tradeoffs)
-        if n < 1:
-            raise ValueError(f"tradeoffs must be at least 1, got {n}")
         yield 0.0
         highest = self.highest()
-        if n > 1 and highest > 0:
+        if tradeoffs > 1 and highest > 0:
             yield highest
-        while 1 < len(self.models) < n:
+        while 1 < len(self.models) < tradeoffs:
             following = self._widest_gap()
             if following is None:
                 return
@@ -348,10 +348,25 @@ def _configured(estimator: Miser, scoring: Any, n_jobs: int | None) -> Miser:
     return clone(estimator).set_params(**changes)
 
 
-def _checked_tradeoff(value: float) -> float:
-    if not 0 <= value < np.inf:
-        raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
-    return float(value)
+def _checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
+    """How many trade-offs to choose, or which ones to train, each once."""
+    if isinstance(tradeoffs, Integral):
+        if tradeoffs < 1:
+            raise ValueError(f"tradeoffs must be at least 1, got {tradeoffs}")
+        return int(tradeoffs)
+    if isinstance(tradeoffs, str | bytes) or not isinstance(tradeoffs, Iterable):
+        raise TypeError(
+            f"tradeoffs must be a number of them, or a sequence of numbers, got {tradeoffs!r}"
+        )
+    given = list(tradeoffs)
+    if not given:
+        raise ValueError("tradeoffs must name at least one trade-off, got an empty sequence")
+    for value in given:
+        if not isinstance(value, Real):
+            raise TypeError(f"tradeoffs must be numbers, got {value!r}")
+        if not 0 <= float(value) < np.inf:
+            raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
+    return list(dict.fromkeys(map(float, given)))
 
 
 def _score_name(estimator: Miser) -> str:
@@ -499,14 +514,15 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
-        if not isinstance(self.tradeoffs, int | Integral):
-            return list(dict.fromkeys(_checked_tradeoff(value) for value in self.tradeoffs))
+        tradeoffs = _checked_tradeoffs(self.tradeoffs)
+        if not isinstance(tradeoffs, int):
+            return tradeoffs
         nothing = Sample(None, None, None)
         highest = _Path(clone(base), whole.sample, whole.sample, nothing, threads).highest()
-        if self.tradeoffs == 1 or highest == 0:
+        if tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down, so that few are high ones.
-        return [0.0, *np.geomspace(highest, highest / GRID_SPAN, int(self.tradeoffs) - 1)]
+        return [0.0, *np.geomspace(highest, highest / GRID_SPAN, tradeoffs - 1)]
 
     def _folds(self, base: Miser, whole: _Whole) -> Iterator[tuple[Any, Any]]:
         from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, check_cv

@@ -439,11 +439,14 @@ class EarlyExitRanker(EarlyExit):
         *,
         qid: ArrayLike | None = None,
         k: int = 5,
+        no_relevant: float = 1.0,
     ) -> float:
-        """Mean NDCG@k over queries."""
+        """Mean NDCG@k over queries; one without any relevant document scores ``no_relevant``."""
         scores = self.predict(X, qid)
         query = queries_or_one(qid, len(scores))
-        return ndcg_score(y, scores, query, k=k, sample_weight=sample_weight)
+        return ndcg_score(
+            y, scores, query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
+        )
 
     def _score_of(self, exits: Exits, X: Any, y: Any, weight: Any, qid: Any) -> float:
         k = 5 if self.scoring is None else ndcg_depth(self.scoring)
