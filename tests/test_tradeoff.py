@@ -1,25 +1,39 @@
 """The path of trade-offs, the choice by budget, and the search."""
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.model_selection import GroupKFold, KFold, cross_val_score
+from sklearn.utils.validation import check_is_fitted
 
 from greedymiser import (
     CostModel,
+    EarlyExitClassifier,
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
     MiserSearchCV,
     TradeoffCurve,
+    as_predictor,
+    load,
     ndcg_score,
+    save,
+    to_lightgbm,
     tradeoff_curve,
 )
 from greedymiser.losses import SquaredError
+from greedymiser.tradeoff import _Whole
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0],
@@ -306,3 +320,161 @@ def test_search_that_can_afford_nothing_is_a_constant():
         search.fit(X, y)
     assert search.cost_ == 0.0
     np.testing.assert_allclose(search.predict(X), y.mean())
+
+
+def names_of(X):
+    return [f"x{i}" for i in range(X.shape[1])]
+
+
+@pytest.fixture(scope="module")
+def named_search():
+    X, y = data(200)
+    frame = pd.DataFrame(X, columns=names_of(X))
+    search = MiserSearchCV(
+        MiserRegressor(costs=COSTS, max_iter=8, learning_rate=0.3), tradeoffs=[0.0, 0.01], cv=2
+    )
+    return search.fit(frame, y), frame
+
+
+def test_a_search_is_a_model(named_search, tmp_path):
+    search, frame = named_search
+    best = search.best_estimator_
+    assert search.n_splits_ == 2
+    assert search.feature_names_in_.tolist() == names_of(frame)
+    assert (search.n_features_in_, search.cost_) == (6, best.cost_)
+    assert search.features_used_ == best.features_used_
+    assert search.resources_used_ == best.resources_used_
+    assert search.receipt() == best.receipt()
+    assert as_predictor(search).cost_ == search.cost_
+    save(search, tmp_path / "search.miser")
+    served = load(tmp_path / "search.miser")
+    np.testing.assert_array_equal(served.predict(frame), search.predict(frame))
+    assert served.about["estimator"] == "MiserSearchCV"
+    assert served.about["base"]["parameters"]["learning_rate"] == 0.3
+    assert to_lightgbm(search) == to_lightgbm(best) == to_lightgbm(served)
+    assert not hasattr(search, "classes_")
+    with pytest.raises(ValueError, match="feature names should match"):
+        search.predict(frame.rename(columns={"x0": "stranger"}))
+
+
+def test_copies_of_a_search(named_search):
+    search, frame = named_search
+    for copied in (pickle.loads(pickle.dumps(search)), copy.deepcopy(search), copy.copy(search)):
+        np.testing.assert_array_equal(copied.predict(frame), search.predict(frame))
+    check_is_fitted(search)
+    twin = clone(search)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(twin)
+    for ask in (twin.predict, twin.prediction_costs):
+        with pytest.raises(NotFittedError):
+            ask(frame)
+    for method in ("receipt", "score"):
+        with pytest.raises(NotFittedError):
+            getattr(twin, method)(*(() if method == "receipt" else (frame, frame["x0"])))
+    for name in ("predictor_", "feature_names_in_", "n_features_in_", "cost_"):
+        assert not hasattr(twin, name)
+    with pytest.raises(TypeError, match="MiserSearchCV is not a fitted model"):
+        as_predictor(twin)
+
+
+class Spy:
+    """A splitter that notes which groups it is given."""
+
+    def __init__(self, splitter):
+        self.splitter = splitter
+
+    def get_n_splits(self, X=None, y=None, groups=None):
+        return self.splitter.get_n_splits(X, y, groups)
+
+    def split(self, X, y=None, groups=None):
+        self.groups = groups
+        for learn, check in self.splitter.split(X, y, groups):
+            assert not set(groups[learn]) & set(groups[check])
+            yield learn, check
+
+
+def test_groups_stay_together():
+    X, y = data(200)
+    groups = np.arange(200) % 7
+    for cv in (3, GroupKFold(3), Spy(GroupKFold(3))):
+        for model, target in ((MiserRegressor, y), (MiserClassifier, y > 0), (MiserRanker, y > 0)):
+            search = MiserSearchCV(model(max_iter=2), tradeoffs=[0.0], cv=cv)
+            assert search.fit(X, target, groups=groups).n_splits_ == 3
+    assert cv.groups is groups
+
+
+@pytest.mark.parametrize(
+    ("kind", "together"),
+    [(MiserClassifier, "groups"), (MiserRegressor, "groups"), (MiserRanker, "groups"),
+     (MiserRanker, "qid")],
+)  # fmt: skip
+def test_a_number_of_folds_heeds_groups_and_queries(kind, together):
+    X, y = data(120)
+    groups = np.arange(120) % 7
+    whole = _Whole(X, y > 0, None, **{"groups": None, "qid": None, together: groups})
+    folds = MiserSearchCV(kind(), cv=3)._folds(kind(), whole)
+    assert len(folds) == 3
+    for learn, check in folds:
+        assert not set(groups[learn]) & set(groups[check])
+
+
+def test_groups_that_a_splitter_ignores_are_told_and_queries_are_not():
+    X, y = data(100)
+    search = MiserSearchCV(MiserRanker(max_iter=2), tradeoffs=[0.0], cv=KFold(2))
+    search.fit(X, y > 0, qid=np.arange(100) // 10)
+    with pytest.warns(UserWarning, match="groups parameter is ignored by KFold"):
+        search.fit(X, y > 0, qid=np.arange(100) // 10, groups=np.arange(100) // 10)
+
+
+def test_queries_are_for_rankers():
+    X, y = data(60)
+    qid = np.arange(60) // 6
+    search = MiserSearchCV(MiserRegressor(max_iter=2), tradeoffs=[0.0], cv=2)
+    with pytest.raises(TypeError, match="qid is for rankers, but the estimator is a MiserReg"):
+        search.fit(X, y, qid=qid)
+    with pytest.raises(TypeError, match="qid is for rankers, but the estimator is a MiserReg"):
+        search.fit(X, y).score(X, y, qid=qid)
+    with pytest.raises(TypeError, match="qid is for rankers, but the estimator is a MiserReg"):
+        tradeoff_curve(MiserRegressor(), X, y, X_val=X, y_val=y, qid=qid, qid_val=qid)
+    ranker = MiserSearchCV(MiserRanker(max_iter=2), tradeoffs=[0.0], cv=2).fit(X, y > 0, qid=qid)
+    direct = ranker.best_estimator_.score(X, y > 0, qid=qid, k=3, no_relevant=0.0)
+    assert ranker.score(X, y > 0, qid=qid, k=3, no_relevant=0.0) == direct
+
+
+def test_bad_input_of_a_search():
+    X, y = data(60)
+    search = MiserSearchCV(MiserRegressor(max_iter=2), tradeoffs=[], cv=2)
+    with pytest.raises(ValueError, match="tradeoffs must name at least one"):
+        search.fit(X, y)
+    search.set_params(tradeoffs=[0.0])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        search.fit(X, y[:-1])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        search.fit(X, y, groups=[1, 2])
+    with pytest.raises(TypeError, match="must be one of the Miser estimators"):
+        MiserSearchCV(EarlyExitClassifier(MiserClassifier())).fit(X, y > 0)
+    labels = np.where(np.arange(60) == 30, "rare", np.where(y > 0, "a", "b"))
+    folds = [(np.arange(20), np.arange(20, 60)), (np.arange(20, 60), np.arange(20))]
+    with pytest.raises(ValueError, match="a class that the model does not know: rare") as caught:
+        MiserSearchCV(MiserClassifier(max_iter=2), tradeoffs=[0.0], cv=folds).fit(X, labels)
+    assert caught.value.__notes__[-1] == "This is about fold 0 of the cross-validation."
+
+
+@pytest.mark.parametrize("kind", ["lists", "pandas", "polars", "pyarrow", "sparse", "read-only"])
+def test_a_search_takes_every_kind_of_data(kind):
+    X, y = data(80)
+    X = np.round(X)
+    names = names_of(X)
+    made = {
+        "lists": lambda: X.tolist(),
+        "pandas": lambda: pd.DataFrame(X, columns=names, index=np.arange(80)[::-1]),
+        "polars": lambda: pl.DataFrame(X, schema=names),
+        "pyarrow": lambda: pa.table(dict(zip(names, X.T, strict=True))),
+        "sparse": lambda: sparse.coo_matrix(X),
+        "read-only": lambda: np.broadcast_to(X, (1, 80, 6))[0],
+    }[kind]()
+    search = MiserSearchCV(MiserRegressor(max_iter=3), tradeoffs=[0.0], cv=2, random_state=0)
+    expected = clone(search).fit(X, y)
+    search.fit(made, y.tolist() if kind == "lists" else y)
+    assert search.best_score_ == expected.best_score_
+    np.testing.assert_array_equal(search.predict(made), expected.predict(X))

@@ -69,7 +69,8 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
 
     Parameters
     ----------
-    model : fitted MiserRegressor, MiserClassifier or MiserRanker, or a Predictor of one stage
+    model : fitted MiserRegressor, MiserClassifier, MiserRanker or MiserSearchCV, or a Predictor \
+            of one stage
     dtype : {"float64", "float32"}
         Type of the X that the exported model will see. For "float32", thresholds are rounded down
         to the next float32. That changes nothing for such an X, and readers that round thresholds
@@ -167,7 +168,9 @@ def _whole_ensemble(predictor: Predictor) -> Ensemble:
 def _learning_rate(model: Any) -> float:
     """The learning rate of an estimator, or the one that a file tells of; 1 if nobody knows."""
     if not isinstance(model, Predictor):
-        return float(getattr(getattr(model, "estimator_", model), "learning_rate", 1.0))
+        for inside in ("estimator_", "best_estimator_"):
+            model = getattr(model, inside, model)
+        return float(getattr(model, "learning_rate", 1.0))
     told: Any = model.about
     while isinstance(told, Mapping) and "base" in told:  # what exits were made from
         told = told["base"]
