@@ -121,7 +121,7 @@ def _numbers(
     """Check numbers, one per row, and return them as floats."""
     from sklearn.utils.validation import column_or_1d
 
-    numbers = column_or_1d(values, input_name=argument).astype(np.float64)
+    numbers = column_or_1d(values).astype(np.float64)
     if len(numbers) == 0:
         raise ValueError(f"{argument} must have at least one row")
     # NaN is on no side of anything.
