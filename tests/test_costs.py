@@ -177,6 +177,8 @@ def test_costs_must_add_up_to_a_number():
 def test_costs_must_be_one_row_of_numbers():
     with pytest.raises(ValueError, match=r"one dimension, got shape \(1, 2\)"):
         CostModel([[1.0, 2.0]])
+    with pytest.raises(ValueError, match=r"one dimension, got shape \(2, 1\)"):
+        CostModel(pd.DataFrame({"a": [1.0, 2.0]}))
     with pytest.raises(ValueError, match=r"one dimension, got shape \(\)"):
         CostModel(3.0)
     with pytest.raises(TypeError, match="keyed by column name, got 7"):

@@ -170,3 +170,11 @@ def test_a_ranker_says_what_queries_without_relevant_documents_count():
         scores = [ranker.score(X, y, qid=qid, no_relevant=value) for value in (0.0, 0.5, 1.0)]
         np.testing.assert_allclose(np.diff(scores), 0.25)
         assert ranker.score(X, y, qid=qid) == scores[-1]
+
+
+@pytest.mark.parametrize("qid", [[1, None], [1, "a"]])
+def test_queries_that_have_no_order(qid):
+    with pytest.raises(TypeError, match=r"qid mixes values that have no order: \['"):
+        ndcg_score([1, 0], [0.2, 0.1], np.array(qid, dtype=object))
+    with pytest.raises(TypeError, match=r"qid mixes values that have no order: \['"):
+        MiserRanker().fit([[1.0], [2.0]], [1, 0], qid=np.array(qid, dtype=object))

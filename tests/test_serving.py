@@ -450,3 +450,18 @@ def test_files_answer_as_losses_of_a_user_did(rows, tmp_path):
     np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X))
     with pytest.raises(ValueError, match="LogLog has a response of its own"):
         save(MiserClassifier(loss=LogLog(), max_iter=2).fit(X, y > 1), tmp_path / "m.miser")
+
+
+@pytest.mark.parametrize(
+    ("qid", "message"),
+    [
+        (5, r"qid must have one dimension, got shape \(\)"),
+        ([[1, 2]], r"qid must have one dimension, got shape \(1, 2\)"),
+        ([1], "qid has 1 entries, but X has 2 rows"),
+    ],
+)
+def test_queries_of_the_wrong_shape(rows, qid, message):
+    X, y = rows
+    model = MiserRanker(max_iter=3).fit(X, np.digitize(y, [0.0, 1.0]))
+    with pytest.raises(ValueError, match=message):
+        as_predictor(model).predict(X[:2], qid)

@@ -1,5 +1,6 @@
 """Every kind of X gives the same numbers, and therefore the same model, bit for bit."""
 
+import re
 import tracemalloc
 
 import narwhals as nw
@@ -688,9 +689,32 @@ def test_a_column_of_nothing_has_any_type(make, nothing):
     np.testing.assert_array_equal(model.predict(request), plain)
 
 
+def test_what_a_mask_hides_is_missing():
+    hidden = WHOLE > 15
+    masked = np.ma.masked_array(WHOLE, hidden)
+    expected = fit(np.where(hidden, np.nan, WHOLE))
+    model = fit(masked)
+    assert bits(model) == bits(expected)
+    for some in (model, as_predictor(model)):
+        np.testing.assert_array_equal(
+            some.predict(masked), expected.predict(np.where(hidden, np.nan, WHOLE))
+        )
+
+
+@pytest.mark.parametrize("kind", ["datetime64[s]", "timedelta64[ms]"])
+def test_dates_are_not_numbers(kind):
+    dates = WHOLE.astype(np.int64).astype(kind)
+    model = fit(WHOLE)
+    for some in (fit, model.predict, as_predictor(model).predict):
+        with pytest.raises(ValueError, match=rf"X holds {re.escape(kind)}, which is not numeric"):
+            some(dates)
+
+
 def test_lazy_frames_must_be_collected():
     with pytest.raises(TypeError, match="lazy LazyFrame; call its collect"):
         fit(pl.LazyFrame(WHOLE, schema=NAMES))
+    with pytest.raises(TypeError, match="lazy LazyFrame; call its collect"):
+        as_predictor(fit(WHOLE)).predict(pl.LazyFrame(WHOLE, schema=NAMES))
 
 
 # -- memory ---------------------------------------------------------------------------------------

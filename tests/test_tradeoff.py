@@ -24,6 +24,8 @@ from greedymiser import (
     MiserRanker,
     MiserRegressor,
     MiserSearchCV,
+    OnDemandPredictor,
+    Sources,
     TradeoffCurve,
     as_predictor,
     load,
@@ -120,6 +122,18 @@ def test_best_for_every_price_on_the_way(curve):
     assert curve.best().cost_ == curve.best(total).cost_
     with pytest.raises(ValueError, match="budget must not be negative, got -1"):
         curve.best(-1)
+    with pytest.raises(TypeError, match="budget must be a number, got 'cheap'"):
+        curve.best("cheap")
+    assert curve.best(np.float32(total)).cost_ == curve.best().cost_
+
+
+def test_copies_of_a_curve(curve, tmp_path):
+    X, _ = data(200, 2)
+    for copied in (pickle.loads(pickle.dumps(curve)), copy.deepcopy(curve)):
+        pd.testing.assert_frame_equal(copied.points, curve.points)
+        np.testing.assert_array_equal(copied.best(9.0).predict(X), curve.best(9.0).predict(X))
+    with pytest.raises(TypeError, match=r"TradeoffCurve is not a fitted .* \.best\(budget\)"):
+        save(curve, tmp_path / "curve.miser")
 
 
 def test_pareto_rows_are_not_beaten(curve):
@@ -478,3 +492,20 @@ def test_a_search_takes_every_kind_of_data(kind):
     search.fit(made, y.tolist() if kind == "lists" else y)
     assert search.best_score_ == expected.best_score_
     np.testing.assert_array_equal(search.predict(made), expected.predict(X))
+
+
+def test_exits_and_sources_over_a_search():
+    X, y = data(200)
+    frame = pd.DataFrame(X, columns=names_of(X))
+    search = MiserSearchCV(MiserClassifier(max_iter=6), tradeoffs=[0.0], cv=2).fit(frame, y > 0)
+    hasty = EarlyExitClassifier(search, threshold=0.8, every=2).fit(frame, y > 0)
+    direct = EarlyExitClassifier(search.best_estimator_, threshold=0.8, every=2)
+    direct.fit(frame, y > 0)
+    np.testing.assert_array_equal(hasty.predict(frame), direct.predict(frame))
+    sources = Sources(raw="row")
+    sources.columns(*names_of(X), name="all")(lambda row: tuple(row.values()))
+    served = OnDemandPredictor(search, sources)
+    rows = frame.head(3).to_dict("records")
+    assert served.predict(rows).tolist() == search.predict(frame.head(3)).tolist()
+    with pytest.raises(TypeError, match="needs an estimator of type MiserClassifier"):
+        EarlyExitClassifier(clone(search)).fit(frame, y > 0)

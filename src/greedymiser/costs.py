@@ -433,6 +433,10 @@ def _price(what: str, cost: Any) -> float:
 def _read_feature_costs(
     feature_costs: Any,
 ) -> tuple[list[str] | None, NDArray[np.float64]]:
+    if getattr(feature_costs, "ndim", 1) != 1:  # a data frame, or a table of numbers
+        raise ValueError(
+            f"feature_costs must have one dimension, got shape {np.shape(feature_costs)}"
+        )
     if hasattr(feature_costs, "to_dict") and not isinstance(feature_costs, Mapping):
         feature_costs = _read_series(feature_costs)
     if isinstance(feature_costs, Mapping):

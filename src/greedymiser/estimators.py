@@ -84,6 +84,9 @@ from greedymiser.tables import (
     categorical_columns,
     is_frame,
     learn_categories,
+    refuse_dates,
+    refuse_lazy,
+    unmasked,
 )
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import Ensemble, Tree, stack_trees, walk_binned
@@ -621,16 +624,17 @@ class Miser(BaseEstimator):
             if min(X.shape) == 0:
                 raise ValueError(f"X must have at least one row and one column, got {X.shape}")
             return X
-        if hasattr(X, "collect"):
-            raise TypeError(f"X is a lazy {type(X).__name__}; call its collect() first")
-        return validate_data(
+        refuse_lazy(X)
+        checked = validate_data(
             self,
-            X=X,
+            X=unmasked(X),
             reset=reset,
             dtype="numeric",
             accept_sparse=("csr", "csc"),
             ensure_all_finite=False,
         )
+        refuse_dates(checked)
+        return checked
 
     def _encode(self, sample: Sample, loss: Loss) -> _Data:
         """From the user's terms to the loss's: categories and labels become numbers."""

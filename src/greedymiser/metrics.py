@@ -20,7 +20,11 @@ def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     query: NDArray[Any] = np.asarray(qid)
     if query.ndim != 1:
         raise ValueError(f"qid must have one dimension, got shape {query.shape}")
-    order = np.argsort(query, kind="stable").astype(np.intp)
+    try:
+        order = np.argsort(query, kind="stable").astype(np.intp)
+    except TypeError:
+        kinds = sorted({type(value).__name__ for value in query.tolist()})
+        raise TypeError(f"qid mixes values that have no order: {kinds}") from None
     sorted_qid = query[order]
     first = np.flatnonzero(np.append(True, sorted_qid[1:] != sorted_qid[:-1]))
     return order, np.append(first, len(query)).astype(np.intp)

@@ -30,6 +30,9 @@ from greedymiser.tables import (
     SparseTable,
     Table,
     is_frame,
+    refuse_dates,
+    refuse_lazy,
+    unmasked,
 )
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
@@ -350,6 +353,7 @@ class Predictor:
             if X.dtype.kind not in "biuf":
                 raise ValueError(f"X must be numeric, got a sparse matrix of {X.dtype}")
             return SparseTable(self._fitting(X), self.categories)
+        refuse_lazy(X)
         return ArrayTable(self._fitting(_as_numbers(X)), self.categories)
 
     def _fitting(self, X: Any) -> Any:
@@ -453,7 +457,8 @@ def as_predictor(model: Any) -> Predictor:
         return model
     found = getattr(model, "predictor_", None)
     if not isinstance(found, Predictor):
-        raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser")
+        hint = "; take one of it: .best(budget)" if hasattr(model, "best") else ""
+        raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser{hint}")
     return found
 
 
@@ -563,8 +568,13 @@ def rank_leavers(scores, left, starts, n_stages):  # type: ignore[no-untyped-def
 
 def check_queries(qid: ArrayLike | None, n: int) -> None:
     """Raise if there is not a query for each of n rows."""
-    if qid is not None and len(np.asarray(qid)) != n:
-        raise ValueError(f"qid has {len(np.asarray(qid))} entries, but X has {n} rows")
+    if qid is None:
+        return
+    shape = np.shape(np.asarray(qid))
+    if len(shape) != 1:
+        raise ValueError(f"qid must have one dimension, got shape {shape}")
+    if shape[0] != n:
+        raise ValueError(f"qid has {shape[0]} entries, but X has {n} rows")
 
 
 def query_starts(query: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -584,7 +594,8 @@ def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
 
 def _as_numbers(X: Any) -> NDArray[np.float64]:
     try:
-        array = np.asarray(X)
+        array = np.asarray(unmasked(X))
+        refuse_dates(array)
         if array.dtype.kind in "cSU":
             raise TypeError(f"got {array.dtype}")
         numbers = array.astype(np.float64)

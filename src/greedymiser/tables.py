@@ -168,6 +168,25 @@ def is_frame(X: Any) -> bool:
     )
 
 
+def unmasked(X: Any) -> Any:
+    """X with NaN where a masked array hides what it holds; anything else as it is."""
+    if not isinstance(X, np.ma.MaskedArray):
+        return X
+    return np.where(np.ma.getmaskarray(X), np.nan, np.ma.getdata(X).astype(np.float64))
+
+
+def refuse_dates(X: Any) -> None:
+    """Raise if an array holds dates: as numbers they would depend on their unit."""
+    if getattr(X.dtype, "kind", "") in ("m", "M"):
+        raise ValueError(f"X holds {X.dtype}, which is not numeric; turn it into numbers first")
+
+
+def refuse_lazy(X: Any) -> None:
+    """Raise if X is a frame that has not been computed yet."""
+    if hasattr(X, "collect"):
+        raise TypeError(f"X is a lazy {type(X).__name__}; call its collect() first")
+
+
 def as_table(X: Any, categories: Categories | None = None) -> Table:
     """Wrap a checked X (array, sparse matrix or data frame)."""
     if sparse.issparse(X):

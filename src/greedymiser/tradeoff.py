@@ -90,6 +90,8 @@ class TradeoffCurve:
         """The row of ``traces`` that ``best`` returns the model of."""
         affordable = self.traces
         if budget is not None:
+            if not isinstance(budget, Real):
+                raise TypeError(f"budget must be a number, got {budget!r}")
             if not budget >= 0:
                 raise ValueError(f"budget must not be negative, got {budget}")
             affordable = affordable[affordable["cost"] <= budget]
