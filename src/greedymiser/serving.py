@@ -194,7 +194,8 @@ class Predictor:
 
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
-        self.probabilities(self.begin(1))  # raises before any work is done
+        self._known_classes()  # before any work is done
+        refuse_improbable(self.loss)
         return self.probabilities(self.raw_predict(X))
 
     def decision_function(self, X: Any) -> Floats:
@@ -469,10 +470,7 @@ def decisions(raw: Floats) -> Floats:
 
 def probabilities(raw: Floats, loss: Loss, n_classes: int) -> Floats:
     """Class probabilities of raw predictions, shape (n, n_classes)."""
-    if not gives_probabilities(loss):
-        raise AttributeError(
-            f"the loss {_name_of(loss)} gives no class probabilities: it has no response"
-        )
+    refuse_improbable(loss)
     given = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
     n = raw.shape[1]
     if n_classes == 2 and given.shape == (n,):  # of the second class
@@ -499,6 +497,14 @@ def labels(raw: Floats, classes: NDArray[Any], loss: Loss) -> NDArray[Any]:
 def gives_probabilities(loss: Any) -> bool:
     """Whether a loss has a ``response`` that is more than the raw prediction."""
     return _link(loss) not in (None, Loss.response)
+
+
+def refuse_improbable(loss: Loss) -> None:
+    """Raise if a loss has no class probabilities."""
+    if not gives_probabilities(loss):
+        raise AttributeError(
+            f"the loss {_name_of(loss)} gives no class probabilities: it has no response"
+        )
 
 
 def has_log_link(loss: Any) -> bool:
