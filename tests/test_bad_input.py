@@ -491,6 +491,32 @@ def test_too_many_categories():
     assert model.score(many[:255], np.arange(255.0) % 7) > 0.9
 
 
+# -- callbacks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        (print, r"sequence of callables, got <built-in function print>; .* pass callbacks=\[f\]"),
+        (5, "callbacks must be a sequence of callables, got 5$"),
+        ([print, "stop"], "callbacks must be callables, got 'stop'"),
+        ("ab", "callbacks must be callables, got 'a'"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_callbacks(kind, callbacks, message):
+    with pytest.raises(TypeError, match=message):
+        kind().fit(X, CLASSES, callbacks=callbacks)
+
+
+@pytest.mark.parametrize("wrap", [list, tuple, iter])
+def test_callbacks_may_come_in_any_row(wrap):
+    heard = []
+    regressor().fit(X, Y, callbacks=wrap([heard.append]))
+    assert heard
+    assert regressor().fit(X, Y, callbacks=None).n_iter_ > 0
+
+
 # -- validation data ------------------------------------------------------------------------------
 
 

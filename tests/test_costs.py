@@ -2,6 +2,7 @@
 
 import doctest
 import math
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import greedymiser.costs
 import naive
+from greedymiser.costfiles import write_costs
 from greedymiser.costs import CostModel, Ledger, Purchase, Receipt, as_cost_model
 
 
@@ -175,6 +177,8 @@ def test_costs_must_add_up_to_a_number():
 def test_costs_must_be_one_row_of_numbers():
     with pytest.raises(ValueError, match=r"one dimension, got shape \(1, 2\)"):
         CostModel([[1.0, 2.0]])
+    with pytest.raises(ValueError, match=r"one dimension, got shape \(2, 1\)"):
+        CostModel(pd.DataFrame({"a": [1.0, 2.0]}))
     with pytest.raises(ValueError, match=r"one dimension, got shape \(\)"):
         CostModel(3.0)
     with pytest.raises(TypeError, match="keyed by column name, got 7"):
@@ -499,3 +503,75 @@ def test_costs_by_name_need_named_columns():
 def test_a_misspelt_name_is_told_beside_the_missing_one():
     with pytest.raises(ValueError, match="no entry for feature 'TSH'; it names 'TSHH'"):
         as_cost_model({"TSHH": 1.0}, 1, ["TSH"])
+
+
+# -- many names -----------------------------------------------------------------------------------
+
+
+class Counted(str):
+    """A name that counts how often it is compared."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Counted.comparisons += 1
+        return str.__eq__(self, other)
+
+
+@pytest.fixture
+def names(monkeypatch):
+    monkeypatch.setattr(Counted, "comparisons", 0)
+    return [Counted(f"column {i}") for i in range(400)]
+
+
+def again(names):
+    """Equal names that are not the same objects, which would be found without a comparison."""
+    return [Counted(name) for name in names]
+
+
+NAMED = {
+    "from resources": lambda names: CostModel.from_resources(
+        dict.fromkeys(names, 1.0), {name: [name] for name in again(names)}
+    ),
+    "by name": lambda names: CostModel(dict.fromkeys(names, 1.0)),
+    "series": lambda names: CostModel(pd.Series(1.0, index=pd.Index(names, dtype=object))),
+    "groups": lambda names: CostModel(
+        dict.fromkeys(names, 1.0),
+        groups={name: [name] for name in again(names)},
+        group_costs=dict.fromkeys(again(names), 2.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_work_grows_with_the_names_and_not_with_their_square(kind, names):
+    costs = NAMED[kind](names)
+    aligned = costs.align(len(names), again(reversed(names)))
+    assert aligned.total(again(names)) == costs.total(names)
+    assert aligned.prices(bought=again(names)).max() == 0.0
+    assert [aligned.position(name) for name in again(names)] == list(reversed(range(400)))
+    # A look at all names for each of them would be 80,000 comparisons, at least.
+    assert 0 < Counted.comparisons < 20 * len(names)
+
+
+def test_names_that_do_not_match_are_found_at_one_look(names):
+    costs = CostModel(dict.fromkeys(names, 1.0))
+    with pytest.raises(ValueError, match="no entry for feature 'x'; it names 'column 0'"):
+        costs.align(400, [*again(names[1:]), "x"])
+    assert Counted.comparisons < 20 * len(names)
+
+
+def test_costs_with_many_names_are_written_at_one_look(names, tmp_path):
+    write_costs(tmp_path / "costs.toml", CostModel(dict.fromkeys(names, 1.0)))
+    assert Counted.comparisons < 20 * len(names)
+
+
+def test_where_names_are_is_not_part_of_a_copy():
+    costs = blood()
+    before = len(pickle.dumps(costs))
+    assert costs.position("T3") == 2
+    assert len(pickle.dumps(costs)) == before
+    renamed = CostModel([1.0, 2.0]).align(2, ["a", "b"])
+    assert renamed.position("b") == 1
+    assert renamed.align(2, ["b", "a"]).position("b") == 0

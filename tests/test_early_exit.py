@@ -25,7 +25,7 @@ from greedymiser import (
     ndcg_score,
 )
 from greedymiser.datasets import load_thyroid
-from greedymiser.losses import Loss
+from greedymiser.losses import BinaryLogLoss, Loss
 
 COSTS = CostModel.from_resources(
     {"a": 1.0, "b": 2.0, "shared": 4.0, "c": 0.1},
@@ -432,5 +432,21 @@ def test_bad_data():
 def test_losses_without_probabilities():
     X, y, _ = make(6, n_classes=2)
     model = MiserClassifier(loss=Odd(), max_iter=12).fit(X, y)
+    with pytest.raises(ValueError, match="link of the log-loss"):
+        EarlyExitClassifier(model).fit(X, y)
+
+
+def test_losses_that_derive_from_the_log_loss_and_have_another_link():
+    class Same(BinaryLogLoss):
+        pass
+
+    class Blurred(BinaryLogLoss):
+        def response(self, raw):
+            return 0.5 * super().response(raw) + 0.25
+
+    X, y, _ = make(6, n_classes=2)
+    model = MiserClassifier(loss=Same(), max_iter=12).fit(X, y)
+    assert EarlyExitClassifier(model, threshold=0.9).fit(X, y).predict(X).shape == y.shape
+    model = MiserClassifier(loss=Blurred(), max_iter=12).fit(X, y)
     with pytest.raises(ValueError, match="link of the log-loss"):
         EarlyExitClassifier(model).fit(X, y)

@@ -26,8 +26,8 @@ NO = -math.inf
 class CannedEngine:
     """Rows that answer from a table of raw gains; nodes are known by their path, "LR"...
 
-    Unless told otherwise, a node at depth k has 2^(20 - k) rows and the value 0. What is told of two
-    children holds for their parent, which is the sum of them.
+    Unless told otherwise, a node at depth k has 2^(20 - k) rows and the value 0. What is told of
+    two children holds for their parent, which is the sum of them.
     """
 
     grid = Grid(PACKED_TWO, 21, 2.0**-20, 1.0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # The rooms from bottom to top. A room imports from those above it in this list only (they are
 # further down in the house); folders are one room. A new module has to be given its place here.
 ROOMS = [
+    "compiling",
     "threads",
     "tables",
     "costs",
@@ -37,6 +39,7 @@ ROOMS = [
     "acquisition",
     "lightgbm_format",
     "persistence",
+    "warm",
     "plotting",
     "report",
     "experiments",
@@ -125,6 +128,17 @@ def imports_library(source: str, module: str, library: str) -> bool:
     return any(name.split(".")[0] == library for name in names)
 
 
+def compiles(source: str, module: str) -> bool:
+    """Whether a module takes a compiling decorator from Numba."""
+    tree = ast.parse(source)
+    taken = {name for _, name in imported(tree, module)}
+    used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return any(
+        re.fullmatch(r"(numba|nb)(\.\w+)*\.(n?jit|jitclass|vectorize|guvectorize|cfunc)", name)
+        for name in taken | used
+    )
+
+
 def prints(source: str) -> bool:
     return any(
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
@@ -164,6 +178,13 @@ def test_only_plotting_imports_matplotlib(module):
         assert not imports_library(
             MODULES[module].read_text(encoding="utf-8"), module, "matplotlib"
         )
+
+
+@each_module
+def test_only_compiling_compiles(module):
+    """Elsewhere a kernel would not be importable where nothing can be cached."""
+    if module != "compiling":
+        assert not compiles(MODULES[module].read_text(encoding="utf-8"), module)
 
 
 @each_module
@@ -252,6 +273,12 @@ def test_other_checks_can_fail():
     assert imports_library("def f():\n    from numba import njit", "growing", "numba")
     assert imports_library("import matplotlib.pyplot as plt", "report", "matplotlib")
     assert not imports_library("from .plotting import matplotlib", "report", "matplotlib")
+    assert compiles("def f():\n    from numba import njit", "trees")
+    assert compiles("from numba.core.decorators import jit as kernel", "trees")
+    assert compiles("import numba\n@numba.njit(cache=True)\ndef f(): pass", "trees")
+    assert compiles("import numba as nb\nf = nb.vectorize(abs)", "trees")
+    assert not compiles("from greedymiser.compiling import njit\n@njit\ndef f(): pass", "trees")
+    assert not compiles("from numba import types\nfrom numba.extending import intrinsic", "trees")
     assert prints("def f():\n    print(1)")
     assert not prints('"""print(1)"""\nself.print(1)')
 

@@ -474,6 +474,16 @@ def test_names_are_cleaned_and_it_says_so():
     assert_same(booster.predict(X), model.predict(X))
 
 
+def test_many_names_that_change_are_told_in_a_few_lines():
+    names = tuple("{" * (i + 1) for i in range(1000))
+    model = as_predictor(MiserRegressor(max_iter=1).fit(np.zeros((60, 1000)), np.zeros(60)))
+    with pytest.warns(UserWarning, match="'{' is '_', '{{' is '__2', .* and 980 more") as caught:
+        text = to_lightgbm(replace(model, feature_names=names))
+    assert len(str(caught[0].message)) < 2000
+    (line,) = [line for line in text.splitlines() if line.startswith("feature_names=")]
+    assert len(set(line.partition("=")[2].split(" "))) == 1000
+
+
 @pytest.mark.parametrize(
     ("name", "clean"),
     [("a\0z", "a_z"), ("a\nz", "a_z"), ("a\tz", "a_z"), ("a\x7f\x1bz", "a_z"), ("a\x85z", "a_z"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import greedymiser.metrics
 import naive
+from greedymiser import Cronus, EarlyExitRanker, MiserRanker
 from greedymiser.metrics import ndcg_per_query, ndcg_score, query_order
 
 # Few distinct scores, so that there are ties; labels as in LETOR.
@@ -133,3 +134,47 @@ def test_equal_weights_are_no_weights(scale):
 def test_tied_infinities_share_their_places():
     ties = [np.inf, np.inf]
     assert ndcg_score([1, 0], ties, [0, 0]) == ndcg_score([0, 1], ties, [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y_true": [1, -2]}, "y_true must be between 0 and 1000, got -2 in row 1"),
+        ({"y_true": [np.nan, 0]}, "y_true must be between 0 and 1000, got nan in row 0"),
+        ({"y_true": [2000, 0]}, "y_true must be between 0 and 1000, got 2000 in row 0"),
+        ({"y_score": [0.1, np.nan]}, "y_score must be a number, got nan in row 1"),
+        ({"qid": [0.0, np.nan]}, "qid must not be NaN"),
+        ({"k": 0}, "k must be at least 1, got 0"),
+        ({"k": np.nan}, "k must be at least 1, got nan"),
+        ({"sample_weight": [1, -1]}, "sample_weight must be between 0 and .*, got -1 in row 1"),
+        ({"sample_weight": [1, np.inf]}, "sample_weight must be between .*, got inf in row 1"),
+        ({"sample_weight": [0, 0]}, "sample_weight must not be 0 for every row"),
+        ({"y_true": [], "y_score": [], "qid": []}, "y_true must have at least one row"),
+    ],
+)
+def test_what_is_no_score_is_refused(changes, message):
+    given = {"y_true": [1, 0], "y_score": [0.2, 0.1], "qid": [0, 0]}
+    with pytest.raises(ValueError, match=message):
+        ndcg_score(**{**given, **changes})
+
+
+def test_a_ranker_says_what_queries_without_relevant_documents_count():
+    X = np.arange(8.0).reshape(-1, 1)
+    y, qid = np.array([0, 0, 0, 0, 0, 1, 0, 2]), np.repeat([0, 1], 4)
+    model = MiserRanker(max_iter=2, min_samples_leaf=1).fit(X, y, qid=qid)
+    exits = EarlyExitRanker(model).fit(X, y, qid=qid)
+    cronus = Cronus(MiserRanker(loss="squared_error", max_iter=2, min_samples_leaf=1)).fit(
+        X, y, qid=qid
+    )
+    for ranker in (model, exits, cronus):
+        scores = [ranker.score(X, y, qid=qid, no_relevant=value) for value in (0.0, 0.5, 1.0)]
+        np.testing.assert_allclose(np.diff(scores), 0.25)
+        assert ranker.score(X, y, qid=qid) == scores[-1]
+
+
+@pytest.mark.parametrize("qid", [[1, None], [1, "a"]])
+def test_queries_that_have_no_order(qid):
+    with pytest.raises(TypeError, match=r"qid mixes values that have no order: \['"):
+        ndcg_score([1, 0], [0.2, 0.1], np.array(qid, dtype=object))
+    with pytest.raises(TypeError, match=r"qid mixes values that have no order: \['"):
+        MiserRanker().fit([[1.0], [2.0]], [1, 0], qid=np.array(qid, dtype=object))

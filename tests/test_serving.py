@@ -1,6 +1,7 @@
 """Prediction from a finished model."""
 
 import math
+import pickle
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from sklearn.model_selection import cross_val_score
 
 import naive
 from greedymiser import (
@@ -20,12 +22,16 @@ from greedymiser import (
     MiserRanker,
     MiserRegressor,
     as_predictor,
+    load,
+    save,
 )
+from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
 from greedymiser.serving import (
     Above,
     Confident,
     Proximity,
     _blocks,
+    labels,
     largest_probability,
     place_scores,
     rank_leavers,
@@ -308,3 +314,154 @@ def test_stage_costs_count_what_is_new(rows):
     news = [served.stage_features(k) for k in range(5)]
     assert sorted(f for new in news for f in new) == model.ensemble_.features
     assert all(not set(a) & set(b) for i, a in enumerate(news) for b in news[:i])
+
+
+# -- losses of a user, and the classes that they make likely ---------------------------------------
+
+
+class LogLog(Loss):
+    """Log-loss with the complementary log-log link: raw predictions of 0 mean 1 - 1/e, not 1/2."""
+
+    def values(self, y, raw):
+        p = self.second(raw)
+        return -np.log(np.where(y == 1, p, 1.0 - p))
+
+    def gradients(self, y, raw):
+        p, rate = self.second(raw), np.exp(np.clip(raw, -20.0, 3.0))
+        return np.where(y == 1, -rate * (1.0 - p) / p, rate), rate
+
+    def second(self, raw):
+        return np.clip(-np.expm1(-np.exp(np.clip(raw, -20.0, 3.0))), 1e-9, 1.0 - 1e-9)
+
+    def response(self, raw):
+        return np.stack([1.0 - self.second(raw), self.second(raw)])
+
+
+class OneColumn(LogLog):
+    """The same, told as many would: the probability of the second class alone."""
+
+    def response(self, raw):
+        return self.second(raw)
+
+
+class Reversed(MultinomialLogLoss):
+    """Each class is the likelier the lower its raw prediction is."""
+
+    def response(self, raw):
+        return super().response(-raw)
+
+
+class Hinge(Loss):
+    """Has no probabilities."""
+
+    def values(self, y, raw):
+        return np.maximum(0.0, 1.0 - (2.0 * y - 1.0) * raw)
+
+    def gradients(self, y, raw):
+        sign = 2.0 * y - 1.0
+        return np.where(sign * raw < 1.0, -sign, 0.0), None
+
+
+def three_ways(model):
+    """The model itself, served, and from a pickle."""
+    return [model, as_predictor(model), pickle.loads(pickle.dumps(model))]
+
+
+@pytest.mark.parametrize("loss", [LogLog(), OneColumn(), Reversed(3)], ids=["2", "1", "3"])
+def test_the_label_is_the_likeliest_class_whatever_the_loss(rows, loss):
+    X, y = rows
+    words = np.array(["low", "middle", "top"])
+    cuts = [1.0] if loss.n_outputs == 1 else [0.0, 1.0]
+    model = MiserClassifier(loss=loss, max_iter=10).fit(X, words[np.digitize(y, cuts)])
+    for some in three_ways(model):
+        likeliest = np.argmax(some.predict_proba(X), axis=1)
+        assert some.predict(X).tolist() == model.classes_[likeliest].tolist()
+        assert some.predict(X[:1]).tolist() == model.classes_[likeliest[:1]].tolist()
+        np.testing.assert_allclose(some.predict_proba(X).sum(axis=1), 1.0)
+        assert some.predict_proba(X).shape == (len(X), len(model.classes_))
+    stages = zip(model.staged_predict(X), model.staged_predict_proba(X), strict=True)
+    for said, shares in stages:
+        assert said.tolist() == model.classes_[np.argmax(shares, axis=1)].tolist()
+    # Otherwise this would be the same as the sign, or the largest raw prediction.
+    raw = as_predictor(model).raw_predict(X)
+    by_raw = raw[0] > 0 if len(raw) == 1 else np.argmax(raw, axis=0)
+    assert np.mean(by_raw != likeliest) > 0.05
+
+
+def test_the_log_losses_need_no_probabilities_for_labels(rows, monkeypatch):
+    X, y = rows
+    model = MiserClassifier(max_iter=5).fit(X, y > 1)
+    several = MiserClassifier(max_iter=5).fit(X, np.digitize(y, [0.0, 1.0]))
+    expected = model.predict(X), several.predict(X)
+    monkeypatch.setattr("greedymiser.serving.probabilities", None)
+    assert (model.predict(X) == expected[0]).all()
+    assert (as_predictor(several).predict(X) == expected[1]).all()
+
+
+def test_of_equally_likely_classes_the_first_is_predicted():
+    classes = np.array(["a", "b", "c"])
+    for loss in (BinaryLogLoss(), OneColumn(), Hinge()):
+        tie = np.log(np.log(2.0)) if isinstance(loss, OneColumn) else 0.0
+        assert labels(np.array([[tie]]), classes[:2], loss).tolist() == ["a"]
+    for loss in (MultinomialLogLoss(3), Reversed(3)):
+        assert labels(np.zeros((3, 1)), classes, loss).tolist() == ["a"]
+
+
+def test_a_loss_without_probabilities(rows, tmp_path):
+    X, y = rows
+    model = MiserClassifier(loss=Hinge(), max_iter=10).fit(X, y > 1)
+    assert not hasattr(model, "predict_proba")
+    assert not hasattr(MiserClassifier(loss=Hinge()), "predict_proba")
+    assert not hasattr(model, "staged_predict_proba")
+    assert hasattr(MiserClassifier(), "predict_proba")
+    save(model, tmp_path / "hinge.miser")
+    for some in (*three_ways(model), load(tmp_path / "hinge.miser")):
+        assert (some.predict(X) == (some.decision_function(X) > 0)).all()
+    with pytest.raises(AttributeError, match="the loss Hinge gives no class probabilities"):
+        as_predictor(model).predict_proba(X)
+    # What scikit-learn does with classifiers that have no probabilities.
+    assert cross_val_score(model, X, y > 1, cv=2, scoring="roc_auc").min() > 0.8
+
+
+def test_probabilities_of_the_wrong_shape_are_refused_before_training(rows):
+    X, y = rows
+
+    class Flat(LogLog):
+        def response(self, raw):
+            return np.stack([raw, raw, raw])
+
+    with pytest.raises(ValueError, match=r"Flat must have shape .* here \(2, 1\), got \(3, 1\)"):
+        MiserClassifier(loss=Flat(), max_iter=10).fit(X, y > 1)
+
+
+def test_files_answer_as_losses_of_a_user_did(rows, tmp_path):
+    X, y = rows
+
+    class Sigmoid(OneColumn):
+        gradients, values = BinaryLogLoss.gradients, BinaryLogLoss.values
+
+        def response(self, raw):
+            return 1.0 / (1.0 + np.exp(-raw))
+
+    model = MiserClassifier(loss=Sigmoid(), max_iter=10).fit(X, y > 1)
+    save(model, tmp_path / "m.miser", response="sigmoid")
+    loaded = load(tmp_path / "m.miser")
+    assert (loaded.predict(X) == model.predict(X)).all()
+    np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X))
+    with pytest.raises(ValueError, match="LogLog has a response of its own"):
+        save(MiserClassifier(loss=LogLog(), max_iter=2).fit(X, y > 1), tmp_path / "m.miser")
+
+
+@pytest.mark.parametrize(
+    ("qid", "message"),
+    [
+        (5, r"qid must have one dimension, got shape \(\)"),
+        ([[1, 2]], r"qid must have one dimension, got shape \(1, 2\)"),
+        ([1], "qid has 1 entries, but X has 2 rows"),
+    ],
+)
+def test_queries_of_the_wrong_shape(rows, qid, message):
+    X, y = rows
+    model = MiserRanker(max_iter=3).fit(X, np.digitize(y, [0.0, 1.0]))
+    with pytest.raises(ValueError, match=message):
+        as_predictor(model).predict(X[:2], qid)

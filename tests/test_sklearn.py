@@ -10,15 +10,31 @@ import sys
 import joblib
 import numpy as np
 import pytest
+import sklearn
 from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.compose import make_column_transformer
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
+from sklearn.exceptions import UnsetMetadataPassedError
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    cross_val_score,
+    cross_validate,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
+from sklearn.utils.fixes import parse_version
 
-from greedymiser import CostModel, MiserClassifier, MiserRanker, MiserRegressor, ndcg_score
+from greedymiser import (
+    CostModel,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    MiserSearchCV,
+    ndcg_score,
+)
 
 ESTIMATORS = [MiserRegressor, MiserClassifier, MiserRanker]
 
@@ -44,6 +60,30 @@ CHECKS = [
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_estimator_check(estimator, check):
     check(estimator)
+
+
+# A query in which a document is there twice has another NDCG than one in which it weighs twice.
+NOT_FOR_RANKERS = "check_sample_weight_equivalence"
+
+SEARCH_CHECKS = [
+    pytest.param(search, check, id=f"{kind.__name__}-{name_of(check)}")
+    for kind in ESTIMATORS
+    for search, check in estimator_checks_generator(
+        MiserSearchCV(
+            kind(max_iter=12, learning_rate=0.4, min_samples_leaf=3),
+            tradeoffs=[0.0],
+            cv=2,
+            random_state=0,
+        )
+    )
+    if not needs_array_api(check)
+    and not (kind is MiserRanker and name_of(check).startswith(NOT_FOR_RANKERS))
+]
+
+
+@pytest.mark.parametrize(("search", "check"), SEARCH_CHECKS)
+def test_search_check(search, check):
+    check(search)
 
 
 def test_array_api_checks():
@@ -268,6 +308,77 @@ def test_grid_search_over_a_ranker(queries):
     assert search.best_params_ == {"tradeoff": 0.0}
     assert search.best_score_ > 0.8
     assert same_trees(search.best_estimator_, small(MiserRanker).fit(X, y, qid=qid))
+
+
+def small_search(**params):
+    return MiserSearchCV(small(MiserRanker), tradeoffs=[0.0, 1e-4], cv=GroupKFold(2), **params)
+
+
+@pytest.mark.usefixtures("routing")
+def test_queries_are_routed_to_a_search(queries):
+    """Told to the search, or to the ranker inside, as scikit-learn's own searches have it."""
+    X, y, qid = queries
+    outside = small_search().set_fit_request(qid=True).set_score_request(qid=True)
+    inside = small_search()
+    inside.estimator.set_fit_request(qid=True).set_score_request(qid=True)
+    # Before 1.8, scikit-learn's scorer does not ask an estimator what it wants to be told.
+    told = (
+        [outside]
+        if parse_version(sklearn.__version__) < parse_version("1.8")
+        else [outside, inside]
+    )
+    for search in (*told, clone(told[-1])):
+        results = cross_validate(
+            search,
+            X,
+            y,
+            cv=GroupKFold(3),
+            params={"qid": qid, "groups": qid},
+            return_estimator=True,
+        )
+        splits = GroupKFold(3).split(X, y, groups=qid)
+        for (train, test), fitted, score in zip(
+            splits, results["estimator"], results["test_score"], strict=True
+        ):
+            direct = small_search().fit(X[train], y[train], qid=qid[train])
+            assert same_trees(fitted.best_estimator_, direct.best_estimator_)
+            assert score == ndcg_score(y[test], direct.predict(X[test]), qid[test], k=5)
+
+
+@pytest.mark.usefixtures("routing")
+def test_queries_that_nobody_has_asked_for_are_not_dropped_in_silence(queries):
+    X, y, qid = queries
+    search = small_search().set_fit_request(qid=True)
+    with pytest.raises(
+        UnsetMetadataPassedError, match=r"\[qid\] are passed but are not explicitly"
+    ):
+        cross_validate(search, X, y, cv=GroupKFold(3), params={"qid": qid, "groups": qid})
+
+
+@pytest.mark.usefixtures("routing")
+@pytest.mark.parametrize(
+    ("cv", "wanted"), [(2, True), (None, True), (GroupKFold(2), True), (KFold(2), False)]
+)
+def test_a_search_asks_for_groups_if_its_splitter_does(cv, wanted):
+    search = MiserSearchCV(MiserRegressor(), cv=cv)
+    assert search.get_metadata_routing().fit.requests["groups"] is wanted
+    search.set_fit_request(groups=not wanted)
+    assert search.get_metadata_routing().fit.requests["groups"] is not wanted
+
+
+@pytest.mark.usefixtures("routing")
+def test_weights_reach_a_search_in_a_pipeline(data):
+    X, y = data
+    weight = np.where(np.arange(240) % 2, 1.0, 0.0)
+    search = MiserSearchCV(small(MiserRegressor), tradeoffs=[0.0], cv=2, random_state=0)
+    search.set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+    scaler = StandardScaler().set_fit_request(sample_weight=False)
+    pipeline = make_pipeline(scaler, search).fit(X, y, sample_weight=weight)
+    scaled = StandardScaler().fit_transform(X)
+    direct = clone(search).fit(scaled, y, weight)
+    assert same_trees(pipeline[-1].best_estimator_, direct.best_estimator_)
+    score = pipeline.score(X, y, sample_weight=weight)
+    assert score == direct.best_estimator_.score(scaled, y, weight)
 
 
 def test_repr_shows_what_is_not_default():

@@ -1,7 +1,9 @@
 """Every kind of X gives the same numbers, and therefore the same model, bit for bit."""
 
+import re
 import tracemalloc
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -9,7 +11,7 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from greedymiser import MiserClassifier, MiserRegressor
+from greedymiser import MiserClassifier, MiserRegressor, as_predictor
 from greedymiser.tables import (
     ArrayTable,
     FrameTable,
@@ -553,6 +555,103 @@ def test_columns_that_are_not_needed_are_not_read():
     )
 
 
+# -- many columns ---------------------------------------------------------------------------------
+
+WIDE_FRAMES = {
+    "pandas": lambda X, names: pd.DataFrame(X, columns=names),
+    "polars": lambda X, names: pl.DataFrame(X, schema=names),
+    "pyarrow": lambda X, names: pa.table(dict(zip(names, X.T, strict=True))),
+}
+
+# What takes a frame the longer the more columns it has.
+LONG_LOOKS = ["columns", "schema", "__getitem__", "select", "iter_columns", "shape", "clone"]
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Counts the calls that look at all columns of a frame, and those that look at one."""
+    counts = dict.fromkeys([*LONG_LOOKS, "get_column"], 0)
+
+    def count(name):
+        plain = vars(nw.DataFrame)[name]
+        function = plain.fget if isinstance(plain, property) else plain
+
+        def counted(self, *args, **kwargs):
+            counts[name] += 1
+            return function(self, *args, **kwargs)
+
+        is_property = isinstance(plain, property)
+        monkeypatch.setattr(nw.DataFrame, name, property(counted) if is_property else counted)
+
+    for name in counts:
+        count(name)
+    return counts
+
+
+@pytest.mark.parametrize("kind", WIDE_FRAMES)
+def test_the_work_grows_with_the_columns_and_not_with_their_square(kind, looks):
+    rng = np.random.default_rng(0)
+    seen = []
+    for d in (30, 300):
+        names = [f"column {i}" for i in range(d)]
+        # Three categories each, and as many rows as are not turned into an array at once.
+        X = WIDE_FRAMES[kind](rng.integers(0, 3, (N, d)).astype(np.float64), names)
+        looks.update(dict.fromkeys(looks, 0))
+        model = fit(
+            X, costs=dict.fromkeys(reversed(names), 1.0), categorical_features=names[::2],
+            monotonic_cst=dict.fromkeys(names[1::2], 1), max_depth=6,
+        )  # fmt: skip
+        model.predict(X)
+        as_predictor(model).predict(X)
+        assert len(model.features_used_) > 10
+        assert looks["get_column"] <= 4 * d
+        seen.append({name: looks[name] for name in LONG_LOOKS})
+    assert seen[0] == seen[1]
+    assert sum(seen[0].values()) > 0
+
+
+def test_names_are_looked_up_in_a_table(monkeypatch):
+    comparisons = 0
+
+    class Counted(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal comparisons
+            comparisons += 1
+            return str.__eq__(self, other)
+
+    names = [f"column {i}" for i in range(300)]
+    X = pd.DataFrame(np.random.default_rng(0).integers(0, 3, (N, 300)), columns=names)
+    given = [Counted(name) for name in names]
+    fit(X, categorical_features=given[:150], monotonic_cst=dict.fromkeys(given[150:], 1))
+    assert 0 < comparisons < 20 * len(names)
+
+
+def test_a_sparse_matrix_is_turned_by_column_once(monkeypatch):
+    turns = 0
+    plain = sparse.csr_matrix.tocsc
+
+    def tocsc(self, *args, **kwargs):
+        nonlocal turns
+        turns += 1
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(sparse.csr_matrix, "tocsc", tocsc)
+    X = sparse.csr_matrix(np.random.default_rng(0).integers(0, 3, (50, 40)).astype(float))
+    assert len(learn_categories(X, range(40), None, 255)) == 40
+    assert turns == 1
+
+
+def test_columns_may_have_any_names():
+    X = WHOLE
+    expected = bits(fit(X))
+    for names in ([3, 1, 0, 2], [True, False, 2, 3], [("a", 1), ("a", 2), ("b", 1), ("c", 1)]):
+        frame = pd.DataFrame(X, columns=pd.Index(names, tupleize_cols=False))
+        assert bits(fit(frame)) == expected
+        np.testing.assert_array_equal(fit(frame).predict(frame), fit(X).predict(X))
+
+
 def test_columns_that_are_not_numbers():
     frame = pd.DataFrame(WHOLE, columns=NAMES)
     for column, kind in [
@@ -590,9 +689,32 @@ def test_a_column_of_nothing_has_any_type(make, nothing):
     np.testing.assert_array_equal(model.predict(request), plain)
 
 
+def test_what_a_mask_hides_is_missing():
+    hidden = WHOLE > 15
+    masked = np.ma.masked_array(WHOLE, hidden)
+    expected = fit(np.where(hidden, np.nan, WHOLE))
+    model = fit(masked)
+    assert bits(model) == bits(expected)
+    for some in (model, as_predictor(model)):
+        np.testing.assert_array_equal(
+            some.predict(masked), expected.predict(np.where(hidden, np.nan, WHOLE))
+        )
+
+
+@pytest.mark.parametrize("kind", ["datetime64[s]", "timedelta64[ms]"])
+def test_dates_are_not_numbers(kind):
+    dates = WHOLE.astype(np.int64).astype(kind)
+    model = fit(WHOLE)
+    for some in (fit, model.predict, as_predictor(model).predict):
+        with pytest.raises(ValueError, match=rf"X holds {re.escape(kind)}, which is not numeric"):
+            some(dates)
+
+
 def test_lazy_frames_must_be_collected():
     with pytest.raises(TypeError, match="lazy LazyFrame; call its collect"):
         fit(pl.LazyFrame(WHOLE, schema=NAMES))
+    with pytest.raises(TypeError, match="lazy LazyFrame; call its collect"):
+        as_predictor(fit(WHOLE)).predict(pl.LazyFrame(WHOLE, schema=NAMES))
 
 
 # -- memory ---------------------------------------------------------------------------------------

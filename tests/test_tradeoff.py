@@ -1,25 +1,41 @@
 """The path of trade-offs, the choice by budget, and the search."""
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.model_selection import GroupKFold, KFold, cross_val_score
+from sklearn.utils.validation import check_is_fitted
 
 from greedymiser import (
     CostModel,
+    EarlyExitClassifier,
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
     MiserSearchCV,
+    OnDemandPredictor,
+    Sources,
     TradeoffCurve,
+    as_predictor,
+    load,
     ndcg_score,
+    save,
+    to_lightgbm,
     tradeoff_curve,
 )
 from greedymiser.losses import SquaredError
+from greedymiser.tradeoff import _Whole
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0],
@@ -106,6 +122,18 @@ def test_best_for_every_price_on_the_way(curve):
     assert curve.best().cost_ == curve.best(total).cost_
     with pytest.raises(ValueError, match="budget must not be negative, got -1"):
         curve.best(-1)
+    with pytest.raises(TypeError, match="budget must be a number, got 'cheap'"):
+        curve.best("cheap")
+    assert curve.best(np.float32(total)).cost_ == curve.best().cost_
+
+
+def test_copies_of_a_curve(curve, tmp_path):
+    X, _ = data(200, 2)
+    for copied in (pickle.loads(pickle.dumps(curve)), copy.deepcopy(curve)):
+        pd.testing.assert_frame_equal(copied.points, curve.points)
+        np.testing.assert_array_equal(copied.best(9.0).predict(X), curve.best(9.0).predict(X))
+    with pytest.raises(TypeError, match=r"TradeoffCurve is not a fitted .* \.best\(budget\)"):
+        save(curve, tmp_path / "curve.miser")
 
 
 def test_pareto_rows_are_not_beaten(curve):
@@ -135,7 +163,7 @@ def test_given_tradeoffs_are_trained_once_each_and_callbacks_count():
         tradeoffs=[0.1, 0.0, 0.1], callback=lambda done, total: heard.append((done, total)),
     )  # fmt: skip
     assert curve.points["tradeoff"].tolist() == [0.0, 0.1]
-    assert heard == [(1, 3), (2, 3)]
+    assert heard == [(1, 2), (2, 2)]
 
 
 def test_the_estimator_is_left_alone():
@@ -210,6 +238,15 @@ def test_classification_and_ranking_curves():
     ("changes", "error", "message"),
     [
         ({"tradeoffs": 0}, ValueError, "tradeoffs must be at least 1, got 0"),
+        ({"tradeoffs": []}, ValueError, "tradeoffs must name at least one trade-off, got an empty"),
+        ({"tradeoffs": 2.5}, TypeError, "tradeoffs must be a number of them, .* got 2.5"),
+        ({"tradeoffs": None}, TypeError, "tradeoffs must be a number of them, .* got None"),
+        ({"tradeoffs": "0.1"}, TypeError, "tradeoffs must be a number of them, .* got '0.1'"),
+        ({"tradeoffs": [0.1, "x"]}, TypeError, "tradeoffs must be numbers, got 'x'"),
+        ({"callback": [print]}, TypeError, r"callback must be callable, got \[<built-in"),
+        ({"X_test": np.zeros((2, 6))}, ValueError, "X_test and y_test .* but y_test is missing"),
+        ({"y_test": [1.0]}, ValueError, "X_test and y_test must be .* but X_test is missing"),
+        ({"sample_weight_test": [1.0]}, ValueError, "and qid_test need X_test and y_test"),
         ({"tradeoffs": [-1.0]}, ValueError, "not negative, got -1.0"),
         ({"tradeoffs": [np.nan]}, ValueError, "finite and not negative, got nan"),
         ({"X_val": None}, ValueError, "needs X_val and y_val"),
@@ -221,6 +258,35 @@ def test_bad_input(changes, error, message):
     given = dict(estimator=MiserRegressor(max_iter=2), X=X, y=y, X_val=X_val, y_val=y_val)
     with pytest.raises(error, match=message):
         tradeoff_curve(**{**given, **changes})
+
+
+def test_errors_are_about_the_data_that_is_wrong():
+    (X, y), (X_val, y_val) = data(50), data(50, 1)
+    classifier = MiserClassifier(max_iter=2)
+    given = dict(X=X, y=y > 0, X_val=X_val, y_val=y_val > 0, tradeoffs=[0.0])
+    with pytest.raises(ValueError, match="a class that the model does not know") as caught:
+        tradeoff_curve(classifier, **given, X_test=X, y_test=np.arange(50))
+    assert caught.value.__notes__ == ["This is about the test data (X_test, y_test, ...)."]
+    with pytest.raises(ValueError, match="a class that the model does not know") as caught:
+        tradeoff_curve(classifier, **{**given, "y_val": np.arange(50)})
+    assert caught.value.__notes__ == ["This is about the validation data (X_val, y_val, ...)."]
+    qid = np.zeros(50)
+    given = dict(X=X, y=y > 0, X_val=X_val, y_val=y_val > 0, qid=qid, qid_val=qid)
+    with pytest.raises(ValueError, match="there is only qid: qid_test is missing"):
+        tradeoff_curve(MiserRanker(max_iter=2), **given, X_test=X, y_test=y > 0)
+    with pytest.raises(ValueError, match="there is only qid: qid_val is missing"):
+        tradeoff_curve(MiserRanker(max_iter=2), **{**given, "qid_val": None})
+    with pytest.raises(ValueError, match="there is only qid_val: qid is missing"):
+        tradeoff_curve(MiserRanker(max_iter=2), **{**given, "qid": None})
+
+
+def test_tradeoffs_may_be_any_numbers_in_a_row():
+    (X, y), (X_val, y_val) = data(50), data(50, 1)
+    for row in ((0, 1), np.array([0.0, 1.0]), (value for value in (0.0, 1.0)), pd.Series([0, 1])):
+        curve = tradeoff_curve(
+            MiserRegressor(max_iter=1), X, y, X_val=X_val, y_val=y_val, tradeoffs=row
+        )
+        assert curve.points["tradeoff"].tolist() == [0.0, 1.0]
 
 
 # -- the search -----------------------------------------------------------------------------------
@@ -268,3 +334,178 @@ def test_search_that_can_afford_nothing_is_a_constant():
         search.fit(X, y)
     assert search.cost_ == 0.0
     np.testing.assert_allclose(search.predict(X), y.mean())
+
+
+def names_of(X):
+    return [f"x{i}" for i in range(X.shape[1])]
+
+
+@pytest.fixture(scope="module")
+def named_search():
+    X, y = data(200)
+    frame = pd.DataFrame(X, columns=names_of(X))
+    search = MiserSearchCV(
+        MiserRegressor(costs=COSTS, max_iter=8, learning_rate=0.3), tradeoffs=[0.0, 0.01], cv=2
+    )
+    return search.fit(frame, y), frame
+
+
+def test_a_search_is_a_model(named_search, tmp_path):
+    search, frame = named_search
+    best = search.best_estimator_
+    assert search.n_splits_ == 2
+    assert search.feature_names_in_.tolist() == names_of(frame)
+    assert (search.n_features_in_, search.cost_) == (6, best.cost_)
+    assert search.features_used_ == best.features_used_
+    assert search.resources_used_ == best.resources_used_
+    assert search.receipt() == best.receipt()
+    assert as_predictor(search).cost_ == search.cost_
+    save(search, tmp_path / "search.miser")
+    served = load(tmp_path / "search.miser")
+    np.testing.assert_array_equal(served.predict(frame), search.predict(frame))
+    assert served.about["estimator"] == "MiserSearchCV"
+    assert served.about["base"]["parameters"]["learning_rate"] == 0.3
+    assert to_lightgbm(search) == to_lightgbm(best) == to_lightgbm(served)
+    assert not hasattr(search, "classes_")
+    with pytest.raises(ValueError, match="feature names should match"):
+        search.predict(frame.rename(columns={"x0": "stranger"}))
+
+
+def test_copies_of_a_search(named_search):
+    search, frame = named_search
+    for copied in (pickle.loads(pickle.dumps(search)), copy.deepcopy(search), copy.copy(search)):
+        np.testing.assert_array_equal(copied.predict(frame), search.predict(frame))
+    check_is_fitted(search)
+    twin = clone(search)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(twin)
+    for ask in (twin.predict, twin.prediction_costs):
+        with pytest.raises(NotFittedError):
+            ask(frame)
+    for method in ("receipt", "score"):
+        with pytest.raises(NotFittedError):
+            getattr(twin, method)(*(() if method == "receipt" else (frame, frame["x0"])))
+    for name in ("predictor_", "feature_names_in_", "n_features_in_", "cost_"):
+        assert not hasattr(twin, name)
+    with pytest.raises(TypeError, match="MiserSearchCV is not a fitted model"):
+        as_predictor(twin)
+
+
+class Spy:
+    """A splitter that notes which groups it is given."""
+
+    def __init__(self, splitter):
+        self.splitter = splitter
+
+    def get_n_splits(self, X=None, y=None, groups=None):
+        return self.splitter.get_n_splits(X, y, groups)
+
+    def split(self, X, y=None, groups=None):
+        self.groups = groups
+        for learn, check in self.splitter.split(X, y, groups):
+            assert not set(groups[learn]) & set(groups[check])
+            yield learn, check
+
+
+def test_groups_stay_together():
+    X, y = data(200)
+    groups = np.arange(200) % 7
+    for cv in (3, GroupKFold(3), Spy(GroupKFold(3))):
+        for model, target in ((MiserRegressor, y), (MiserClassifier, y > 0), (MiserRanker, y > 0)):
+            search = MiserSearchCV(model(max_iter=2), tradeoffs=[0.0], cv=cv)
+            assert search.fit(X, target, groups=groups).n_splits_ == 3
+    assert cv.groups is groups
+
+
+@pytest.mark.parametrize(
+    ("kind", "together"),
+    [(MiserClassifier, "groups"), (MiserRegressor, "groups"), (MiserRanker, "groups"),
+     (MiserRanker, "qid")],
+)  # fmt: skip
+def test_a_number_of_folds_heeds_groups_and_queries(kind, together):
+    X, y = data(120)
+    groups = np.arange(120) % 7
+    whole = _Whole(X, y > 0, None, **{"groups": None, "qid": None, together: groups})
+    folds = MiserSearchCV(kind(), cv=3)._folds(kind(), whole)
+    assert len(folds) == 3
+    for learn, check in folds:
+        assert not set(groups[learn]) & set(groups[check])
+
+
+def test_groups_that_a_splitter_ignores_are_told_and_queries_are_not():
+    X, y = data(100)
+    search = MiserSearchCV(MiserRanker(max_iter=2), tradeoffs=[0.0], cv=KFold(2))
+    search.fit(X, y > 0, qid=np.arange(100) // 10)
+    with pytest.warns(UserWarning, match="groups parameter is ignored by KFold"):
+        search.fit(X, y > 0, qid=np.arange(100) // 10, groups=np.arange(100) // 10)
+
+
+def test_queries_are_for_rankers():
+    X, y = data(60)
+    qid = np.arange(60) // 6
+    search = MiserSearchCV(MiserRegressor(max_iter=2), tradeoffs=[0.0], cv=2)
+    with pytest.raises(TypeError, match="qid is for rankers, but the estimator is a MiserReg"):
+        search.fit(X, y, qid=qid)
+    with pytest.raises(TypeError, match="qid is for rankers, but the estimator is a MiserReg"):
+        search.fit(X, y).score(X, y, qid=qid)
+    with pytest.raises(TypeError, match="qid is for rankers, but the estimator is a MiserReg"):
+        tradeoff_curve(MiserRegressor(), X, y, X_val=X, y_val=y, qid=qid, qid_val=qid)
+    ranker = MiserSearchCV(MiserRanker(max_iter=2), tradeoffs=[0.0], cv=2).fit(X, y > 0, qid=qid)
+    direct = ranker.best_estimator_.score(X, y > 0, qid=qid, k=3, no_relevant=0.0)
+    assert ranker.score(X, y > 0, qid=qid, k=3, no_relevant=0.0) == direct
+
+
+def test_bad_input_of_a_search():
+    X, y = data(60)
+    search = MiserSearchCV(MiserRegressor(max_iter=2), tradeoffs=[], cv=2)
+    with pytest.raises(ValueError, match="tradeoffs must name at least one"):
+        search.fit(X, y)
+    search.set_params(tradeoffs=[0.0])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        search.fit(X, y[:-1])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        search.fit(X, y, groups=[1, 2])
+    with pytest.raises(TypeError, match="must be one of the Miser estimators"):
+        MiserSearchCV(EarlyExitClassifier(MiserClassifier())).fit(X, y > 0)
+    labels = np.where(np.arange(60) == 30, "rare", np.where(y > 0, "a", "b"))
+    folds = [(np.arange(20), np.arange(20, 60)), (np.arange(20, 60), np.arange(20))]
+    with pytest.raises(ValueError, match="a class that the model does not know: rare") as caught:
+        MiserSearchCV(MiserClassifier(max_iter=2), tradeoffs=[0.0], cv=folds).fit(X, labels)
+    assert caught.value.__notes__[-1] == "This is about fold 0 of the cross-validation."
+
+
+@pytest.mark.parametrize("kind", ["lists", "pandas", "polars", "pyarrow", "sparse", "read-only"])
+def test_a_search_takes_every_kind_of_data(kind):
+    X, y = data(80)
+    X = np.round(X)
+    names = names_of(X)
+    made = {
+        "lists": lambda: X.tolist(),
+        "pandas": lambda: pd.DataFrame(X, columns=names, index=np.arange(80)[::-1]),
+        "polars": lambda: pl.DataFrame(X, schema=names),
+        "pyarrow": lambda: pa.table(dict(zip(names, X.T, strict=True))),
+        "sparse": lambda: sparse.coo_matrix(X),
+        "read-only": lambda: np.broadcast_to(X, (1, 80, 6))[0],
+    }[kind]()
+    search = MiserSearchCV(MiserRegressor(max_iter=3), tradeoffs=[0.0], cv=2, random_state=0)
+    expected = clone(search).fit(X, y)
+    search.fit(made, y.tolist() if kind == "lists" else y)
+    assert search.best_score_ == expected.best_score_
+    np.testing.assert_array_equal(search.predict(made), expected.predict(X))
+
+
+def test_exits_and_sources_over_a_search():
+    X, y = data(200)
+    frame = pd.DataFrame(X, columns=names_of(X))
+    search = MiserSearchCV(MiserClassifier(max_iter=6), tradeoffs=[0.0], cv=2).fit(frame, y > 0)
+    hasty = EarlyExitClassifier(search, threshold=0.8, every=2).fit(frame, y > 0)
+    direct = EarlyExitClassifier(search.best_estimator_, threshold=0.8, every=2)
+    direct.fit(frame, y > 0)
+    np.testing.assert_array_equal(hasty.predict(frame), direct.predict(frame))
+    sources = Sources(raw="row")
+    sources.columns(*names_of(X), name="all")(lambda row: tuple(row.values()))
+    served = OnDemandPredictor(search, sources)
+    rows = frame.head(3).to_dict("records")
+    assert served.predict(rows).tolist() == search.predict(frame.head(3)).tolist()
+    with pytest.raises(TypeError, match="needs an estimator of type MiserClassifier"):
+        EarlyExitClassifier(clone(search)).fit(frame, y > 0)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from greedymiser.boosting import Action, Progress
     from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.compiling import CacheWarning
     from greedymiser.costs import CostModel, Ledger, Receipt
     from greedymiser.estimators import BudgetWarning, MiserClassifier, MiserRanker, MiserRegressor
     from greedymiser.metrics import ndcg_score
@@ -50,6 +51,7 @@ _ROOM_OF = {
         ),
         "boosting": ("Action", "Progress"),
         "cascades": ("Cronus", "EarlyExitClassifier", "EarlyExitRanker"),
+        "compiling": ("CacheWarning",),
         "costs": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "metrics": ("ndcg_score",),
@@ -65,6 +67,7 @@ __all__ = [
     "AcquisitionWarning",
     "Action",
     "BudgetWarning",
+    "CacheWarning",
     "CostModel",
     "Cronus",
     "EarlyExitClassifier",

@@ -1,5 +1,7 @@
-"""What Numba cannot say: fetch this cache line early, add two words at once, find the first bit,
-agree with another thread on a word, hand another thread a function.
+"""What Numba cannot say.
+
+Fetch this cache line early, add two words at once, find the first bit, read a float as bits, agree
+with another thread on a word, hand another thread a function.
 """
 
 from __future__ import annotations

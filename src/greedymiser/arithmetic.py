@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from greedymiser._intrinsics import bits_of, from_bits
+from greedymiser.compiling import njit
 
 # Adding it moves the binary point behind the last bit of a number below 2^51 in size.
 _ROUNDER = 6755399441055744.0
@@ -35,8 +35,8 @@ _MANTISSA = np.int64((1 << 52) - 1)
 _ONE = np.int64(1023 << 52)
 
 
-@njit(forceinline=True, error_model="numpy")
-def exp(x):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True, error_model="numpy")
+def exp(x):
     """e^x, by e^x = 2^k e^r with r between -ln(2)/2 and ln(2)/2."""
     inside = min(max(x, _LOWEST), _HIGHEST)
     shifted = inside * _LOG2_E + _ROUNDER
@@ -66,11 +66,12 @@ def exp(x):  # type: ignore[no-untyped-def]
     return p if x == x else x
 
 
-@njit(forceinline=True, error_model="numpy")
-def log(x):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True, error_model="numpy")
+def log(x):
     """Natural logarithm of a positive, finite number.
 
-    By x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), and log(1 + f) = 2 atanh(f / (2 + f)).
+    By x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), and
+    log(1 + f) = 2 atanh(f / (2 + f)).
     """
     # Numbers below 2^-1022 have fewer bits: they borrow 54 powers of two.
     is_tiny = x < 2.2250738585072014e-308
@@ -97,21 +98,21 @@ def log(x):  # type: ignore[no-untyped-def]
     return float(k) * _LN2_HIGH + (f - (small - float(k) * _LN2_LOW))
 
 
-@njit(forceinline=True, error_model="numpy")
-def log_of_one_plus(u):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True, error_model="numpy")
+def log_of_one_plus(u):
     """log(1 + u) for u between 0 and 1; as good for small u."""
     w = 1.0 + u
     return log(w) + (u - (w - 1.0)) / w
 
 
-@njit(forceinline=True, error_model="numpy")
-def sigmoid(x):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True, error_model="numpy")
+def sigmoid(x):
     """1 / (1 + e^-x)."""
     return 1.0 / (1.0 + exp(-x))
 
 
-@njit(forceinline=True, error_model="numpy")
-def softplus(x):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True, error_model="numpy")
+def softplus(x):
     """log(1 + e^x)."""
     negative = -x if x > 0.0 else x
     return (x if x > 0.0 else 0.0) + log_of_one_plus(exp(negative))
@@ -143,8 +144,8 @@ def new_sums(n: int = 1) -> NDArray[np.int64]:
 _BLOCK = 1024
 
 
-@njit(cache=True, nogil=True)
-def add_exactly(total, values):  # type: ignore[no-untyped-def]
+@njit
+def add_exactly(total, values):
     """Add numbers to an exact sum.
 
     Mantissas (53 bits) are added by exponent first, up to 1024 at a time: 63 bits, and one addition
@@ -170,8 +171,8 @@ def add_exactly(total, values):  # type: ignore[no-untyped-def]
                 by_exponent[exponent] = 0
 
 
-@njit(cache=True, nogil=True)
-def add_shifted(total, number, exponent):  # type: ignore[no-untyped-def]
+@njit
+def add_shifted(total, number, exponent):
     """Add ``number * 2^exponent``, in units of 2^-1074."""
     at, shift = exponent >> np.int64(5), exponent & np.int64(31)
     sign = np.int64(-1) if number < 0 else np.int64(1)
@@ -183,8 +184,8 @@ def add_shifted(total, number, exponent):  # type: ignore[no-untyped-def]
     total[at + 2] += sign * (high >> np.int64(32))
 
 
-@njit(cache=True, nogil=True)
-def rounded(words):  # type: ignore[no-untyped-def]
+@njit
+def rounded(words):
     """The float that is nearest to an exact sum; ties to even, as ``math.fsum`` has it."""
     if words[_DIGITS + 2] > 0 or (words[_DIGITS] > 0 and words[_DIGITS + 1] > 0):
         return np.nan
@@ -222,8 +223,8 @@ def rounded(words):  # type: ignore[no-untyped-def]
     return -result if negative else result
 
 
-@njit(cache=True, nogil=True)
-def carry(digits):  # type: ignore[no-untyped-def]
+@njit
+def carry(digits):
     """Bring all digits but the last into 0 .. 2^32 - 1; return the last, which has the sign."""
     over = np.int64(0)
     for i in range(digits.size - 1):
@@ -234,8 +235,8 @@ def carry(digits):  # type: ignore[no-untyped-def]
     return digits[digits.size - 1]
 
 
-@njit(cache=True, nogil=True)
-def scaled(mantissa, exponent):  # type: ignore[no-untyped-def]
+@njit
+def scaled(mantissa, exponent):
     """Float nearest to mantissa * 2^exponent; the mantissa has 64 bits or is 0."""
     if exponent < -1074:
         # Too small for 53 bits: drop the bits below 2^-1074 here, where they round once.

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from greedymiser.compiling import njit
 from greedymiser.tables import Rows, Table
 from greedymiser.threads import Threads
 
@@ -52,7 +52,7 @@ class BinnedMatrix:
 
 
 class Summary(NamedTuple):
-    """All that cuts depend on: summaries of parts of a column can be merged into that of the whole."""
+    """All that cuts depend on; summaries of parts of a column can be merged."""
 
     # Distinct values, ascending, and the weight of each, on an integer grid.
     distinct: NDArray[np.float64]
@@ -197,12 +197,12 @@ class _Layout:
     """Which feature is in which lane of which block."""
 
     def __init__(self, n_features: int, order: Sequence[int] | None):
-        order = np.arange(n_features) if order is None else np.asarray(order)
+        features = np.arange(n_features) if order is None else np.asarray(order, dtype=np.intp)
         self.n_blocks = -(-n_features // LANES)
         self.lane_feature = np.full(self.n_blocks * LANES, -1, dtype=np.int32)
-        self.lane_feature[:n_features] = order
+        self.lane_feature[:n_features] = features
         self.feature_lane = np.empty(n_features, dtype=np.int32)
-        self.feature_lane[order] = np.arange(n_features, dtype=np.int32)
+        self.feature_lane[features] = np.arange(n_features, dtype=np.int32)
 
     def features(self, block: int) -> list[int]:
         mine = self.lane_feature[block * LANES : (block + 1) * LANES]

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from greedymiser.costs import CostModel
+from greedymiser.costs import CostModel, first_repeated
 
 PathLike = str | os.PathLike[str]
 
@@ -147,10 +147,10 @@ def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) ->
     if costs.feature_names is None:
         raise ValueError("only costs whose features have names can be written")
     names = costs.resource_names
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
+    twice = first_repeated(names)
+    if twice is not None:
         raise ValueError(
-            f"two resources are named {twice[0]!r}, and the file could not tell them apart"
+            f"two resources are named {twice!r}, and the file could not tell them apart"
         )
     lines = [] if unit is None else [f"unit = {_quoted(unit)}"]
     lines += [f"tree_cost = {costs.tree_cost!r}", "", "[resources]"]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -160,13 +162,21 @@ class CostModel:
         if isinstance(feature, str):
             if self.feature_names is None:
                 raise ValueError(f"feature {feature!r} is unknown: these costs have no names")
-            if feature not in self.feature_names:
+            if feature not in self._positions:
                 raise ValueError(f"feature {feature!r} is unknown to these costs")
-            return self.feature_names.index(feature)
+            return self._positions[feature]
         index = int(feature)
         if not 0 <= index < self.n_features:
             raise ValueError(f"feature {index} is out of range: there are {self.n_features}")
         return index
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return positions(self.feature_names or ())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what is only cached out of copies and pickles."""
+        return {name: value for name, value in vars(self).items() if name != "_positions"}
 
     def align(self, n_features: int, columns: Sequence[str] | None = None) -> CostModel:
         """Return these costs in the order of a table's columns; raise if the two do not match."""
@@ -187,8 +197,9 @@ class CostModel:
                     "without names"
                 )
             return self
-        missing = [name for name in columns if name not in self.feature_names]
-        unknown = [name for name in self.feature_names if name not in set(columns)]
+        missing = [name for name in columns if name not in self._positions]
+        present = set(columns)
+        unknown = [name for name in self.feature_names if name not in present]
         if missing:
             stray = f"; it names {_listing(unknown)}, which X does not have" if unknown else ""
             raise ValueError(f"costs has no entry for feature {_listing(missing)}{stray}")
@@ -199,7 +210,7 @@ class CostModel:
             list(columns),
             self.resource_names,
             self.resource_costs,
-            [list(self.needs[self.position(name)]) for name in columns],
+            [list(self.needs[self._positions[name]]) for name in columns],
             self.tree_cost,
         )
         return aligned
@@ -305,6 +316,8 @@ class Ledger:
     def __init__(self, costs: CostModel, bought: Iterable[Feature] = ()):
         self.costs = costs
         self._owned = np.zeros(len(costs.resource_names), dtype=bool)
+        # Costs of what is owned, as few numbers with the same exact sum.
+        self._paid: list[float] = []
         self._users: list[list[int]] = [[] for _ in costs.resource_names]
         for feature, wanted in enumerate(costs.needs):
             for resource in wanted:
@@ -326,7 +339,7 @@ class Ledger:
     @property
     def spent(self) -> float:
         """Cost of all resources bought so far."""
-        return self.costs.bill(self._owned, 0)
+        return self.total()
 
     @property
     def resources(self) -> list[str]:
@@ -335,17 +348,17 @@ class Ledger:
 
     def total(self, n_trees: int = 0, *, with_feature: int | None = None) -> float:
         """Cost of a model that owns this, as eq. 3 has it, perhaps with one more feature."""
-        owned = self._owned
-        if with_feature is not None:
-            owned = owned.copy()
-            owned[list(self.costs.needs[with_feature])] = True
-        return self.costs.bill(owned, n_trees)
+        wanted = () if with_feature is None else self.costs.needs[with_feature]
+        new = [float(self.costs.resource_costs[r]) for r in wanted if not self._owned[r]]
+        # Rounded once, as CostModel.bill does it.
+        return math.fsum([*self._paid, *new, self.costs.tree_cost * n_trees])
 
     def buy(self, feature: int) -> tuple[str, ...]:
         """Pay for what a feature needs; return the names of the resources that were new."""
         new = [r for r in self.costs.needs[feature] if not self._owned[r]]
         self._owned[new] = True
         for resource in new:
+            _add_exactly(self._paid, float(self.costs.resource_costs[resource]))
             for user in self._users[resource]:
                 self.prices[user] = self._price(user)
                 self.owned_features[user] = self._owned[list(self.costs.needs[user])].all()
@@ -358,6 +371,20 @@ class Ledger:
         dues = np.where(owned, 0.0, self.costs.resource_costs)[self._pair_resource]
         due = np.bincount(self._pair_feature, weights=dues, minlength=self.costs.n_features)
         return due.astype(np.float64)  # bincount counts in integers where there is nothing
+
+
+def _add_exactly(parts: list[float], number: float) -> None:
+    """Add a number to an exact sum, which is kept in parts that do not overlap (Shewchuk 1997)."""
+    rest = []
+    for part in parts:
+        if abs(number) < abs(part):
+            number, part = part, number
+        total = number + part
+        error = part - (total - number)
+        if error:
+            rest.append(error)
+        number = total
+    parts[:] = [*rest, number]
 
 
 def as_cost_model(costs: Any, n_features: int, columns: Sequence[str] | None) -> CostModel:
@@ -373,6 +400,16 @@ def as_cost_model(costs: Any, n_features: int, columns: Sequence[str] | None) ->
     if model.feature_names is None and columns is not None:
         model.resource_names = list(columns)  # one resource per feature: they share a name
     return model.align(n_features, columns)
+
+
+def positions(names: Iterable[str]) -> dict[str, int]:
+    """Position of each name: one look at all of them, instead of one at each look-up."""
+    return {name: i for i, name in enumerate(names)}
+
+
+def first_repeated(names: Iterable[Any]) -> Any | None:
+    """The first name that is there twice; None if there is none."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def _labels(names: Sequence[str] | None, n: int) -> list[str]:
@@ -399,6 +436,10 @@ def _price(what: str, cost: Any) -> float:
 def _read_feature_costs(
     feature_costs: Any,
 ) -> tuple[list[str] | None, NDArray[np.float64]]:
+    if getattr(feature_costs, "ndim", 1) != 1:  # a data frame, or a table of numbers
+        raise ValueError(
+            f"feature_costs must have one dimension, got shape {np.shape(feature_costs)}"
+        )
     if hasattr(feature_costs, "to_dict") and not isinstance(feature_costs, Mapping):
         feature_costs = _read_series(feature_costs)
     if isinstance(feature_costs, Mapping):
@@ -419,7 +460,7 @@ def _read_series(series: Any) -> Any:
     """A pandas Series: by name, or by position where its index is 0, 1, 2, ..."""
     index = list(series.index)
     if len(set(index)) != len(index):
-        again = next(name for name in index if index.count(name) > 1)
+        again = first_repeated(index)
         raise ValueError(f"feature_costs has two entries for {again!r}")
     if all(isinstance(key, int | np.integer) for key in index):
         if index != list(range(len(index))):
@@ -441,6 +482,7 @@ def _read_groups(groups: Any, names: list[str] | None, n: int) -> list[Hashable 
             raise ValueError(f"groups has {len(labels)} entries, but there are {n} features")
         return labels
     group_of: list[Hashable | None] = [None] * n
+    position_of = positions(names or ())
     for group, members in groups.items():
         if isinstance(members, str):
             raise TypeError(
@@ -448,9 +490,9 @@ def _read_groups(groups: Any, names: list[str] | None, n: int) -> list[Hashable 
             )
         for member in members:
             if isinstance(member, str):
-                if names is None or member not in names:
+                if member not in position_of:
                     raise ValueError(f"group {group!r} has an unknown feature {member!r}")
-                position = names.index(member)
+                position = position_of[member]
             else:
                 position = int(member)
                 if not 0 <= position < n:
@@ -465,7 +507,7 @@ def _read_groups(groups: Any, names: list[str] | None, n: int) -> list[Hashable 
 
 
 def _read_group_costs(group_costs: Any, group_of: list[Hashable | None]) -> dict[Hashable, float]:
-    used = list(dict.fromkeys(group for group in group_of if group is not None))
+    used = dict.fromkeys(group for group in group_of if group is not None)
     prices = dict(group_costs or {})
     for group in used:
         if group not in prices:

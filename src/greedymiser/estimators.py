@@ -10,10 +10,10 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -41,7 +42,15 @@ from greedymiser.boosting import (
     Validation,
     boost,
 )
-from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt, as_cost_model
+from greedymiser.costs import (
+    CostModel,
+    Feature,
+    Ledger,
+    Purchase,
+    Receipt,
+    as_cost_model,
+    positions,
+)
 from greedymiser.engines import Engine, Floats, PlacedRows, SplitRules
 from greedymiser.engines import Sample as EngineSample
 from greedymiser.engines.cpu import CpuEngine
@@ -56,7 +65,15 @@ from greedymiser.losses import (
     as_loss,
 )
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
-from greedymiser.serving import Kind, Predictor, Stage, decisions, labels, probabilities
+from greedymiser.serving import (
+    Kind,
+    Predictor,
+    Stage,
+    decisions,
+    gives_probabilities,
+    labels,
+    probabilities,
+)
 from greedymiser.tables import (
     PLAIN_DTYPES,
     ArrayTable,
@@ -66,6 +83,9 @@ from greedymiser.tables import (
     categorical_columns,
     is_frame,
     learn_categories,
+    refuse_dates,
+    refuse_lazy,
+    unmasked,
 )
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import Ensemble, Tree, stack_trees
@@ -76,6 +96,10 @@ ENGINES: dict[str, Callable[[Threads], Engine]] = {"auto": CpuEngine, "cpu": Cpu
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
+
+
+Part = Literal["val", "test"]
+"""Data beside that which is learned from, as arguments are named after it: ``X_val``."""
 
 
 class BudgetWarning(UserWarning):
@@ -360,6 +384,7 @@ class Miser(BaseEstimator):
     # -- fitting --------------------------------------------------------------------------------
 
     def _fit(self, sample: Sample, sample_val: Sample, callbacks: Sequence[Callback]) -> Self:
+        callbacks = _checked_callbacks(callbacks)
         with Threads(thread_count(self.n_jobs)) as threads:
             prepared = self._prepare(sample, sample_val, threads)
             self._best_iter = self.n_iter_
@@ -593,16 +618,17 @@ class Miser(BaseEstimator):
             if min(X.shape) == 0:
                 raise ValueError(f"X must have at least one row and one column, got {X.shape}")
             return X
-        if hasattr(X, "collect"):
-            raise TypeError(f"X is a lazy {type(X).__name__}; call its collect() first")
-        return validate_data(
+        refuse_lazy(X)
+        checked = validate_data(
             self,
-            X=X,
+            X=unmasked(X),
             reset=reset,
             dtype="numeric",
             accept_sparse=("csr", "csc"),
             ensure_all_finite=False,
         )
+        refuse_dates(checked)
+        return checked
 
     def _encode(self, sample: Sample, loss: Loss) -> _Data:
         """From the user's terms to the loss's: categories and labels become numbers."""
@@ -611,19 +637,22 @@ class Miser(BaseEstimator):
         loss.check_target(data.y)
         return data if sample.qid is None else data.by_query(sample.qid)
 
-    def _held_out(self, sample: Sample, loss: Loss) -> _Data | None:
-        """Validation data that the user gave."""
+    def _held_out(self, sample: Sample, loss: Loss, part: Part = "val") -> _Data | None:
+        """Validation or test data that the user gave."""
         if sample.X is None and sample.y is None:
             if sample.weight is not None or sample.qid is not None:
-                raise ValueError("sample_weight_val and qid_val need X_val and y_val")
+                raise ValueError(f"sample_weight_{part} and qid_{part} need X_{part} and y_{part}")
             return None
         if sample.X is None or sample.y is None:
-            missing = "X_val" if sample.X is None else "y_val"
-            raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
+            missing = "X" if sample.X is None else "y"
+            raise ValueError(
+                f"X_{part} and y_{part} must be given together, but {missing}_{part} is missing"
+            )
         try:
             return self._encode(self._check(sample, reset=False), loss)
         except ValueError as error:
-            error.add_note("This is about the validation data (X_val, y_val, ...).")
+            what = "validation" if part == "val" else part
+            error.add_note(f"This is about the {what} data (X_{part}, y_{part}, ...).")
             raise
 
     def _is_patient(self, train: _Data, held_out: _Data | None) -> bool:
@@ -652,7 +681,8 @@ class Miser(BaseEstimator):
         if given.dtype == bool or given.ndim != 1:
             self._check_one_per_feature("categorical_features", given)
             return np.flatnonzero(given).tolist()
-        return sorted({self._position(f, "categorical_features") for f in given.tolist()})
+        named = positions(self._columns() or ())
+        return sorted({self._position(f, "categorical_features", named) for f in given.tolist()})
 
     def _monotonic_constraints(self) -> tuple[int, ...] | None:
         given = self.monotonic_cst
@@ -660,8 +690,9 @@ class Miser(BaseEstimator):
             return None
         values = np.zeros(self.n_features_in_, dtype=object)
         if isinstance(given, dict):
+            named = positions(self._columns() or ())
             for feature, direction in given.items():
-                values[self._position(feature, "monotonic_cst")] = direction
+                values[self._position(feature, "monotonic_cst", named)] = direction
         else:
             self._check_one_per_feature("monotonic_cst", np.asarray(given))
             values[:] = np.asarray(given).tolist()
@@ -691,12 +722,11 @@ class Miser(BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else list(names)
 
-    def _position(self, feature: Any, argument: str) -> int:
+    def _position(self, feature: Any, argument: str, named: dict[str, int]) -> int:
         if isinstance(feature, str):
-            names = self._columns()
-            if names is None or feature not in names:
+            if feature not in named:
                 raise ValueError(f"{argument} names {feature!r}, which is not a column of X")
-            return names.index(feature)
+            return named[feature]
         position = int(feature) if isinstance(feature, Integral) else -1
         if not 0 <= position < self.n_features_in_:
             raise ValueError(
@@ -790,7 +820,8 @@ class Miser(BaseEstimator):
 
     @property
     def features_used_(self) -> list[Feature]:
-        return [self._name(feature) for feature in self.ensemble_.features]
+        names = self._names()
+        return [feature if names is None else names[feature] for feature in self.ensemble_.features]
 
     @property
     def resources_used_(self) -> list[str]:
@@ -801,11 +832,16 @@ class Miser(BaseEstimator):
         gains = self.ensemble_.importances()
         return gains / gains.sum() if gains.any() else np.zeros(self.n_features_in_)
 
-    def _name(self, feature: int) -> Feature:
-        """Name of a feature where X or the costs have names, else its position."""
+    def _names(self) -> list[str] | None:
+        """Names of the features where X or the costs have names."""
         names = self._columns()
         if names is None and hasattr(self, "costs_"):
             names = self.costs_.feature_names
+        return names
+
+    def _name(self, feature: int) -> Feature:
+        """Name of a feature where there are names, else its position."""
+        names = self._names()
         return feature if names is None else names[feature]
 
     def receipt(self) -> Receipt:
@@ -924,13 +960,21 @@ class MiserRegressor(RegressorMixin, Miser):
         return _named_loss(self.loss, REGRESSION_LOSSES, "squared_error")
 
 
+def _has_probabilities(classifier: Any) -> bool:
+    """Whether the loss is one of ours, or has a response of its own."""
+    return isinstance(classifier.loss, str) or gives_probabilities(classifier.loss)
+
+
 @documented_like(Miser)
 class MiserClassifier(ClassifierMixin, Miser):
     """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
     of them has bought is free for the others. ``loss`` is "log_loss" (the default) or a loss
-    object of your own with ``n_outputs`` raw outputs and a ``response`` that gives probabilities.
+    object of your own with ``n_outputs`` raw outputs and a ``response`` that gives probabilities:
+    ``predict`` is the class that is likeliest by them. Without a ``response`` there is no
+    ``predict_proba``, and ``predict`` is the class with the largest raw prediction (of two classes,
+    the second if it is positive). Of equals it is the first class.
 
     ``class_weight`` (a dict, "balanced" or None) multiplies the weights of the rows to learn from,
     before any of them are set aside. "balanced" makes every class weigh the same.
@@ -1021,6 +1065,7 @@ class MiserClassifier(ClassifierMixin, Miser):
         """Predict class labels."""
         return self._labels(self._raw_predict(X))
 
+    @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
         return self._probabilities(self._raw_predict(X))
@@ -1033,6 +1078,7 @@ class MiserClassifier(ClassifierMixin, Miser):
         """Class labels after each round."""
         yield from map(self._labels, self._staged_raw_predict(X))
 
+    @available_if(_has_probabilities)
     def staged_predict_proba(self, X: Any) -> Iterator[Floats]:
         """Class probabilities after each round."""
         yield from map(self._probabilities, self._staged_raw_predict(X))
@@ -1042,10 +1088,10 @@ class MiserClassifier(ClassifierMixin, Miser):
         yield from map(decisions, self._staged_raw_predict(X))
 
     def _probabilities(self, raw: Floats) -> Floats:
-        return probabilities(raw, self._loss)
+        return probabilities(raw, self._loss, len(self.classes_))
 
     def _labels(self, raw: Floats) -> NDArray[Any]:
-        return labels(raw, self.classes_)
+        return labels(raw, self.classes_, self._loss)
 
     def _learn(self, sample: Sample) -> None:
         if sample.y.dtype.kind in "fO":
@@ -1102,6 +1148,8 @@ class MiserClassifier(ClassifierMixin, Miser):
                 f"{len(self.classes_)} classes need a loss with n_outputs={needed}, "
                 f"got {loss.n_outputs}"
             )
+        if gives_probabilities(loss):  # asked for now, and not when everything is trained
+            probabilities(np.zeros((needed, 1)), loss, len(self.classes_))
 
     def _make_loss(self) -> Loss:
         if not isinstance(self.loss, str):
@@ -1118,7 +1166,7 @@ class MiserRanker(Miser):
 
     ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
     as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
-    other k.
+    other k; a query without any relevant document counts as 1 in it.
     """
 
     _kind = "ranker"
@@ -1175,10 +1223,17 @@ class MiserRanker(Miser):
         *,
         qid: ArrayLike | None = None,
         k: int = 5,
+        no_relevant: float = 1.0,
     ) -> float:
-        """Mean NDCG@k over queries."""
+        """Mean NDCG@k over queries.
+
+        A query without any relevant document scores ``no_relevant``: 1 unless something else is
+        said (as in LightGBM, and in the ``scoring`` of a fit), 0 in LETOR's tool.
+        """
         query = queries_or_one(qid, _num_samples(X))
-        return ndcg_score(y, self.predict(X), query, k=k, sample_weight=sample_weight)
+        return ndcg_score(
+            y, self.predict(X), query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
+        )
 
     def _make_loss(self) -> Loss:
         known: dict[str, type[Loss]] = {"lambdamart": LambdaMART, "squared_error": SquaredError}
@@ -1200,11 +1255,29 @@ class MiserRanker(Miser):
         return tags
 
 
-def check_same_queries(sample: Sample, sample_val: Sample) -> None:
+def _checked_callbacks(callbacks: Any) -> list[Callback]:
+    """Callbacks as a list. What is wrong is said before anything is trained."""
+    if callbacks is None:
+        return []
+    if not isinstance(callbacks, Iterable):
+        hint = "; for a single one, pass callbacks=[f]" if callable(callbacks) else ""
+        raise TypeError(f"callbacks must be a sequence of callables, got {callbacks!r}{hint}")
+    given = list(callbacks)
+    for callback in given:
+        if not callable(callback):
+            raise TypeError(f"callbacks must be callables, got {callback!r}")
+    return given
+
+
+def check_same_queries(sample: Sample, other: Sample, part: Part = "val") -> None:
     """Queries on one side only would make the other side one giant query."""
-    if sample_val.X is not None and (sample.qid is None) != (sample_val.qid is None):
-        missing = "qid" if sample.qid is None else "the validation (or test) data's qid"
-        raise ValueError(f"both sides need queries, but {missing} is missing")
+    if other.X is not None and (sample.qid is None) != (other.qid is None):
+        there, missing = f"qid_{part}", "qid"
+        if sample.qid is not None:
+            there, missing = missing, there
+        raise ValueError(
+            f"both sides need queries, but there is only {there}: {missing} is missing"
+        )
 
 
 def _named_loss(loss: Any, known: dict[str, type[Loss]], default: str) -> Loss:

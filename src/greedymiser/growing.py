@@ -145,7 +145,7 @@ class Grower:
         self._sets = self._sets[:0]
         grid = self.rows.grid
         self._settings["gradient"], self._settings["hessian"] = grid.gradient, grid.hessian
-        settling.plant(self._draft, root.gradient, root.hessian, root.count, root.energy)
+        settling.plant(self._draft, *root)
 
     # -- one level ------------------------------------------------------------------------------
 

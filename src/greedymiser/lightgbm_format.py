@@ -53,6 +53,9 @@ CATEGORICAL, DEFAULT_LEFT, MISSING_IS_NAN = 1, 2, 2 << 2
 # mistake the line.
 UNSPEAKABLE = re.compile(r'[\s\x00-\x1f\x7f-\x9f\ud800-\udfff\\",:\[\]{}=]+')
 
+# So many of the names that had to change are told.
+MOST_TOLD = 20
+
 # LightGBM reads values that are no further from 0 than this as 0.
 ZERO = float(np.float32(1e-35))
 
@@ -66,7 +69,8 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
 
     Parameters
     ----------
-    model : fitted MiserRegressor, MiserClassifier or MiserRanker, or a Predictor of one stage
+    model : fitted MiserRegressor, MiserClassifier, MiserRanker or MiserSearchCV, or a Predictor \
+            of one stage
     dtype : {"float64", "float32"}
         Type of the X that the exported model will see. For "float32", thresholds are rounded down
         to the next float32. That changes nothing for such an X, and readers that round thresholds
@@ -164,7 +168,9 @@ def _whole_ensemble(predictor: Predictor) -> Ensemble:
 def _learning_rate(model: Any) -> float:
     """The learning rate of an estimator, or the one that a file tells of; 1 if nobody knows."""
     if not isinstance(model, Predictor):
-        return float(getattr(getattr(model, "estimator_", model), "learning_rate", 1.0))
+        for inside in ("estimator_", "best_estimator_"):
+            model = getattr(model, inside, model)
+        return float(getattr(model, "learning_rate", 1.0))
     told: Any = model.about
     while isinstance(told, Mapping) and "base" in told:  # what exits were made from
         told = told["base"]
@@ -248,17 +254,22 @@ def _feature_names(names: Sequence[str] | None, n_features: int) -> list[str]:
         return [f"Column_{i}" for i in range(n_features)]
     kept = {name for name in names if name and not UNSPEAKABLE.search(name)}
     changed: dict[str, str] = {}
+    # The number to try next for each stem: thousands of names may have the same one.
+    numbers: dict[str, int] = {}
     for i, name in enumerate(names):
         if name in kept:
             continue
         stem = UNSPEAKABLE.sub("_", name) or f"Column_{i}"
-        new, number = stem, 2
+        new, number = stem, numbers.get(stem, 2)
         while new in kept:
             new, number = f"{stem}_{number}", number + 1
+        numbers[stem] = number
         kept.add(new)
         changed[name] = new
     if changed:
-        said = ", ".join(f"{old!r} is {new!r}" for old, new in changed.items())
+        said = ", ".join(f"{old!r} is {new!r}" for old, new in [*changed.items()][:MOST_TOLD])
+        if len(changed) > MOST_TOLD:
+            said += f" and {len(changed) - MOST_TOLD} more"
         warnings.warn(f"LightGBM cannot read these feature names: {said}", stacklevel=4)
     return [changed.get(name, name) for name in names]
 

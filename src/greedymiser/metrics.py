@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+# Gains of 2**label add up to a float as long as labels do not exceed this.
+MOST_RELEVANT = 1000.0
+
 
 def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Order that brings the rows of each query together, and where each query starts.
@@ -17,7 +20,11 @@ def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     query: NDArray[Any] = np.asarray(qid)
     if query.ndim != 1:
         raise ValueError(f"qid must have one dimension, got shape {query.shape}")
-    order = np.argsort(query, kind="stable").astype(np.intp)
+    try:
+        order = np.argsort(query, kind="stable").astype(np.intp)
+    except TypeError:
+        kinds = sorted({type(value).__name__ for value in query.tolist()})
+        raise TypeError(f"qid mixes values that have no order: {kinds}") from None
     sorted_qid = query[order]
     first = np.flatnonzero(np.append(True, sorted_qid[1:] != sorted_qid[:-1]))
     return order, np.append(first, len(query)).astype(np.intp)
@@ -82,21 +89,51 @@ def ndcg_score(
         The mean weight of a query's rows is the weight of the query.
     no_relevant : float
         What a query without any relevant document scores; 1 as in LightGBM, 0 as in LETOR's tool.
+
+    Examples
+    --------
+    >>> labels, scores, qid = [2, 0, 1, 0, 0], [0.9, 0.5, 0.1, 0.3, 0.2], [1, 1, 1, 2, 2]
+    >>> round(ndcg_score(labels, scores, qid), 3)
+    0.982
+    >>> round(ndcg_score(labels, scores, qid, no_relevant=0.0), 3)
+    0.482
     """
     # Here, because serving a ranker needs queries, but nothing of scikit-learn.
-    from sklearn.utils.validation import check_consistent_length, column_or_1d
+    from sklearn.utils.validation import check_consistent_length
 
     check_consistent_length(y_true, y_score, qid, sample_weight)
-    if k < 1:
+    if not k >= 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    order, starts = query_order(qid)
-    labels = column_or_1d(y_true).astype(np.float64)[order]
-    scores = column_or_1d(y_score).astype(np.float64)[order]
+    query: NDArray[Any] = np.asarray(qid)
+    if query.dtype.kind == "f" and np.isnan(query).any():
+        raise ValueError("qid must not be NaN: each would be a query of its own")
+    order, starts = query_order(query)
+    labels = _numbers("y_true", y_true, least=0.0, most=MOST_RELEVANT)[order]
+    scores = _numbers("y_score", y_score)[order]
     per_query = ndcg_per_query(labels, scores, starts, k, no_relevant)
     if sample_weight is None:
         return float(per_query.mean())
-    weight = column_or_1d(sample_weight).astype(np.float64)[order]
-    return float(np.average(per_query, weights=query_weights(weight, starts)))
+    weight = _numbers("sample_weight", sample_weight, least=0.0, most=np.finfo(np.float64).max)
+    if not weight.any():
+        raise ValueError("sample_weight must not be 0 for every row")
+    return float(np.average(per_query, weights=query_weights(weight[order], starts)))
+
+
+def _numbers(
+    argument: str, values: ArrayLike, least: float = -np.inf, most: float = np.inf
+) -> NDArray[np.float64]:
+    """Check numbers, one per row, and return them as floats."""
+    from sklearn.utils.validation import column_or_1d
+
+    numbers = column_or_1d(values).astype(np.float64)
+    if len(numbers) == 0:
+        raise ValueError(f"{argument} must have at least one row")
+    # NaN is on no side of anything.
+    bad = np.flatnonzero(~((numbers >= least) & (numbers <= most)))
+    if len(bad):
+        limits = "a number" if least == -np.inf else f"between {least:g} and {most:g}"
+        raise ValueError(f"{argument} must be {limits}, got {numbers[bad[0]]:g} in row {bad[0]}")
+    return numbers
 
 
 def query_weights(weight: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:

@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.special import expit
 
+from greedymiser.compiling import njit
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
-from greedymiser.losses import Loss
+from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
 from greedymiser.metrics import query_order
 from greedymiser.tables import (
     PLAIN_DTYPES,
@@ -30,6 +30,9 @@ from greedymiser.tables import (
     SparseTable,
     Table,
     is_frame,
+    refuse_dates,
+    refuse_lazy,
+    unmasked,
 )
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
@@ -192,6 +195,7 @@ class Predictor:
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
         self._known_classes()  # before any work is done
+        refuse_improbable(self.loss)
         return self.probabilities(self.raw_predict(X))
 
     def decision_function(self, X: Any) -> Floats:
@@ -216,13 +220,12 @@ class Predictor:
     def respond(self, raw: Floats) -> NDArray[Any]:
         """What ``predict`` says of raw predictions."""
         if self.kind == "classifier":
-            return labels(raw, self._known_classes())
+            return labels(raw, self._known_classes(), self.loss)
         return raw[0] if self.kind == "ranker" else self.loss.response(raw[0])
 
     def probabilities(self, raw: Floats) -> Floats:
         """What ``predict_proba`` says of raw predictions."""
-        self._known_classes()
-        return probabilities(raw, self.loss)
+        return probabilities(raw, self.loss, len(self._known_classes()))
 
     def _known_classes(self) -> NDArray[Any]:
         if self.classes is None:
@@ -351,6 +354,7 @@ class Predictor:
             if X.dtype.kind not in "biuf":
                 raise ValueError(f"X must be numeric, got a sparse matrix of {X.dtype}")
             return SparseTable(self._fitting(X), self.categories)
+        refuse_lazy(X)
         return ArrayTable(self._fitting(_as_numbers(X)), self.categories)
 
     def _fitting(self, X: Any) -> Any:
@@ -360,8 +364,9 @@ class Predictor:
 
     def _refuse_unlabelled(self) -> None:
         """Raise if the model looks at labels that an array of numbers cannot hold."""
-        for feature, known in self.categories.items():
-            if known.dtype == object and len(known) and feature in self.features:
+        for feature in self.features if self.categories else ():
+            known = self.categories.get(feature)
+            if known is not None and known.dtype == object and len(known):
                 name = feature if self.names is None else self.names[feature]
                 raise ValueError(
                     f"feature {name!r} holds labels such as {known[0]!r}; pass X as a data frame"
@@ -453,7 +458,8 @@ def as_predictor(model: Any) -> Predictor:
         return model
     found = getattr(model, "predictor_", None)
     if not isinstance(found, Predictor):
-        raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser")
+        hint = "; take one of it: .best(budget)" if hasattr(model, "best") else ""
+        raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser{hint}")
     return found
 
 
@@ -462,16 +468,57 @@ def decisions(raw: Floats) -> Floats:
     return raw[0] if len(raw) == 1 else np.ascontiguousarray(raw.T)
 
 
-def probabilities(raw: Floats, loss: Loss) -> Floats:
+def probabilities(raw: Floats, loss: Loss, n_classes: int) -> Floats:
     """Class probabilities of raw predictions, shape (n, n_classes)."""
-    return np.ascontiguousarray(loss.response(raw[0] if len(raw) == 1 else raw).T)
+    refuse_improbable(loss)
+    given = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
+    n = raw.shape[1]
+    if n_classes == 2 and given.shape == (n,):  # of the second class
+        given = np.stack([1.0 - given, given])
+    if given.shape != (n_classes, n):
+        raise ValueError(
+            f"the response of the loss {_name_of(loss)} must have shape (n_classes, n), here "
+            f"({n_classes}, {n}), got {given.shape}"
+        )
+    return np.ascontiguousarray(given.T)
 
 
-def labels(raw: Floats, classes: NDArray[Any]) -> NDArray[Any]:
-    """Most likely class of each row."""
+def labels(raw: Floats, classes: NDArray[Any], loss: Loss) -> NDArray[Any]:
+    """Most likely class of each row; of equally likely ones the first."""
+    if gives_probabilities(loss) and not has_log_link(loss):
+        return classes[np.argmax(probabilities(raw, loss, len(classes)), axis=1)]
+    # The log-losses' probabilities rise with their raw predictions, which need not be turned into
+    # them; and where a loss has no probabilities, raw predictions are all that there is.
     if len(raw) == 1:
         return classes[(raw[0] > 0).astype(np.intp)]
     return classes[np.argmax(raw, axis=0)]
+
+
+def gives_probabilities(loss: Any) -> bool:
+    """Whether a loss has a ``response`` that is more than the raw prediction."""
+    return _link(loss) not in (None, Loss.response)
+
+
+def refuse_improbable(loss: Loss) -> None:
+    """Raise if a loss has no class probabilities."""
+    if not gives_probabilities(loss):
+        raise AttributeError(
+            f"the loss {_name_of(loss)} gives no class probabilities: it has no response"
+        )
+
+
+def has_log_link(loss: Any) -> bool:
+    """Whether probabilities come from raw predictions as those of the log-losses do."""
+    return _link(loss) in (BinaryLogLoss.response, MultinomialLogLoss.response)
+
+
+def _name_of(loss: Loss) -> str:
+    return type(getattr(loss, "_loss", loss)).__name__
+
+
+def _link(loss: Any) -> Any:
+    response = getattr(loss, "response", None)
+    return getattr(response, "__func__", response)
 
 
 def largest_probability(raw: Floats) -> Floats:
@@ -527,8 +574,13 @@ def rank_leavers(scores, left, starts, n_stages):  # type: ignore[no-untyped-def
 
 def check_queries(qid: ArrayLike | None, n: int) -> None:
     """Raise if there is not a query for each of n rows."""
-    if qid is not None and len(np.asarray(qid)) != n:
-        raise ValueError(f"qid has {len(np.asarray(qid))} entries, but X has {n} rows")
+    if qid is None:
+        return
+    shape = np.shape(np.asarray(qid))
+    if len(shape) != 1:
+        raise ValueError(f"qid must have one dimension, got shape {shape}")
+    if shape[0] != n:
+        raise ValueError(f"qid has {shape[0]} entries, but X has {n} rows")
 
 
 def query_starts(query: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -548,7 +600,8 @@ def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
 
 def _as_numbers(X: Any) -> NDArray[np.float64]:
     try:
-        array = np.asarray(X)
+        array = np.asarray(unmasked(X))
+        refuse_dates(array)
         if array.dtype.kind in "cSU":
             raise TypeError(f"got {array.dtype}")
         numbers = array.astype(np.float64)

@@ -6,7 +6,8 @@ Loops over nodes and features, never over rows.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from greedymiser.compiling import njit
 
 # A node while its tree grows; becomes a record of trees.NODE_DTYPE.
 DRAFT_DTYPE = np.dtype(
@@ -45,15 +46,15 @@ SETTINGS_DTYPE = np.dtype(
 )
 
 
-@njit(cache=True, nogil=True)
-def plant(draft, gradient, hessian, count, energy):  # type: ignore[no-untyped-def]
+@njit
+def plant(draft, gradient, hessian, count, energy):
     """Write the root."""
     write_node(draft[0], gradient, hessian, count, 0)
     draft[0].energy = energy
 
 
-@njit(cache=True, nogil=True)
-def write_node(node, gradient, hessian, count, depth):  # type: ignore[no-untyped-def]
+@njit
+def write_node(node, gradient, hessian, count, depth):
     """Write a node that has no split and no bounds."""
     node.gradient, node.hessian, node.count = gradient, hessian, count
     node.lower, node.upper = -np.inf, np.inf
@@ -63,8 +64,8 @@ def write_node(node, gradient, hessian, count, depth):  # type: ignore[no-untype
     node.depth = depth
 
 
-@njit(cache=True, nogil=True)
-def write_open(draft, first, last, fewest, out):  # type: ignore[no-untyped-def]
+@njit
+def write_open(draft, first, last, fewest, out):
     """Tell an engine of those nodes first:last that have rows enough for two; return how many."""
     n = 0
     for i in range(first, last):
@@ -78,8 +79,8 @@ def write_open(draft, first, last, fewest, out):  # type: ignore[no-untyped-def]
     return n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def largest_impurity(draft, open_nodes, settings, n_rows):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def largest_impurity(draft, open_nodes, settings, n_rows):
     """An upper bound of 2 x the raw gain that any split of these nodes, or below them, can have.
 
     By Cauchy and Schwarz, the sum of g^2/h minus G^2/(H + l2), if values are not bounded.
@@ -96,15 +97,15 @@ def largest_impurity(draft, open_nodes, settings, n_rows):  # type: ignore[no-un
     return most
 
 
-@njit(cache=True, nogil=True)
-def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):  # type: ignore[no-untyped-def]
+@njit
+def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):
     """Choose splits best first, as long as they pay and nothing must be bought for them.
 
     eq. 5: net = gain / W - lambda * price, from raw gains, so prices may have changed since the
-    last call. ``prices`` and ``owned`` have one row, or one per node. ``chosen[row]`` is the feature
-    of a node, -1 while it is open; at most ``room`` nodes get one. Ties: lower node, then lower
-    feature. Returns the node and feature that are next and must be paid for (-1 where nothing is),
-    and how many nodes have a feature.
+    last call. ``prices`` and ``owned`` have one row, or one per node. ``chosen[row]`` is the
+    feature of a node, -1 while it is open; at most ``room`` nodes get one. Ties: lower node, then
+    lower feature. Returns the node and feature that are next and must be paid for (-1 where nothing
+    is), and how many nodes have a feature.
     """
     n_nodes, n_features = candidates.shape
     best = np.empty(n_nodes, dtype=np.int64)
@@ -137,8 +138,8 @@ def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):  # 
     return -1, -1, n_chosen
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def divide(  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def divide(
     draft, open_nodes, candidates, category_sets, chosen, first_child, set_of_feature, monotone,
     settings, n_sets, splits, sets,
 ):  # fmt: skip
@@ -186,16 +187,16 @@ def divide(  # type: ignore[no-untyped-def]
     return n_sets
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def value_of(node, settings):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def value_of(node, settings):
     """Best value of a node, -G / (H + l2), inside its bounds."""
     stiffness = node.hessian * settings.hessian + settings.l2
     value = -(node.gradient * settings.gradient) / stiffness if stiffness > 0 else 0.0
     return min(max(value, node.lower), node.upper)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def finish(draft, settings, thresholds, nodes, leaves, bounds):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def finish(draft, settings, thresholds, nodes, leaves, bounds):
     """Turn a draft into the nodes of a tree (trees.NODE_DTYPE), and tell its leaves apart."""
     n_leaves = 0
     for i in range(nodes.size):

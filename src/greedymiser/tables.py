@@ -74,9 +74,9 @@ class ArrayTable:
         # One layout, so that the prediction kernels are compiled for few types.
         if not block.flags.carray:
             block = np.array(block, order="C")
-        for column, known in self.categories.items():
-            if column in wanted:
-                block[:, column] = encode(block[:, column], known)
+        for column in wanted if self.categories else ():
+            if column in self.categories:
+                block[:, column] = encode(block[:, column], self.categories[column])
         return block
 
     def take(self, rows: Rows) -> NDArray[Any]:
@@ -126,29 +126,35 @@ class FrameTable:
         self.frame = nw.from_native(frame, eager_only=True)
         self.n_rows, self.n_columns = self.frame.shape
         self.categories = categories or {}
-        self._names = None
-        if names is not None and list(names) != self.frame.columns:
-            self._names, self.n_columns = names, len(names)
+        # Asked for once: a frame makes the list of its names anew each time.
+        self.names: Sequence[Any] = self.frame.columns
+        self._as_it_is = names is None or list(names) == self.names
+        if names is not None and not self._as_it_is:
+            self.names, self.n_columns = names, len(names)
 
-    def _column(self, frame: nw.DataFrame[Any], index: int) -> NDArray[np.float64]:
-        series = frame[:, index] if self._names is None else frame[self._names[index]]
+    def _column(self, index: int, start: int, stop: int) -> NDArray[np.float64]:
+        # By name, which a frame looks up in a table; to take a column by its number, narwhals looks
+        # at all of them.
+        series = self.frame.get_column(self.names[index])
+        if stop - start < self.n_rows:
+            series = series[start:stop]
         if index in self.categories:
             return encode(_labels(series), self.categories[index])
         return _numbers(series)
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
-        whole = [self._column(self.frame, index) for index in wanted]
+        whole = [self._column(index, 0, self.n_rows) for index in wanted]
         return np.stack(whole if rows is None else [column[rows] for column in whole])
 
     def rows(self, start: int, stop: int, wanted: Sequence[int]) -> NDArray[np.floating]:
-        part = self.frame if stop - start == self.n_rows else self.frame[start:stop]
-        if stop - start <= FEW_ROWS and not self.categories and self._names is None:
+        if stop - start <= FEW_ROWS and not self.categories and self._as_it_is:
+            part = self.frame if stop - start == self.n_rows else self.frame[start:stop]
             whole = part.to_numpy()
             if whole.dtype.kind in "biuf":
                 return np.require(whole, np.float64, ["C", "W"])
         block = np.full((stop - start, self.n_columns), np.nan)
         for index in wanted:
-            block[:, index] = self._column(part, index)
+            block[:, index] = self._column(index, start, stop)
         return block
 
     def take(self, rows: Rows) -> Any:
@@ -160,6 +166,25 @@ def is_frame(X: Any) -> bool:
     return not isinstance(X, np.ndarray) and (
         nw.dependencies.is_into_dataframe(X) and not isinstance(X, dict)
     )
+
+
+def unmasked(X: Any) -> Any:
+    """X with NaN where a masked array hides what it holds; anything else as it is."""
+    if not isinstance(X, np.ma.MaskedArray):
+        return X
+    return np.where(np.ma.getmaskarray(X), np.nan, np.ma.getdata(X).astype(np.float64))
+
+
+def refuse_dates(X: Any) -> None:
+    """Raise if an array holds dates: as numbers they would depend on their unit."""
+    if getattr(X.dtype, "kind", "") in ("m", "M"):
+        raise ValueError(f"X holds {X.dtype}, which is not numeric; turn it into numbers first")
+
+
+def refuse_lazy(X: Any) -> None:
+    """Raise if X is a frame that has not been computed yet."""
+    if hasattr(X, "collect"):
+        raise TypeError(f"X is a lazy {type(X).__name__}; call its collect() first")
 
 
 def as_table(X: Any, categories: Categories | None = None) -> Table:
@@ -179,14 +204,15 @@ def categorical_columns(frame: Any) -> list[int]:
 
 def learn_categories(X: Any, columns: Sequence[int], rows: Rows, most: int) -> Categories:
     """Sorted distinct values of the categorical columns, at most ``most`` of them each."""
-    frame = nw.from_native(X, eager_only=True) if is_frame(X) else None
+    table = as_table(X)
     known: Categories = {}
     for index in columns:
         name: int | str = index
-        if frame is None:
-            labels = as_table(X).columns([index], None)[0]
+        if isinstance(table, FrameTable):
+            name = table.names[index]
+            labels = _labels(table.frame.get_column(name))
         else:
-            name, labels = frame.columns[index], _labels(frame[:, index])
+            labels = table.columns([index], None)[0]
         known[index] = _distinct(labels if rows is None else labels[rows])
         if len(known[index]) > most:
             raise ValueError(
@@ -265,6 +291,10 @@ def _labels(series: Any) -> NDArray[Any]:
 
 def _numbers(series: Any) -> NDArray[np.float64]:
     """Values of a numeric column as float64; what is missing is NaN."""
+    if series.dtype.is_float():
+        values = series.to_numpy()
+        if values.dtype.kind == "f":  # the short way for what there is most of
+            return values.astype(np.float64, copy=False)
     n_missing = series.null_count()
     if n_missing == len(series):  # whatever its type: that of a column of None is anyone's guess
         return np.full(len(series), np.nan)

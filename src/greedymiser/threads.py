@@ -28,7 +28,6 @@ from typing import Any
 import joblib
 import numba
 import numpy as np
-from numba import njit
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
@@ -41,6 +40,7 @@ from greedymiser._intrinsics import (
     store_word,
     yield_core,
 )
+from greedymiser.compiling import njit
 
 Team = NDArray[np.int64]
 """What the threads of a team agree on: words that are written by one and read by the others."""
@@ -204,7 +204,7 @@ def new_team(size: int) -> Team:
 
 
 @register_jitable(inline="always")
-def share(team, function, arguments, n_items, step):  # type: ignore[no-untyped-def]
+def share(team, function, arguments, n_items, step):
     """Call ``function(worker, first, last, *arguments)`` until 0:n_items is done, on all threads.
 
     For kernels. ``step`` items are taken at a time; ``worker`` tells the threads apart, from 0 to
@@ -218,8 +218,8 @@ def share(team, function, arguments, n_items, step):  # type: ignore[no-untyped-
         lead(team, n_items, step)
 
 
-@njit(nogil=True)
-def lead(team, n_items, step):  # type: ignore[no-untyped-def]
+@njit(cache=False)
+def lead(team, n_items, step):
     """Open the work that was published, take part in it, and wait for those who joined."""
     team[_ITEMS] = n_items
     team[_STEP] = step
@@ -238,8 +238,8 @@ def lead(team, n_items, step):  # type: ignore[no-untyped-def]
         raise MemoryError("a kernel failed on one of several threads")
 
 
-@njit(nogil=True)
-def take_items(team, worker):  # type: ignore[no-untyped-def]
+@njit(cache=False)
+def take_items(team, worker):
     """Do the work that is open until nothing is left to take."""
     n_items, step = team[_ITEMS], team[_STEP]
     while True:
@@ -250,8 +250,8 @@ def take_items(team, worker):  # type: ignore[no-untyped-def]
             store_word(team, _FAILED, 1)
 
 
-@njit(cache=True, nogil=True)
-def serve(team, worker, seen):  # type: ignore[no-untyped-def]
+@njit
+def serve(team, worker, seen):
     """Join work as it opens; return its last epoch when nothing has come for a while."""
     looks = 0
     while looks < _PATIENCE:
@@ -269,8 +269,8 @@ def serve(team, worker, seen):  # type: ignore[no-untyped-def]
     return seen
 
 
-@njit(nogil=True)
-def wait_a_little(looks):  # type: ignore[no-untyped-def]
+@njit(cache=False)
+def wait_a_little(looks):
     """Wait, and now and then let somebody else have the core; count how often."""
     relax()
     if looks % _LOOKS == _LOOKS - 1:
@@ -278,14 +278,14 @@ def wait_a_little(looks):  # type: ignore[no-untyped-def]
     return looks + 1
 
 
-@njit(cache=True, nogil=True)
-def is_open(team, seen):  # type: ignore[no-untyped-def]
+@njit
+def is_open(team, seen):
     """Whether there is work that began after the epoch ``seen``, or nothing more to come."""
     epoch = load_word(team, _EPOCH)
     return epoch == _OVER or (epoch % 2 == 1 and epoch != seen)
 
 
-@njit(cache=True, nogil=True)
-def dismiss(team):  # type: ignore[no-untyped-def]
+@njit
+def dismiss(team):
     """Send the helpers home."""
     store_word(team, _EPOCH, _OVER)

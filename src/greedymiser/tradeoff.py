@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -17,13 +17,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from greedymiser.costs import CostModel
-from greedymiser.estimators import BudgetWarning, Checked, Miser, Sample, check_same_queries
+from greedymiser.costs import CostModel, Feature, Ledger, Receipt
+from greedymiser.estimators import (
+    BudgetWarning,
+    Checked,
+    Miser,
+    MiserRanker,
+    Sample,
+    check_same_queries,
+)
+from greedymiser.serving import Predictor
 from greedymiser.threads import Threads, thread_count
 
 if TYPE_CHECKING:
@@ -81,6 +90,8 @@ class TradeoffCurve:
         """The row of ``traces`` that ``best`` returns the model of."""
         affordable = self.traces
         if budget is not None:
+            if not isinstance(budget, Real):
+                raise TypeError(f"budget must be a number, got {budget!r}")
             if not budget >= 0:
                 raise ValueError(f"budget must not be negative, got {budget}")
             affordable = affordable[affordable["cost"] <= budget]
@@ -184,7 +195,12 @@ def tradeoff_curve(
     """
     _require_pandas()
     blank = _configured(estimator, scoring, n_jobs)
-    total = int(tradeoffs) if isinstance(tradeoffs, int | Integral) else len(tradeoffs)
+    for queries in (qid, qid_val, qid_test):
+        _check_takes_queries(blank, queries)
+    tradeoffs = _checked_tradeoffs(tradeoffs)
+    total = tradeoffs if isinstance(tradeoffs, int) else len(tradeoffs)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, got {callback!r}")
     with Threads(thread_count(blank.n_jobs)) as threads:
         path = _Path(
             blank,
@@ -221,8 +237,8 @@ class _Path:
         self._blank = estimator
         self._threads = threads
         self._prepared = estimator._prepare(train, valid, self._threads)
-        check_same_queries(train, test)
-        data = estimator._held_out(test, estimator._loss)
+        check_same_queries(train, test, "test")
+        data = estimator._held_out(test, estimator._loss, "test")
         self._test = None
         if data is not None:
             binned = self._prepared.mapper.transform(data.table, data.rows, self._threads)
@@ -230,17 +246,14 @@ class _Path:
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[float]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in."""
-        if not isinstance(tradeoffs, int | Integral):
-            yield from dict.fromkeys(_checked_tradeoff(value) for value in tradeoffs)
+        if not isinstance(tradeoffs, int):
+            yield from tradeoffs
             return
-        n = int(tradeoffs)
-        if n < 1:
-            raise ValueError(f"tradeoffs must be at least 1, got {n}")
         yield 0.0
         highest = self.highest()
-        if n > 1 and highest > 0:
+        if tradeoffs > 1 and highest > 0:
             yield highest
-        while 1 < len(self.models) < n:
+        while 1 < len(self.models) < tradeoffs:
             following = self._widest_gap()
             if following is None:
                 return
@@ -351,10 +364,30 @@ def _configured(estimator: Miser, scoring: Any, n_jobs: int | None) -> Miser:
     return clone(estimator).set_params(**changes)
 
 
-def _checked_tradeoff(value: float) -> float:
-    if not 0 <= value < np.inf:
-        raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
-    return float(value)
+def _check_takes_queries(estimator: Miser, qid: Any) -> None:
+    if qid is not None and not isinstance(estimator, MiserRanker):
+        raise TypeError(f"qid is for rankers, but the estimator is a {type(estimator).__name__}")
+
+
+def _checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
+    """How many trade-offs to choose, or which ones to train, each once."""
+    if isinstance(tradeoffs, Integral):
+        if tradeoffs < 1:
+            raise ValueError(f"tradeoffs must be at least 1, got {tradeoffs}")
+        return int(tradeoffs)
+    if isinstance(tradeoffs, str | bytes) or not isinstance(tradeoffs, Iterable):
+        raise TypeError(
+            f"tradeoffs must be a number of them, or a sequence of numbers, got {tradeoffs!r}"
+        )
+    given = list(tradeoffs)
+    if not given:
+        raise ValueError("tradeoffs must name at least one trade-off, got an empty sequence")
+    for value in given:
+        if not isinstance(value, Real):
+            raise TypeError(f"tradeoffs must be numbers, got {value!r}")
+        if not 0 <= float(value) < np.inf:
+            raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
+    return list(dict.fromkeys(map(float, given)))
 
 
 def _score_name(estimator: Miser) -> str:
@@ -383,7 +416,7 @@ def _trace(model: Miser) -> pd.DataFrame:
             # The same rounding as cost_: one sum of all resources and all trees.
             "cost": _bills(model.costs_, first_use, len(rounds), n_trees),
             "score": model.validation_score_,
-            "n_features": [sum(use < n for use in first_use.values()) for n in rounds],
+            "n_features": np.searchsorted(sorted(first_use.values()), rounds),
         }
     )
 
@@ -395,12 +428,12 @@ def _bills(
     by_round: dict[int, list[int]] = {}
     for feature, use in first_use.items():
         by_round.setdefault(use, []).append(feature)
-    owned = np.zeros(len(costs.resource_names), dtype=bool)
+    ledger = Ledger(costs)
     bills = []
     for i in range(n):
         for feature in by_round.get(i - 1, []):
-            owned[list(costs.needs[feature])] = True
-        bills.append(costs.bill(owned, 0 if n_trees is None else int(n_trees[i])))
+            ledger.buy(feature)
+        bills.append(ledger.total(0 if n_trees is None else int(n_trees[i])))
     return bills
 
 
@@ -416,7 +449,8 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
     """The best model for a budget, found by cross-validation.
 
     Every fold trains a path of trade-offs under the budget. The trade-off and the number of rounds
-    with the best mean score are trained anew on all data, under the budget as well.
+    with the best mean score are trained anew on all data, under the budget as well. A fitted search
+    is a model like any other: it predicts, tells its costs, and can be saved and exported.
 
     Parameters
     ----------
@@ -427,7 +461,8 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         Trade-offs to try, or how many: spaced evenly, in logarithm, from the one at which nothing
         pays, and 0.
     cv : int or splitter
-        As in scikit-learn; for a ranker, ``qid`` are the groups.
+        As in scikit-learn. Where it is a number, rows of one group stay together, and so do those
+        of one query; other rows are shuffled.
     scoring : scorer name or callable, optional
         As the estimator's ``scoring``, which it replaces.
     random_state : int, RandomState or None
@@ -443,6 +478,12 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         Its mean validation score.
     cv_results_ : DataFrame
         Mean and spread over folds of cost and score, for every trade-off and round.
+    n_splits_ : int
+        Number of folds.
+    predictor_ : Predictor
+        The best model, finished: for serving and saving.
+    cost_, features_used_, resources_used_
+        Of the best model.
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -478,22 +519,43 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         sample_weight: ArrayLike | None = None,
         *,
         qid: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
-        """Search by cross-validation, then fit the best model on all data."""
+        """Search by cross-validation, then fit the best model on all data.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+        qid : array-like of shape (n,), optional
+            For a ranker: the query of each row. Without it, all rows are one query.
+        groups : array-like of shape (n,), optional
+            Rows that belong together, for the folds; without it, those of one query do.
+        """
         self._validate_params()
         _require_pandas()
         base = _configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
-        whole = _Whole(X, y, sample_weight, qid)
+        _check_takes_queries(base, qid)
+        whole = _Whole(X, y, sample_weight, qid, groups)
+        # What is wrong with all of the data is not to be told of a fold.
+        probe = clone(base)
+        probe._learn(probe._check(whole.sample, reset=True))
         nothing = Sample(None, None, None)
-        traces = []
+        traces: list[pd.DataFrame] = []
         with Threads(thread_count(base.n_jobs)) as threads:
             tradeoffs = self._grid(base, whole, threads)
             for learn, check in self._folds(base, whole):
                 parts = (whole.take(learn), whole.take(check), nothing)
-                path = _Path(clone(base), *parts, threads)
+                try:
+                    path = _Path(clone(base), *parts, threads)
+                except ValueError as error:
+                    error.add_note(f"This is about fold {len(traces)} of the cross-validation.")
+                    raise
                 for tradeoff in tradeoffs:
                     path.train(tradeoff)
                 traces.append(path.curve("").traces)
+        self.n_splits_ = len(traces)
         self.cv_results_ = _mean_over_folds(traces)
         best = _best_first(self.cv_results_).iloc[0]
         self.best_score_ = float(best["score"])
@@ -502,29 +564,48 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
-        if not isinstance(self.tradeoffs, int | Integral):
-            return list(dict.fromkeys(_checked_tradeoff(value) for value in self.tradeoffs))
+        tradeoffs = _checked_tradeoffs(self.tradeoffs)
+        if not isinstance(tradeoffs, int):
+            return tradeoffs
         nothing = Sample(None, None, None)
         highest = _Path(clone(base), whole.sample, whole.sample, nothing, threads).highest()
-        if self.tradeoffs == 1 or highest == 0:
+        if tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down, so that few are high ones.
-        return [0.0, *np.geomspace(highest, highest / GRID_SPAN, int(self.tradeoffs) - 1)]
+        return [0.0, *np.geomspace(highest, highest / GRID_SPAN, tradeoffs - 1)]
 
-    def _folds(self, base: Miser, whole: _Whole) -> Iterator[tuple[Any, Any]]:
-        from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, check_cv
+    def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
+        from sklearn.model_selection import check_cv
 
-        splitter = self.cv
+        X, y, groups = whole.sample.X, whole.sample.y, whole.groups
+        splitter = 5 if self.cv is None else self.cv
         if isinstance(splitter, Integral):
-            seed = check_random_state(self.random_state).randint(2**31)
-            if whole.sample.qid is not None:
-                splitter = GroupKFold(splitter)
-            elif is_classifier(base):
-                splitter = StratifiedKFold(splitter, shuffle=True, random_state=seed)
-            else:
-                splitter = KFold(splitter, shuffle=True, random_state=seed)
-        splitter = check_cv(splitter, whole.sample.y, classifier=is_classifier(base))
-        yield from splitter.split(whole.sample.X, whole.sample.y, whole.sample.qid)
+            together = groups is not None or whole.sample.qid is not None
+            splitter = self._splitter(int(splitter), is_classifier(base), together)
+        splitter = check_cv(splitter, y, classifier=is_classifier(base))
+        if groups is not None:
+            return list(splitter.split(X, y, groups))
+        with warnings.catch_warnings():
+            # Nobody has asked a splitter that does without groups to heed the queries.
+            warnings.filterwarnings("ignore", message="The groups parameter is ignored")
+            return list(splitter.split(X, y, whole.sample.qid))
+
+    def _splitter(self, n: int, classifies: bool, together: bool) -> Any:
+        """Folds for a number of them: by group, by class, or at random."""
+        from sklearn.model_selection import (
+            GroupKFold,
+            KFold,
+            StratifiedGroupKFold,
+            StratifiedKFold,
+        )
+
+        if together and not classifies:
+            return GroupKFold(n)
+        seed = check_random_state(self.random_state).randint(2**31)
+        if together:
+            return StratifiedGroupKFold(n, shuffle=True, random_state=seed)
+        kind = StratifiedKFold if classifies else KFold
+        return kind(n, shuffle=True, random_state=seed)
 
     def _refit(self, base: Miser, whole: _Whole) -> Miser:
         n_iter = self.best_params_["max_iter"]
@@ -539,60 +620,122 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
             model.fit(sample.X, sample.y, sample.weight, **qid)
         return model.truncate(min(n_iter, model.n_iter_))
 
+    # -- the best model ---------------------------------------------------------------------------
+
     @property
     def cost_(self) -> float:
         """What one prediction of the best model costs."""
         return self.best_estimator_.cost_
 
     @property
+    def features_used_(self) -> list[Feature]:
+        return self.best_estimator_.features_used_
+
+    @property
+    def resources_used_(self) -> list[str]:
+        return self.best_estimator_.resources_used_
+
+    @property
     def n_features_in_(self) -> int:
         return self.best_estimator_.n_features_in_
+
+    @property
+    def feature_names_in_(self) -> Any:
+        return self.best_estimator_.feature_names_in_
 
     @property
     def classes_(self) -> Any:
         return self.best_estimator_.classes_
 
+    @property
+    def predictor_(self) -> Predictor:
+        return self.best_estimator_.predictor_
+
+    def receipt(self) -> Receipt:
+        """What the best model bought, when, at what price."""
+        check_is_fitted(self)
+        return self.best_estimator_.receipt()
+
     def predict(self, X: Any) -> Any:
         """Predict with the best model."""
-        check_is_fitted(self, "best_estimator_")
+        check_is_fitted(self)
         return self.best_estimator_.predict(X)
 
     @available_if(_has("predict_proba"))
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities of the best model."""
-        check_is_fitted(self, "best_estimator_")
+        check_is_fitted(self)
         return self.best_estimator_.predict_proba(X)
 
     @available_if(_has("decision_function"))
     def decision_function(self, X: Any) -> Any:
         """Raw predictions of the best model."""
-        check_is_fitted(self, "best_estimator_")
+        check_is_fitted(self)
         return self.best_estimator_.decision_function(X)
 
     def prediction_costs(self, X: Any) -> Any:
         """What each row's prediction costs."""
-        check_is_fitted(self, "best_estimator_")
+        check_is_fitted(self)
         return self.best_estimator_.prediction_costs(X)
 
-    def score(self, X: Any, y: ArrayLike, **params: Any) -> float:
-        """Score of the best model, as its own ``score`` has it."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.score(X, y, **params)
+    def score(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        **params: Any,
+    ) -> float:
+        """Score of the best model, as its own ``score`` has it.
+
+        ``qid``, and what else ``params`` may hold (``k``, ``no_relevant``), is for rankers.
+        """
+        check_is_fitted(self)
+        _check_takes_queries(self.best_estimator_, qid)
+        queries = {} if qid is None else {"qid": qid}
+        return self.best_estimator_.score(X, y, sample_weight, **queries, **params)
+
+    # -- what scikit-learn asks -------------------------------------------------------------------
+
+    def get_metadata_routing(self) -> Any:
+        """Say which metadata the search asks for: what it or its estimator was told to ask for.
+
+        Groups are asked for unless ``cv`` is a splitter that has no use for them.
+        """
+        requests = self._get_metadata_request()
+        inner = get_routing_for_object(self.estimator)
+        for method in ("fit", "score"):
+            mine, theirs = getattr(requests, method), getattr(inner, method).requests
+            for name, request in mine.requests.items():
+                if request is None and theirs.get(name) is not None:
+                    mine.add_request(param=name, alias=theirs[name])
+        if requests.fit.requests["groups"] is None:
+            splits = get_routing_for_object(self.cv).split.requests
+            by_number = self.cv is None or isinstance(self.cv, Integral)
+            requests.fit.add_request(param="groups", alias=by_number or bool(splits.get("groups")))
+        return requests
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "best_estimator_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        inner = self.estimator.__sklearn_tags__()
-        tags.estimator_type = inner.estimator_type
-        tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
-        tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        if isinstance(self.estimator, BaseEstimator):
+            inner = self.estimator.__sklearn_tags__()
+            tags.estimator_type = inner.estimator_type
+            tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
         return tags
 
 
 class _Whole:
     """All data of a search, and parts of it."""
 
-    def __init__(self, X: Any, y: Any, weight: Any, qid: Any):
-        self.sample = Sample(X, y, weight, qid)
+    def __init__(self, X: Any, y: Any, weight: Any, qid: Any, groups: Any):
+        # As scikit-learn's searches do it: what has no rows to choose from gets some.
+        *parts, self.groups = indexable(X, y, weight, qid, groups)
+        self.sample = Sample(*parts)
 
     def take(self, rows: Any) -> Sample:
         values = (self.sample.X, self.sample.y, self.sample.weight, self.sample.qid)

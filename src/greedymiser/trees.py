@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from greedymiser._intrinsics import first_bit
+from greedymiser.compiling import njit
 from greedymiser.tables import Table
 from greedymiser.threads import Threads
 

@@ -180,7 +180,7 @@ def as_words(codes):
 def check_root(root, plain):
     """Sums of integers: equal, not only close."""
     rows = plain.rows[0]
-    assert (root.gradient, root.hessian, root.count) == (*plain.sums(rows), len(rows))
+    assert (root.gradient, root.hessian, root.n_rows) == (*plain.sums(rows), len(rows))
 
 
 def open_nodes(plain, nodes):

@@ -1,5 +1,6 @@
 """Every engine, by one fixture."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +26,7 @@ class InPieces:
         n = len(sample.y)
         edges = [0, n // 2, n // 2 + n // 3, n]
         shards = []
-        for first, last in zip(edges[:-1], edges[1:], strict=True):
+        for first, last in itertools.pairwise(edges):
             if first < last:
                 shards.append(CpuShard(part(sample, first, last), self.threads, FINE))
         total = float(n) if sample.weight is None else exact_sum(sample.weight)

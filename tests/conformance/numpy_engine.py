@@ -6,7 +6,7 @@ decided once (grid, subtraction, scan) is done by ``ShardedRows``.
 
 import numpy as np
 
-from greedymiser.arithmetic import exact_sum, new_sums, add_exactly
+from greedymiser.arithmetic import add_exactly, exact_sum, new_sums
 from greedymiser.binning import LANES
 from greedymiser.engines import Root
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, Extremes

@@ -22,6 +22,7 @@ from conformance.cases import (
     tell,
     walk,
 )
+from greedymiser.binning import Thresholds
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
 from greedymiser.engines.grid import (
@@ -33,7 +34,6 @@ from greedymiser.engines.grid import (
     GridRule,
 )
 from greedymiser.growing import Grower, GrowerParams
-from greedymiser.binning import Thresholds
 
 # Just below a power of two, a gradient is rounded up to the very end of its grid.
 LARGE = [1.0, np.nextafter(2.0, 0.0), 0.7, 3e30]
@@ -183,7 +183,7 @@ def test_zero_gradients_are_a_leaf(engine, hessians):
     case = Case(codes, [2], [], [0], np.zeros(4), hessians, SplitRules(1))
     rows = case.placed(engine)
     root = rows.begin_tree(0, case.rules)
-    assert (root.gradient, root.count, root.energy) == (0, 4, 0.0)
+    assert (root.gradient, root.n_rows, root.energy) == (0, 4, 0.0)
     table = ask(rows, case.plain(), [OpenNode(0)], [True], last=True)
     assert table.candidates["gain"][0, 0] == -np.inf
 
@@ -191,7 +191,7 @@ def test_zero_gradients_are_a_leaf(engine, hessians):
 def test_gradients_below_the_smallest_normal_number(engine):
     case = Case([[0], [1]], [2], [], [0], np.array([5e-324, 0.0]), None, SplitRules(1))
     root = case.placed(engine).begin_tree(0, case.rules)
-    assert (root.gradient, root.count) == (0, 2)
+    assert (root.gradient, root.n_rows) == (0, 2)
 
 
 # -- how grids are chosen -------------------------------------------------------------------------

@@ -108,8 +108,10 @@ class Block:
 
     @classmethod
     def blank(cls, n: int, sources: Sources) -> Block:
-        names = sources.column_names
-        labels = {names.index(name): [None] * n for name in sources.categorical_names}
+        names, categorical = sources.column_names, set(sources.categorical_names)
+        labels: dict[int, list[Any]] = {
+            i: [None] * n for i, name in enumerate(names) if name in categorical
+        }
         return cls(np.full((n, len(names)), np.nan), labels)
 
     @classmethod

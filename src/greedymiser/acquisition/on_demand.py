@@ -297,12 +297,13 @@ def _names_of_features(predictor: Predictor, sources: Sources) -> dict[int, str]
             )
         names = columns
     used = {feature: names[feature] for feature in predictor.features}
-    missing = [name for name in used.values() if name not in columns]
+    known, categorical = set(columns), set(sources.categorical_names)
+    missing = [name for name in used.values() if name not in known]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ValueError(f"no source makes column {missing[0]!r}{more}, which the model looks at")
     for feature, name in used.items():
-        if name in sources.categorical_names and feature not in predictor.categories:
+        if name in categorical and feature not in predictor.categories:
             raise ValueError(
                 f"column {name!r} holds labels by its source {sources.maker(name).name!r}, but "
                 "numbers by the model"

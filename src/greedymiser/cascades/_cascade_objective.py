@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import sparse
 
+from greedymiser.compiling import njit
 from greedymiser.costs import CostModel
 from greedymiser.tables import Table
 from greedymiser.threads import Threads

@@ -28,10 +28,11 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
     predictor_: Predictor
 
     def _given(self) -> Miser:
-        """The estimator that the user gave, out of the ice."""
+        """The estimator that the user gave, out of the ice, or what a fitted search has found."""
         given = self.estimator
         if isinstance(given, FrozenEstimator):
             given = given.estimator
+        given = getattr(given, "best_estimator_", given)
         if not isinstance(given, self._bases):
             raise TypeError(f"{type(self).__name__} needs {self._wants}, got {given!r}")
         return given

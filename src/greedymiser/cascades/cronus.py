@@ -289,13 +289,19 @@ class Cronus(OverEnsemble):
         *,
         qid: ArrayLike | None = None,
         k: int = 5,
+        no_relevant: float = 1.0,
     ) -> float:
-        """R² of a regressor, mean NDCG@k over queries of a ranker."""
+        """R² of a regressor, mean NDCG@k over queries of a ranker.
+
+        A query without any relevant document scores ``no_relevant``.
+        """
         scores = self.predict(X, qid)
         if self.predictor_.kind == "regressor":
             return float(r2_score(y, scores, sample_weight=sample_weight))
         query = queries_or_one(qid, len(scores))
-        return ndcg_score(y, scores, query, k=k, sample_weight=sample_weight)
+        return ndcg_score(
+            y, scores, query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
+        )
 
     # -- accounts ---------------------------------------------------------------------------------
 

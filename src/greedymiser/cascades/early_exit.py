@@ -21,7 +21,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.estimators import MiserClassifier, MiserRanker, Sample, documented_like
-from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
 from greedymiser.serving import (
     Confident,
@@ -31,6 +30,7 @@ from greedymiser.serving import (
     Proximity,
     check_queries,
     decisions,
+    has_log_link,
     labels,
     largest_probability,
     place_scores,
@@ -352,11 +352,11 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict class labels."""
-        return labels(self._run(X)[0], self.classes_)
+        return labels(self._run(X)[0], self.classes_, self.predictor_.loss)
 
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities with which rows leave, shape (n, n_classes)."""
-        return probabilities(self._run(X)[0], self.predictor_.loss)
+        return probabilities(self._run(X)[0], self.predictor_.loss, len(self.classes_))
 
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions with which rows leave."""
@@ -371,7 +371,7 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
         return self.estimator_.classes_
 
     def _check_loss(self) -> None:
-        if not isinstance(self.estimator_._loss, BinaryLogLoss | MultinomialLogLoss):
+        if not has_log_link(self.estimator_._loss):
             raise ValueError(
                 "early exits read class probabilities by the link of the log-loss, but the "
                 f"estimator has loss={self.estimator_.loss!r}"
@@ -439,11 +439,14 @@ class EarlyExitRanker(EarlyExit):
         *,
         qid: ArrayLike | None = None,
         k: int = 5,
+        no_relevant: float = 1.0,
     ) -> float:
-        """Mean NDCG@k over queries."""
+        """Mean NDCG@k over queries; one without any relevant document scores ``no_relevant``."""
         scores = self.predict(X, qid)
         query = queries_or_one(qid, len(scores))
-        return ndcg_score(y, scores, query, k=k, sample_weight=sample_weight)
+        return ndcg_score(
+            y, scores, query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
+        )
 
     def _score_of(self, exits: Exits, X: Any, y: Any, weight: Any, qid: Any) -> float:
         k = 5 if self.scoring is None else ndcg_depth(self.scoring)

@@ -15,6 +15,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from greedymiser.costs import first_repeated
+
 # How a frame calls the two columns of an SVMlight file that are not features.
 LABEL = "label"
 QID = "qid"
@@ -161,9 +163,9 @@ def _csv_header(path: Path, separator: str) -> list[str]:
         filled = (line for line in lines if line.strip())
         row = next(csv.reader(filled, delimiter=separator, skipinitialspace=True))
     names = [name.strip() or f"column {i}" for i, name in enumerate(row, start=1)]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ValueError(f"{str(path)!r} has two columns named {name!r}")
+    twice = first_repeated(names)
+    if twice is not None:
+        raise ValueError(f"{str(path)!r} has two columns named {twice!r}")
     if len(names) == 1:
         for other in ";\t|,":
             if other in names[0]:

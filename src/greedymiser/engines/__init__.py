@@ -1,8 +1,8 @@
 """Where rows live and the loops over them run. Engines know no money.
 
-An engine *places* rows: their codes, targets, weights, raw predictions and the loss over them. Placed
-rows are asked, tree by tree and level by level, and answer in integers, which are sums over rows
-and so the same however the rows are cut into pieces. The conversation of one tree:
+An engine *places* rows: their codes, targets, weights, raw predictions and the loss over them.
+Placed rows are asked, tree by tree and level by level, and answer in integers, which are sums over
+rows and so the same however the rows are cut into pieces. The conversation of one tree:
 
     begin_tree   gradients go onto an integer grid; what all rows sum up to
     split_table  the best split of some nodes on some features, prices aside
@@ -112,7 +112,7 @@ class Root(NamedTuple):
 
     gradient: int
     hessian: int
-    count: int
+    n_rows: int
     # Sum of g^2/h, in units of the loss; infinite if nobody asked.
     energy: float
 
@@ -201,8 +201,8 @@ class PlacedRows(Protocol):
     ) -> Floats:
         """Move rows into children; return the energies of these, (n_splits, 2).
 
-        ``category_sets`` (n_splits, 4) are the categories that go left, where those are split. There
-        are no energies where the rules do not ask for them, nor for the last level.
+        ``category_sets`` (n_splits, 4) are the categories that go left, where those are split.
+        There are no energies where the rules do not ask for them, nor for the last level.
         """
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:

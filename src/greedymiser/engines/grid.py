@@ -1,19 +1,20 @@
 """The integer grid that gradients and Hessians of one tree are rounded onto.
 
-Sums of integers are exact in any order, so they may be made by any number of threads, on a GPU or on
-many machines. What the grid loses, it loses once, per row:
+Sums of integers are exact in any order, so they may be made by any number of threads, on a GPU or
+on many machines. What the grid loses, it loses once, per row:
 
     error of a leaf's mean gradient  <=  half a step  =  2^-(bits + 1) * max |g|
                                      <=  2^-(bits + 1) * sqrt(n) * (root mean square of all g)
 
 since max |g|^2 is at most the sum of all squares. The bits are chosen so that this is at most a
-sixteenth of the standard error of the mean of all n rows, 2^-4 / sqrt(n), as long as n < 2^27, and at
-most twice it up to 2^32 rows, however heavy the tails. (A tail so heavy that one row outweighs all
-others together is the worst case; for a normal distribution the error is thousands of times
-smaller.) The same holds for Hessians.
+sixteenth of the standard error of the mean of all n rows, which is 1 / sqrt(n) of that root mean
+square, as long as n < 2^27; and at most twice it up to 2^32 rows, however heavy the tails. (One row
+that outweighs all others together is the worst case; for a normal distribution the error is
+thousands of times smaller.) The same holds for Hessians.
 
-Layouts. A row's word holds its gradient (or Hessian) high and a count of 1 low, so that one addition
-updates both. Below 2^20 rows the words have room for all rows, and a histogram is a sum of words:
+Layouts. A row's word holds its gradient (or Hessian) high and a count of 1 low, so that one
+addition updates both. Below 2^20 rows the words have room for all rows, and a histogram is a sum of
+words:
 
     PACKED_ONE   | gradient                      | count |        all Hessians are equal
     PACKED_TWO   | gradient                              |        Hessians differ

@@ -8,11 +8,11 @@ fixed order, so that the bits are the same everywhere.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from greedymiser._intrinsics import bits_of, from_bits
 from greedymiser.binning import BinnedMatrix
+from greedymiser.compiling import njit
 from greedymiser.engines import Columns, SplitRules, SplitTable, blank_table
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, WIDE_TWO, Grid
 from greedymiser.trees import CATEGORY_WORDS
@@ -106,8 +106,8 @@ def scan_table(
     return table
 
 
-@njit(cache=True, nogil=True)
-def scan_blocks(  # type: ignore[no-untyped-def]
+@njit
+def scan_blocks(
     histograms, lane_feature, features, nodes, columns, scale, candidates, category_sets
 ):
     """Fill a split table."""
@@ -126,8 +126,8 @@ def scan_blocks(  # type: ignore[no-untyped-def]
                 scan(hist, features[f], nodes[row], scale[0], cell, left_set, scratch)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def scan(hist, feature, node, scale, cell, left_set, scratch):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def scan(hist, feature, node, scale, cell, left_set, scratch):
     """Best split of one node on one feature; ``cell`` has one entry, ``left_set`` four words."""
     cell[0].gain = -np.inf
     if feature.categorical >= 0:
@@ -138,8 +138,8 @@ def scan(hist, feature, node, scale, cell, left_set, scratch):  # type: ignore[n
         scan_bins(hist, feature, node, scale, cell, scratch)
 
 
-@njit(forceinline=True)
-def unpack(words, b, layout, shift):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True)
+def unpack(words, b, layout, shift):
     """Gradient, Hessian and count of (a sum of) bins; ``words[i, b]`` is the i-th word of bin b."""
     zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
     mask = (np.int64(1) << shift) - np.int64(1)
@@ -153,8 +153,8 @@ def unpack(words, b, layout, shift):  # type: ignore[no-untyped-def]
     return words[zero, b], words[one, b], words[two, b]
 
 
-@njit(cache=True, nogil=True)
-def spread(hist, first, last, words):  # type: ignore[no-untyped-def]
+@njit
+def spread(hist, first, last, words):
     """Copy the words of bins first:last to where they belong, the first word of all bins first."""
     n_words = np.uint64(hist.size // BINS)
     for i in range(n_words):
@@ -162,8 +162,8 @@ def spread(hist, first, last, words):  # type: ignore[no-untyped-def]
             words[i, b] = hist[b * n_words + i]
 
 
-@njit(cache=True, nogil=True)
-def cumulate(hist, n, words):  # type: ignore[no-untyped-def]
+@njit
+def cumulate(hist, n, words):
     """Do as ``spread`` does with the sums of words up to each bin."""
     n_words = np.uint64(hist.size // BINS)
     for i in range(n_words):
@@ -173,8 +173,8 @@ def cumulate(hist, n, words):  # type: ignore[no-untyped-def]
             words[i, b] = total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def scan_bins(hist, feature, node, scale, cell, scratch):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def scan_bins(hist, feature, node, scale, cell, scratch):
     """Best cut of a numeric feature. Ties: the lowest cut, then missing values left."""
     n_bins, layout, shift = np.uint64(feature.n_bins), scale.layout, scale.shift
     gm, hm, cm = np.int64(0), np.int64(0), np.int64(0)
@@ -201,8 +201,8 @@ def scan_bins(hist, feature, node, scale, cell, scratch):  # type: ignore[no-unt
         cell[0].missing_left = 2 * h >= node.hessian
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def best_cut(words, n_cuts, gm, hm, cm, node, scale):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def best_cut(words, n_cuts, gm, hm, cm, node, scale):
     """The best score of all cuts, as bits, and its place; (gm, hm, cm) goes left in any case.
 
     The loops have no branches, and one layout each: LLVM makes vectors of them.
@@ -220,8 +220,8 @@ def best_cut(words, n_cuts, gm, hm, cm, node, scale):  # type: ignore[no-untyped
     return largest(scores, n_cuts)
 
 
-@njit(forceinline=True, error_model="numpy")
-def score_cuts(words, n_cuts, layout, gm, hm, cm, node, scale, scores):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True, error_model="numpy")
+def score_cuts(words, n_cuts, layout, gm, hm, cm, node, scale, scores):
     """Write G^2/(H + l2) of both children of each cut, as bits; -1 where it is not allowed.
 
     Bits of floats that are not negative are ordered as the floats are, and a vector of integers
@@ -241,8 +241,8 @@ def score_cuts(words, n_cuts, layout, gm, hm, cm, node, scale, scores):  # type:
         scores[b] = bits_of(score) if allowed else np.int64(-1)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def largest(scores, n):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def largest(scores, n):
     """The largest of n integers, and where it stands first."""
     best = np.int64(-1)
     for b in range(n):
@@ -253,8 +253,8 @@ def largest(scores, n):  # type: ignore[no-untyped-def]
     return best, at
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def score(gradient, hessian, scale, lower, upper):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def score(gradient, hessian, scale, lower, upper):
     """Twice the drop of the quadratic model if rows with these sums get their best value.
 
     G^2/(H + l2), or what is left of it where the value -G/(H + l2) is out of bounds.
@@ -267,8 +267,8 @@ def score(gradient, hessian, scale, lower, upper):  # type: ignore[no-untyped-de
     return -(2.0 * g * value + h * value * value)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def finish(best, node, scale):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def finish(best, node, scale):
     """Raw gain (eq. 5 before W and price) of the best pair of children; -inf if it is noise."""
     gain = 0.5 * (best - score(node.gradient, node.hessian, scale, node.lower, node.upper))
     return gain if gain > NOISE * abs(best) else -np.inf
@@ -277,8 +277,8 @@ def finish(best, node, scale):  # type: ignore[no-untyped-def]
 # -- where values are bounded ---------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def scan_bounded(hist, feature, node, scale, cell, scratch):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def scan_bounded(hist, feature, node, scale, cell, scratch):
     """Do as ``scan_bins`` does where monotone features bound the values of nodes."""
     n_bins = np.uint64(feature.n_bins)
     spread(hist, 0, feature.n_bins + 1, scratch)
@@ -305,16 +305,16 @@ def scan_bounded(hist, feature, node, scale, cell, scratch):  # type: ignore[no-
             cell[0].missing_left = 2 * cell[0].hessian >= node.hessian
 
 
-@njit(cache=True, nogil=True)
-def take(cell, b, g, h, c, missing_left):  # type: ignore[no-untyped-def]
+@njit
+def take(cell, b, g, h, c, missing_left):
     """Note a split."""
     cell[0].bin = b
     cell[0].gradient, cell[0].hessian, cell[0].count = g, h, c
     cell[0].missing_left = missing_left
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def admissible_score(g, h, c, node, scale, monotone):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def admissible_score(g, h, c, node, scale, monotone):
     """Score of both children if (g, h, c) goes left; -inf if the split is not allowed."""
     gr, hr, cr = node.gradient - g, node.hessian - h, node.count - c
     if c < scale.min_count or cr < scale.min_count:
@@ -328,8 +328,8 @@ def admissible_score(g, h, c, node, scale, monotone):  # type: ignore[no-untyped
     return score(g, h, scale, lower, upper) + score(gr, hr, scale, lower, upper)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def keeps_order(gl, hl, gr, hr, scale, node, monotone):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def keeps_order(gl, hl, gr, hr, scale, node, monotone):
     """Whether the children's values rise (or fall) as the feature must."""
     left = -(gl * scale.gradient) / (hl * scale.hessian + scale.l2)
     right = -(gr * scale.gradient) / (hr * scale.hessian + scale.l2)
@@ -341,8 +341,8 @@ def keeps_order(gl, hl, gr, hr, scale, node, monotone):  # type: ignore[no-untyp
 # -- categories -----------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def scan_categories(hist, feature, node, scale, cell, left_set, scratch):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
     """Best cut of the categories in the order of their mean gradients; missing is one of them.
 
     Ordered by plain means, the best two sets would be neighbours (Fisher 1958). The means are
@@ -385,8 +385,8 @@ def scan_categories(hist, feature, node, scale, cell, left_set, scratch):  # typ
         )
 
 
-@njit(cache=True, nogil=True)
-def fill_left_set(by_cut, n_left, n_bins, otherwise, left_set):  # type: ignore[no-untyped-def]
+@njit
+def fill_left_set(by_cut, n_left, n_bins, otherwise, left_set):
     """Write the codes that go left; return whether missing does."""
     goes_left = np.full(n_bins + 1, otherwise)
     for i in range(by_cut.size):

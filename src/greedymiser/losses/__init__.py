@@ -152,10 +152,12 @@ class Quantile(_Known):
 class AbsoluteError(Quantile):
     """Absolute error. Trees follow the sign of the residuals, leaves take their exact median."""
 
-    _formula = Formula(formulas.ABSOLUTE)  # type: ignore[assignment]
-
     def __init__(self) -> None:
         super().__init__(0.5)
+
+    @property
+    def _formula(self) -> Formula:
+        return Formula(formulas.ABSOLUTE)
 
 
 class Huber(_Known):

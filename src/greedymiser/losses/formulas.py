@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from greedymiser.arithmetic import exp, log, sigmoid, softplus
+from greedymiser.compiling import njit
 
 SQUARED, ABSOLUTE, QUANTILE, HUBER, POISSON, GAMMA, LOGISTIC, MULTINOMIAL = range(8)
 
@@ -26,8 +26,8 @@ class Formula(NamedTuple):
     is_flat: bool = True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def write_gradients(formula, y, raw, first, last, gradients, hessians):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def write_gradients(formula, y, raw, first, last, gradients, hessians):
     """Derivatives of rows first:last.
 
     ``raw``, ``gradients`` and ``hessians`` are (n_outputs, n); ``hessians`` is only written to
@@ -68,8 +68,8 @@ def write_gradients(formula, y, raw, first, last, gradients, hessians):  # type:
             hessians[0, i] = p * (1.0 - p)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def softmax_gradients(y, raw, i, gradients, hessians):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def softmax_gradients(y, raw, i, gradients, hessians):
     """Derivatives of one row that may belong to several classes."""
     n_outputs = np.uint64(raw.shape[0])
     largest = raw[np.uint64(0), i]
@@ -89,8 +89,8 @@ def softmax_gradients(y, raw, i, gradients, hessians):  # type: ignore[no-untype
     gradients[np.uint64(y[i]), i] -= 1.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def write_values(formula, y, raw, first, last, out):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def write_values(formula, y, raw, first, last, out):
     """Loss of rows first:last, to ``out[: last - first]``."""
     kind, parameter, start = formula.kind, formula.parameter, np.uint64(first)
     f = raw[0]
@@ -127,8 +127,8 @@ def write_values(formula, y, raw, first, last, out):  # type: ignore[no-untyped-
             out[i] = softmax_value(y, raw, start + i)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def softmax_value(y, raw, i):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def softmax_value(y, raw, i):
     """Log-loss of one row that may belong to several classes."""
     n_outputs = np.uint64(raw.shape[0])
     largest = raw[np.uint64(0), i]

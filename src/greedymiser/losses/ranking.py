@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from greedymiser.arithmetic import exp, log
+from greedymiser.compiling import njit
 
 Floats = NDArray[np.float64]
 
@@ -37,15 +37,15 @@ class Queries(NamedTuple):
         return cls(starts, labels, gains, ideals, discounts, truncation)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def write_discounts(out):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def write_discounts(out):
     """Write 1 / log2(rank + 2) for ranks from 0."""
     for rank in range(out.size):
         out[rank] = log(2.0) / log(rank + 2.0)
 
 
-@njit(cache=True, nogil=True)
-def write_ideals(gains, starts, truncation, discounts, out):  # type: ignore[no-untyped-def]
+@njit
+def write_ideals(gains, starts, truncation, discounts, out):
     """DCG at the truncation of each query in its best order."""
     for q in range(starts.size - 1):
         ordered = np.sort(gains[starts[q] : starts[q + 1]])
@@ -54,8 +54,8 @@ def write_ideals(gains, starts, truncation, discounts, out):  # type: ignore[no-
             out[q] += ordered[ordered.size - 1 - rank] * discounts[rank]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def add_lambdas(worker, first, last, queries, raw, sigma, gradient, hessian):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def add_lambdas(worker, first, last, queries, raw, sigma, gradient, hessian):
     """Write the lambdas of queries first:last.
 
     Documents alike in score and label share their places and so their lambdas: they are a *group*,
@@ -94,8 +94,8 @@ def add_lambdas(worker, first, last, queries, raw, sigma, gradient, hessian):  #
                 hessian[start + order[k]] = h
 
 
-@njit(cache=True, nogil=True)
-def form_groups(order, label, score, queries, edges, value):  # type: ignore[no-untyped-def]
+@njit
+def form_groups(order, label, score, queries, edges, value):
     """Cut the ranking into groups that are alike in score and label.
 
     Write where they begin and the mean discount of their places; return how many there are, and

@@ -55,7 +55,7 @@ def save(model: Any, path: str | os.PathLike[str], *, response: str | None = Non
 
     Parameters
     ----------
-    model : fitted estimator, early exit, cascade, or Predictor
+    model : fitted estimator, search, early exit, cascade, or Predictor
     path : str or Path
         By custom it ends in ``.miser``. An existing file is replaced at once or not at all.
     response : {"identity", "exp", "sigmoid", "two_classes", "softmax"} or None
@@ -311,8 +311,10 @@ def about(model: Any) -> dict[str, Any]:
         "changed": changed,
         **_outcome(model),
     }
-    if hasattr(model, "estimator_"):
-        told["base"] = about(model.estimator_)
+    # What exits were put over, or what a search has found.
+    for inside in ("estimator_", "best_estimator_"):
+        if hasattr(model, inside):
+            told["base"] = about(getattr(model, inside))
     return told
 
 

@@ -8,10 +8,10 @@ work itself.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from greedymiser._intrinsics import add_pair_to_eight, add_pair_to_four, prefetch
 from greedymiser.binning import LANES
+from greedymiser.compiling import njit
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
 from greedymiser.engines.scanning import BINS, SCRATCH, scan
 from greedymiser.threads import share
@@ -68,8 +68,8 @@ AHEAD = 32
 # -- plans ----------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
-def measure_level(open_nodes, columns, lane_feature):  # type: ignore[no-untyped-def]
+@njit
+def measure_level(open_nodes, columns, lane_feature):
     """Blocks in which any feature is in play, how many there are, and the number of rows."""
     active = np.empty(lane_feature.size // LANES, dtype=np.bool_)
     n_active = 0
@@ -86,8 +86,8 @@ def measure_level(open_nodes, columns, lane_feature):  # type: ignore[no-untyped
     return active, n_active, n_rows
 
 
-@njit(cache=True, nogil=True)
-def plan_pairs(open_nodes, nodes, keep, free, n_free, valid):  # type: ignore[no-untyped-def]
+@njit
+def plan_pairs(open_nodes, nodes, keep, free, n_free, valid):
     """Pair siblings: the smaller is counted, the larger is the parent minus the smaller.
 
     ``free[:n_free]`` are slots that nobody uses; histograms get one if they are to be kept and if
@@ -135,8 +135,8 @@ def plan_pairs(open_nodes, nodes, keep, free, n_free, valid):  # type: ignore[no
     return pairs[:n_pairs], n_free, n_missing
 
 
-@njit(cache=True, nogil=True)
-def release_slots(pairs, splits, nodes, free, n_free):  # type: ignore[no-untyped-def]
+@njit
+def release_slots(pairs, splits, nodes, free, n_free):
     """Take back the histograms of nodes that were not split; return the number of free slots."""
     is_split = np.zeros(nodes.size, dtype=np.bool_)
     for s in range(splits.size):
@@ -150,20 +150,20 @@ def release_slots(pairs, splits, nodes, free, n_free):  # type: ignore[no-untype
     return n_free
 
 
-@njit(cache=True, nogil=True)
-def size(node):  # type: ignore[no-untyped-def]
+@njit
+def size(node):
     """Rows of a node."""
     return node.stop - node.start
 
 
-@njit(cache=True, nogil=True)
-def counts_small(pair, valid, block):  # type: ignore[no-untyped-def]
+@njit
+def counts_small(pair, valid, block):
     """Whether the small node's histogram is of use: asked for, or to be subtracted."""
     return pair.small_row >= 0 or (pair.large_slot >= 0 and valid[pair.large_slot, block])
 
 
-@njit(cache=True, nogil=True)
-def plan_pieces(pairs, nodes, active, valid, longest, pieces, firsts):  # type: ignore[no-untyped-def]
+@njit
+def plan_pieces(pairs, nodes, active, valid, longest, pieces, firsts):
     """Cut the rows to count into pieces of at most ``longest``.
 
     ``firsts[p, b]`` becomes the first piece of pair p and block b, and there is one entry more for
@@ -194,8 +194,8 @@ def plan_pieces(pairs, nodes, active, valid, longest, pieces, firsts):  # type: 
 # -- a level --------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
-def find_splits(team, data, tree, kept, level, answer):  # type: ignore[no-untyped-def]
+@njit
+def find_splits(team, data, tree, kept, level, answer):
     """Count, subtract and scan: one block of features after the other, for all nodes of a level.
 
     The blocks are the outer loop: a block's codes are fetched once and serve every node.
@@ -204,8 +204,8 @@ def find_splits(team, data, tree, kept, level, answer):  # type: ignore[no-untyp
     share(team, find_in_blocks, arguments, level.active.size, 1)
 
 
-@njit(cache=True, nogil=True)
-def find_in_blocks(worker, first, last, data, tree, kept, level, answer):  # type: ignore[no-untyped-def]
+@njit
+def find_in_blocks(worker, first, last, data, tree, kept, level, answer):
     """Do as ``find_splits`` does for blocks first:last."""
     counted = np.empty((2, kept.slots.shape[2]), dtype=np.int64)
     run = np.empty(2 * LANES * BINS, dtype=np.int64)
@@ -226,8 +226,8 @@ def find_in_blocks(worker, first, last, data, tree, kept, level, answer):  # typ
                 scan_lane(lane, pair, small, large, data, tree, level, answer, scratch)
 
 
-@njit(cache=True, nogil=True)
-def count_and_find(team, data, tree, kept, level, cut, answer):  # type: ignore[no-untyped-def]
+@njit
+def count_and_find(team, data, tree, kept, level, cut, answer):
     """Do as ``find_splits`` does where there are too few blocks for all threads: cut the rows.
 
     All histograms have slots. Integer sums do not depend on how rows are cut.
@@ -242,8 +242,8 @@ def count_and_find(team, data, tree, kept, level, cut, answer):  # type: ignore[
     share(team, find_in_lanes, (data, tree, kept, level, answer), n_items, LANES // 2)
 
 
-@njit(cache=True, nogil=True)
-def count_pieces(worker, first, last, data, tree, kept, level, cut):  # type: ignore[no-untyped-def]
+@njit
+def count_pieces(worker, first, last, data, tree, kept, level, cut):
     """Count the rows of pieces first:last."""
     run = np.empty(2 * LANES * BINS, dtype=np.int64)
     for i in range(first, last):
@@ -256,8 +256,8 @@ def count_pieces(worker, first, last, data, tree, kept, level, cut):  # type: ig
         count_rows(data, piece.block, tree, node, piece.start, piece.stop, run, hist)
 
 
-@njit(cache=True, nogil=True)
-def join_pieces(worker, first, last, data, tree, kept, level, cut):  # type: ignore[no-untyped-def]
+@njit
+def join_pieces(worker, first, last, data, tree, kept, level, cut):
     """Add up the pieces of each pair and block, and subtract from the parent."""
     run = np.empty(2 * LANES * BINS, dtype=np.int64)
     n_blocks = level.active.size
@@ -274,8 +274,8 @@ def join_pieces(worker, first, last, data, tree, kept, level, cut):  # type: ign
         subtract(data, tree, kept, pair, b, small, run, large)
 
 
-@njit(cache=True, nogil=True)
-def find_in_lanes(worker, first, last, data, tree, kept, level, answer):  # type: ignore[no-untyped-def]
+@njit
+def find_in_lanes(worker, first, last, data, tree, kept, level, answer):
     """Scan lanes first:last of the pairs, whose histograms are all in their slots."""
     scratch = np.empty((SCRATCH, BINS), dtype=np.int64)
     n_lanes = level.active.size * LANES
@@ -287,14 +287,15 @@ def find_in_lanes(worker, first, last, data, tree, kept, level, answer):  # type
             scan_lane(lane, pair, small, large, data, tree, level, answer, scratch)
 
 
-@njit(cache=True, nogil=True)
-def count_nodes(team, data, tree, nodes, blocks, found):  # type: ignore[no-untyped-def]
+@njit
+def count_nodes(team, data, tree, nodes, blocks, found):
     """Count some nodes on some blocks, and nothing else."""
     share(team, count_some_nodes, (data, tree, nodes, blocks, found), nodes.size * blocks.size, 1)
 
 
-@njit(cache=True, nogil=True)
-def count_some_nodes(worker, first, last, data, tree, nodes, blocks, found):  # type: ignore[no-untyped-def]
+@njit
+def count_some_nodes(worker, first, last, data, tree, nodes, blocks, found):
+    """Count items first:last of nodes times blocks."""
     run = np.empty(2 * LANES * BINS, dtype=np.int64)
     for item in range(first, last):
         i, j = item // blocks.size, item % blocks.size
@@ -304,8 +305,8 @@ def count_some_nodes(worker, first, last, data, tree, nodes, blocks, found):  # 
         count_rows(data, blocks[j], tree, node, node.start, node.stop, run, hist)
 
 
-@njit(cache=True, nogil=True)
-def forget_block(pairs, valid, block):  # type: ignore[no-untyped-def]
+@njit
+def forget_block(pairs, valid, block):
     """Note that nobody counts a block at this level."""
     for p in range(pairs.size):
         if pairs[p].small_slot >= 0:
@@ -314,8 +315,8 @@ def forget_block(pairs, valid, block):  # type: ignore[no-untyped-def]
             valid[pairs[p].large_slot, block] = False
 
 
-@njit(cache=True, nogil=True)
-def subtract(data, tree, kept, pair, block, small, run, large):  # type: ignore[no-untyped-def]
+@njit
+def subtract(data, tree, kept, pair, block, small, run, large):
     """Make the large node's histogram, from its parent's where that was counted."""
     if pair.large_row >= 0:
         if pair.large_slot >= 0 and kept.valid[pair.large_slot, block]:
@@ -330,8 +331,8 @@ def subtract(data, tree, kept, pair, block, small, run, large):  # type: ignore[
         kept.valid[pair.small_slot, block] = True
 
 
-@njit(cache=True, nogil=True)
-def scan_lane(lane, pair, small, large, data, tree, level, answer, scratch):  # type: ignore[no-untyped-def]
+@njit
+def scan_lane(lane, pair, small, large, data, tree, level, answer, scratch):
     """Best splits of a pair of nodes on the feature of one lane."""
     f = data.lane_feature[lane]
     if f < 0:
@@ -352,14 +353,14 @@ def scan_lane(lane, pair, small, large, data, tree, level, answer, scratch):  # 
 # -- rows -----------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
-def used_words(data, block, hist):  # type: ignore[no-untyped-def]
+@njit
+def used_words(data, block, hist):
     """How much of a block's histogram is used: all eight lanes, or the first four."""
     return np.uint64(hist.size // 2 if data.is_half[block] else hist.size)
 
 
-@njit(cache=True, nogil=True)
-def count_rows(data, block, tree, node, start, stop, run, hist):  # type: ignore[no-untyped-def]
+@njit
+def count_rows(data, block, tree, node, start, stop, run, hist):
     """Fill the histograms of one block with (a part of) the rows of one node."""
     layout, longest = tree.scale[0].layout, tree.run
     codes, is_half = data.codes[block], data.is_half[block]
@@ -387,8 +388,8 @@ def count_rows(data, block, tree, node, start, stop, run, hist):  # type: ignore
             widen_two(packed, tree.scale[0].shift, hist)
 
 
-@njit(cache=True, nogil=True)
-def count_one(codes, rows, words, start, stop, is_all, is_half, hist):  # type: ignore[no-untyped-def]
+@njit
+def count_one(codes, rows, words, start, stop, is_all, is_half, hist):
     """Add rows that have one word each; ``words`` lie in the order of ``rows``."""
     ahead, last = np.uint64(AHEAD), np.uint64(rows.size - 1)
     first, end, zero = np.uint64(start), np.uint64(stop), np.uint64(0)
@@ -410,8 +411,8 @@ def count_one(codes, rows, words, start, stop, is_all, is_half, hist):  # type: 
             add_to_eight(hist, codes[np.uint64(rows[i])], words[i, zero])
 
 
-@njit(forceinline=True)
-def add_to_four(hist, c, w):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True)
+def add_to_four(hist, c, w):
     """Add a word to the bins of the first four lanes of a code."""
     byte = np.uint64(255)
     hist[c & byte] += w
@@ -420,8 +421,8 @@ def add_to_four(hist, c, w):  # type: ignore[no-untyped-def]
     hist[np.uint64(768) + ((c >> np.uint64(24)) & byte)] += w
 
 
-@njit(forceinline=True)
-def add_to_eight(hist, c, w):  # type: ignore[no-untyped-def]
+@njit(cache=False, forceinline=True)
+def add_to_eight(hist, c, w):
     """Add a word to the bins of all eight lanes of a code."""
     byte = np.uint64(255)
     add_to_four(hist, c, w)
@@ -431,8 +432,8 @@ def add_to_eight(hist, c, w):  # type: ignore[no-untyped-def]
     hist[np.uint64(1792) + (c >> np.uint64(56))] += w
 
 
-@njit(cache=True, nogil=True)
-def count_two(codes, rows, words, start, stop, is_half, hist):  # type: ignore[no-untyped-def]
+@njit
+def count_two(codes, rows, words, start, stop, is_half, hist):
     """Add rows that have two words each, one for gradients and one for Hessians."""
     ahead, last = np.uint64(AHEAD), np.uint64(rows.size - 1)
     if is_half:
@@ -445,8 +446,8 @@ def count_two(codes, rows, words, start, stop, is_half, hist):  # type: ignore[n
             add_pair_to_eight(hist, codes[np.uint64(rows[i])], words, i)
 
 
-@njit(cache=True, nogil=True)
-def widen_one(packed, shift, hist):  # type: ignore[no-untyped-def]
+@njit
+def widen_one(packed, shift, hist):
     """Add sums of words to gradients and counts."""
     mask = (np.int64(1) << shift) - np.int64(1)
     two, one = np.uint64(2), np.uint64(1)
@@ -455,8 +456,8 @@ def widen_one(packed, shift, hist):  # type: ignore[no-untyped-def]
         hist[two * i + one] += packed[i] & mask
 
 
-@njit(cache=True, nogil=True)
-def widen_two(packed, shift, hist):  # type: ignore[no-untyped-def]
+@njit
+def widen_two(packed, shift, hist):
     """Add sums of pairs of words to gradients, Hessians and counts."""
     mask = (np.int64(1) << shift) - np.int64(1)
     three, two, one = np.uint64(3), np.uint64(2), np.uint64(1)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from greedymiser.binning import LANES
 from greedymiser.engines import Columns, SplitTable, blank_table
 from greedymiser.engines.cpu import counting
-from greedymiser.engines.cpu.state import Data, Tuning, TreeState
+from greedymiser.engines.cpu.state import Data, TreeState, Tuning
 from greedymiser.engines.scanning import BINS
 from greedymiser.threads import Threads
 
@@ -47,18 +47,22 @@ class Histograms:
         self._data = data
         self._threads = threads
         self._tuning = tuning
+        self._make_room(1)
         self.begin(1)
 
     def begin(self, bin_words: int) -> None:
         """Forget the tree before."""
-        n_blocks, size = len(self._data.codes), LANES * BINS * bin_words
-        if not hasattr(self, "_kept") or self._kept.slots.shape[2] != size:
-            none = np.empty((0, n_blocks, size), dtype=np.int64)
-            self._kept = _Kept(none, np.empty((0, n_blocks), dtype=np.bool_))
-            self._partial = np.empty((0, size), dtype=np.int64)
+        if self._partial.shape[1] != LANES * BINS * bin_words:
+            self._make_room(bin_words)
         self._n_free = len(self._kept.slots)
         self._free = np.arange(self._n_free)
         self._pairs = np.empty(0, dtype=counting.PAIR_DTYPE)
+
+    def _make_room(self, bin_words: int) -> None:
+        n_blocks, size = len(self._data.codes), LANES * BINS * bin_words
+        none = np.empty((0, n_blocks, size), dtype=np.int64)
+        self._kept = _Kept(none, np.empty((0, n_blocks), dtype=np.bool_))
+        self._partial = np.empty((0, size), dtype=np.int64)
 
     def find(
         self, state: TreeState, nodes: NDArray[np.void], columns: Columns, last: bool
@@ -69,7 +73,7 @@ class Histograms:
         active, n_active, n_rows = measured
         n_threads = self._threads.n_threads
         # Where there are too few blocks for all threads, rows are cut as well.
-        few = 1 < n_threads and n_active < 2 * n_threads and n_rows >= 2 * self._tuning.rows
+        few = n_threads > 1 and n_active < 2 * n_threads and n_rows >= 2 * self._tuning.rows
         n_missing = self._pair_up(state, nodes, keep=few or not last)
         level = _Level(nodes, self._pairs, columns, active)
         if few and n_missing == 0:

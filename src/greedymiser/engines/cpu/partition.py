@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from greedymiser.engines import SPLIT_DTYPE, Floats, Root, SplitRules
 from greedymiser.engines.cpu import counting, rows
-from greedymiser.engines.cpu.state import Data, Tuning, TreeState
+from greedymiser.engines.cpu.state import Data, TreeState, Tuning
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.scanning import SCALE_DTYPE
 from greedymiser.threads import Team, Threads

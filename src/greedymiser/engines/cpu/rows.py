@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from greedymiser._intrinsics import prefetch
 from greedymiser.arithmetic import add_exactly
 from greedymiser.binning import LANES
+from greedymiser.compiling import njit
 from greedymiser.engines.cpu.counting import size
 from greedymiser.engines.scanning import BINS
 from greedymiser.losses.formulas import write_gradients, write_values
@@ -24,24 +24,25 @@ HUGE = 1e300
 # -- derivatives ----------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def derive(team, formula, y, raw, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def derive(team, formula, y, raw, weight, gradients, hessians, found):
     """Derivatives of a loss that has a formula, with their weights and extremes (``measure``)."""
     arguments = (formula, y, raw, weight, gradients, hessians, found)
     share(team, derive_chunks, arguments, found.shape[1], 1)
     join_extremes(found)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def derive_chunks(worker, first, last, formula, y, raw, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def derive_chunks(worker, first, last, formula, y, raw, weight, gradients, hessians, found):
+    """Derive chunks first:last of the rows."""
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)
         write_gradients(formula, y, raw, start, stop, gradients, hessians)
         measure(start, stop, weight, gradients, hessians, found[:, chunk])
 
 
-@njit(cache=True, nogil=True)
-def derive_lambdas(team, queries, raw, sigma, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+@njit
+def derive_lambdas(team, queries, raw, sigma, weight, gradients, hessians, found):
     """LambdaMART's gradients, with their weights and extremes."""
     arguments = (queries, raw[0], sigma, gradients[0], hessians[0])
     share(team, add_lambdas, arguments, queries.starts.size - 1, 8)
@@ -49,23 +50,24 @@ def derive_lambdas(team, queries, raw, sigma, weight, gradients, hessians, found
     join_extremes(found)
 
 
-@njit(cache=True, nogil=True)
-def weigh(team, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+@njit
+def weigh(team, weight, gradients, hessians, found):
     """Weights and extremes of derivatives that Python has computed."""
     share(team, measure_chunks, (weight, gradients, hessians, found), found.shape[1], 1)
     join_extremes(found)
 
 
-@njit(cache=True, nogil=True)
-def measure_chunks(worker, first, last, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+@njit
+def measure_chunks(worker, first, last, weight, gradients, hessians, found):
+    """Measure chunks first:last of the rows."""
     n = gradients.shape[1]
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, n)
         measure(start, stop, weight, gradients, hessians, found[:, chunk])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def measure(start, stop, weight, gradients, hessians, found):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def measure(start, stop, weight, gradients, hessians, found):
     """Multiply rows by their weights; note the largest gradient and the extreme Hessians.
 
     ``found[k]`` becomes the largest size of a gradient, the largest and the least Hessian of
@@ -96,8 +98,8 @@ def measure(start, stop, weight, gradients, hessians, found):  # type: ignore[no
         found[k, 1], found[k, 2] = most, least
 
 
-@njit(cache=True, nogil=True)
-def join_extremes(found):  # type: ignore[no-untyped-def]
+@njit
+def join_extremes(found):
     """Bring the extremes of all chunks together in the first; NaN must win."""
     for k in range(found.shape[0]):
         first = found[k, 0]
@@ -111,8 +113,8 @@ def join_extremes(found):  # type: ignore[no-untyped-def]
 # -- words ----------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def quantise(team, gradients, hessians, grid, bound_gains, tree):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def quantise(team, gradients, hessians, grid, bound_gains, tree):
     """Put all rows into the root: round derivatives onto the grid, one word per row, or two.
 
     Returns the sums of gradients and Hessians, and the energy.
@@ -134,10 +136,11 @@ def quantise(team, gradients, hessians, grid, bound_gains, tree):  # type: ignor
     return sums[0, 0], sums[0, 1], energies[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def quantise_chunks(  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def quantise_chunks(
     worker, first, last, gradients, hessians, scale, bound_gains, words, rows, sums, energies
 ):
+    """Round chunks first:last of the rows; write what each sums up to."""
     to_g, to_h = 1.0 / scale[0].gradient, 1.0 / scale[0].hessian
     shift = scale[0].shift
     for chunk in range(first, last):
@@ -165,8 +168,8 @@ def quantise_chunks(  # type: ignore[no-untyped-def]
             energies[chunk] = energy(words, scale[0], start, stop)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def energy(words, scale, start, stop):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def energy(words, scale, start, stop):
     """Sum of g^2/h over some rows; huge where a row has a gradient but no Hessian."""
     total = 0.0
     for i in range(np.uint64(start), np.uint64(stop)):
@@ -174,8 +177,8 @@ def energy(words, scale, start, stop):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def energy_of_row(words, i, scale):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def energy_of_row(words, i, scale):
     """g^2/h of one row."""
     if words.shape[1] == 1:
         g = float(words[i, np.uint64(0)] >> scale.shift) * scale.gradient
@@ -206,8 +209,8 @@ CUT_DTYPE = np.dtype(
 )
 
 
-@njit(cache=True, nogil=True)
-def plan_cuts(splits, nodes, longest):  # type: ignore[no-untyped-def]
+@njit
+def plan_cuts(splits, nodes, longest):
     """Cut the rows of the nodes to divide into pieces of at most ``longest``."""
     n = 0
     for s in range(splits.size):
@@ -225,8 +228,8 @@ def plan_cuts(splits, nodes, longest):  # type: ignore[no-untyped-def]
     return cuts
 
 
-@njit(cache=True, nogil=True)
-def sides_of(splits, category_sets, features):  # type: ignore[no-untyped-def]
+@njit
+def sides_of(splits, category_sets, features):
     """For each split and each of the 256 codes of its feature, whether it goes left."""
     goes_left = np.empty((splits.size, BINS), dtype=np.bool_)
     for s in range(splits.size):
@@ -241,8 +244,8 @@ def sides_of(splits, category_sets, features):  # type: ignore[no-untyped-def]
     return goes_left
 
 
-@njit(cache=True, nogil=True)
-def divide(team, data, tree, splits, category_sets, longest, flags, with_words, energies):  # type: ignore[no-untyped-def]
+@njit
+def divide(team, data, tree, splits, category_sets, longest, flags, with_words, energies):
     """Move rows (and their words) into the children of their nodes, in order.
 
     All nodes of a level are cut into pieces. First every piece finds out who goes left; then it is
@@ -261,8 +264,8 @@ def divide(team, data, tree, splits, category_sets, longest, flags, with_words, 
             energies[cuts[i].split, 1] += cuts[i].right_energy
 
 
-@njit(cache=True, nogil=True)
-def mark_cuts(worker, first, last, data, tree, splits, sides, cuts, flags):  # type: ignore[no-untyped-def]
+@njit
+def mark_cuts(worker, first, last, data, tree, splits, sides, cuts, flags):
     """Look up for each row whether its code goes left; count those that do."""
     for c in range(first, last):
         cut = cuts[c]
@@ -278,8 +281,8 @@ def mark_cuts(worker, first, last, data, tree, splits, sides, cuts, flags):  # t
         cut.n_left = count
 
 
-@njit(cache=True, nogil=True)
-def place_cuts(splits, cuts, nodes):  # type: ignore[no-untyped-def]
+@njit
+def place_cuts(splits, cuts, nodes):
     """Where the rows of each piece begin in their children: running counts."""
     c = 0
     for s in range(splits.size):
@@ -301,8 +304,8 @@ def place_cuts(splits, cuts, nodes):  # type: ignore[no-untyped-def]
             child.side, child.parent, child.slot = 1 - parent.side, splits[s].node, -1
 
 
-@njit(cache=True, nogil=True)
-def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bounded):  # type: ignore[no-untyped-def]
+@njit
+def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bounded):
     """Copy rows to their side of the node in the other buffer.
 
     rows         |a b c d e f g|      flags   |1 0 0 1 1 0 1|
@@ -323,8 +326,8 @@ def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bou
             scatter_pairs(flags, tree.words[side], cut, tree.words[1 - side])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def add_energies(flags, words, scale, cut):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def add_energies(flags, words, scale, cut):
     """Sums of g^2/h over the rows of a piece that go left, and over those that go right.
 
     Products instead of branches: which way a row goes cannot be predicted.
@@ -337,8 +340,8 @@ def add_energies(flags, words, scale, cut):  # type: ignore[no-untyped-def]
     cut.left_energy, cut.right_energy = left, right
 
 
-@njit(cache=True, nogil=True)
-def scatter(flags, values, cut, out):  # type: ignore[no-untyped-def]
+@njit
+def scatter(flags, values, cut, out):
     """Copy the values of a piece to their side of the node."""
     left, right = np.uint64(cut.left_at), np.uint64(cut.right_at)
     one = np.uint64(1)
@@ -349,8 +352,8 @@ def scatter(flags, values, cut, out):  # type: ignore[no-untyped-def]
         right += one - go
 
 
-@njit(cache=True, nogil=True)
-def scatter_pairs(flags, values, cut, out):  # type: ignore[no-untyped-def]
+@njit
+def scatter_pairs(flags, values, cut, out):
     """Do as ``scatter`` does with two words per row."""
     left, right = np.uint64(cut.left_at), np.uint64(cut.right_at)
     zero, one = np.uint64(0), np.uint64(1)
@@ -366,8 +369,8 @@ def scatter_pairs(flags, values, cut, out):  # type: ignore[no-untyped-def]
 # -- leaves ---------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
-def add_leaves(team, data, tree, leaves, values, splits, category_sets, longest, raw):  # type: ignore[no-untyped-def]
+@njit
+def add_leaves(team, data, tree, leaves, values, splits, category_sets, longest, raw):
     """Add the values of leaves to the raw predictions of their rows.
 
     The last splits (``splits``) were only noted: their rows find out here which of two values is
@@ -392,8 +395,9 @@ def add_leaves(team, data, tree, leaves, values, splits, category_sets, longest,
     share(team, add_to_sides, (data, tree, splits, sides, side_values, cuts, raw), cuts.size, 1)
 
 
-@njit(cache=True, nogil=True)
-def add_to_leaves(worker, first, last, tree, leaves, values, moved, raw):  # type: ignore[no-untyped-def]
+@njit
+def add_to_leaves(worker, first, last, tree, leaves, values, moved, raw):
+    """Add to the rows of leaves ``moved[first:last]``."""
     for k in range(first, last):
         node, value = tree.nodes[leaves[moved[k]]], values[moved[k]]
         rows = tree.rows[node.side]
@@ -401,8 +405,9 @@ def add_to_leaves(worker, first, last, tree, leaves, values, moved, raw):  # typ
             raw[np.uint64(rows[i])] += value
 
 
-@njit(cache=True, nogil=True)
-def add_to_sides(worker, first, last, data, tree, splits, sides, side_values, cuts, raw):  # type: ignore[no-untyped-def]
+@njit
+def add_to_sides(worker, first, last, data, tree, splits, sides, side_values, cuts, raw):
+    """Add to the rows of pieces first:last of the nodes whose splits were only noted."""
     for c in range(first, last):
         cut = cuts[c]
         node = tree.nodes[splits[cut.split].node]
@@ -421,15 +426,16 @@ def add_to_sides(worker, first, last, data, tree, splits, sides, side_values, cu
 # -- finished trees -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
-def add_tree(team, data, nodes, category_sets, raw):  # type: ignore[no-untyped-def]
+@njit
+def add_tree(team, data, nodes, category_sets, raw):
     """Walk all rows down a finished tree; add the values of their leaves."""
     n_chunks = -(-data.codes.shape[1] // CHUNK)
     share(team, walk_chunks, (data, nodes, category_sets, raw), n_chunks, 1)
 
 
-@njit(cache=True, nogil=True)
-def walk_chunks(worker, first, last, data, nodes, category_sets, raw):  # type: ignore[no-untyped-def]
+@njit
+def walk_chunks(worker, first, last, data, nodes, category_sets, raw):
+    """Walk chunks first:last of the rows."""
     byte, three = np.uint64(255), np.uint64(3)
     stop = min(last * CHUNK, raw.size)
     for i in range(np.uint64(first * CHUNK), np.uint64(stop)):
@@ -454,17 +460,18 @@ def walk_chunks(worker, first, last, data, nodes, category_sets, raw):  # type: 
 # -- the loss -------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def sum_loss(team, formula, y, raw, weight, totals):  # type: ignore[no-untyped-def]
-    """Exact sum of the loss of all rows; every thread has a row in ``totals``, which come in as 0."""
+@njit(error_model="numpy")
+def sum_loss(team, formula, y, raw, weight, totals):
+    """Exact sum of the loss of all rows; every thread has a row in ``totals``, which must be 0."""
     share(team, sum_chunks, (formula, y, raw, weight, totals), -(-y.size // CHUNK), 1)
     for k in range(1, totals.shape[0]):
         for i in range(totals.shape[1]):
             totals[0, i] += totals[k, i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def sum_chunks(worker, first, last, formula, y, raw, weight, totals):  # type: ignore[no-untyped-def]
+@njit(error_model="numpy")
+def sum_chunks(worker, first, last, formula, y, raw, weight, totals):
+    """Add chunks first:last of the rows."""
     values = np.empty(CHUNK)
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)

@@ -29,7 +29,8 @@ class CpuShard:
         self.n_rows = binned.n_rows
         self._threads = threads
         self._tuning = tuning
-        is_half = (binned.lane_feature.reshape(-1, LANES)[:, LANES // 2 :] < 0).all(axis=1)
+        second_half = binned.lane_feature.reshape(-1, LANES)[:, LANES // 2 :]
+        is_half = np.max(second_half, axis=1) < 0
         features = describe_features(binned)
         self._data = Data(binned.codes, binned.lane_feature, binned.feature_lane, features, is_half)
         self._raw = np.empty((sample.loss.n_outputs, self.n_rows))

@@ -1,0 +1,182 @@
+"""Compile everything beforehand: ``python -m greedymiser.warm``, while an image is built.
+
+Kernels are compiled when they are first called, and again for other types of what they are given.
+So tiny models are served, and trained, in all the ways that there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.compiling import KERNELS, CacheWarning
+from greedymiser.costs import CostModel
+from greedymiser.losses import BinaryLogLoss, LambdaMART, Loss, MultinomialLogLoss, SquaredError
+from greedymiser.persistence.reading import decode
+from greedymiser.persistence.writing import encode
+from greedymiser.serving import (
+    Above,
+    Confident,
+    ExitRule,
+    Kind,
+    Predictor,
+    Proximity,
+    stages_every,
+)
+from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
+
+# So many rows are walked one by one, asked together, and divided between threads.
+FEW, SOME, MANY = 1, 40, 3000
+
+# Enough trees for rows to be asked together in every stage.
+ROUNDS_PER_STAGE = 10
+
+
+def warm_up(*, training: bool = True) -> list[str]:
+    """Compile, or read from the cache, what serving needs and what training needs.
+
+    Parameters
+    ----------
+    training : bool
+        False leaves out what only training needs, and scikit-learn with it.
+
+    Returns
+    -------
+    list of str
+        Folders in which compiled code is kept; empty if there is none that can be written to.
+
+    Examples
+    --------
+    >>> folders = warm_up(training=False)
+    """
+    _serve()
+    if training:
+        _train()
+    folders = {kernel.stats.cache_path for kernel in KERNELS}
+    return sorted(folder for folder in folders if folder is not None)
+
+
+# -- serving --------------------------------------------------------------------------------------
+
+
+def _serve() -> None:
+    for predictor in _predictors():
+        # Arrays of a file are compiled for anew where they cannot be written to.
+        models = (predictor, decode(encode(predictor, {})))
+        for model, n, n_jobs in itertools.product(models, (FEW, SOME, MANY), (1, 2)):
+            for dtype in (np.float64, np.float32):
+                rows = np.zeros((n, model.n_features), dtype=dtype)
+                replace(model, n_jobs=n_jobs).predict(rows)
+
+
+def _predictors() -> Iterator[Predictor]:
+    """One of each kind, with every kind of split and every rule by which rows leave."""
+    kinds: list[tuple[Kind, Loss, ExitRule]] = [
+        ("regressor", SquaredError(), Above((-1.0,))),
+        ("ranker", LambdaMART(), Proximity(1.0, n_exits=2)),
+        ("classifier", BinaryLogLoss(), Confident(0.9)),
+        ("classifier", MultinomialLogLoss(3), Confident(0.9)),
+    ]
+    for (kind, loss, rule), n_features in itertools.product(kinds, (1, 2)):
+        ensemble = Ensemble.empty(np.zeros(loss.n_outputs), n_features)
+        stumps = [_stump(feature) for feature in range(n_features)]
+        ensemble = ensemble.extended(stumps * (2 * loss.n_outputs * ROUNDS_PER_STAGE))
+        whole = Predictor(
+            kind=kind,
+            stages=stages_every(ensemble, ensemble.n_iter),
+            rule=None,
+            costs=CostModel.uniform(n_features),
+            loss=loss,
+            n_features=n_features,
+            classes=np.arange(max(2, loss.n_outputs)) if kind == "classifier" else None,
+            categories={feature: np.arange(3) for feature in range(1, n_features)},
+        )
+        yield whole
+        yield replace(whole, stages=stages_every(ensemble.truncated(1), 1))  # too short to be asked
+        yield replace(whole, stages=stages_every(ensemble, ensemble.n_iter // 2), rule=rule)
+
+
+def _stump(feature: int) -> Tree:
+    """One split: of numbers on feature 0, of categories on feature 1."""
+    nodes = np.zeros(3, dtype=NODE_DTYPE)
+    for field in ("feature", "left", "category_set", "bin"):
+        nodes[field] = -1
+    nodes["value"], nodes["depth"], nodes["count"] = [0.0, 0.1, -0.1], [0, 1, 1], [2, 1, 1]
+    nodes["feature"][0], nodes["left"][0] = feature, 1
+    nodes["category_set"][0] = feature - 1
+    sets = np.ones((feature, CATEGORY_WORDS), dtype=np.uint64)
+    return Tree(nodes, sets)
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
+def _train() -> None:
+    # Here, because serving needs none of these rooms.
+    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
+
+    X, y, weight = _rows()
+    more: dict[str, Any] = {
+        "min_samples_leaf": 2,
+        "max_iter": ROUNDS_PER_STAGE,
+        "categorical_features": [3],
+    }
+    labels = np.digitize(y, [-1.0, 0.0, 1.0])
+    qid = np.arange(len(y)) // 10
+    # With and without missing values, weights, validation data and limits on the leaves.
+    for values in (X, X.astype(np.float32), np.nan_to_num(X)):
+        for given in (None, weight):
+            regressor = MiserRegressor(**more, tradeoff=1e-6)
+            regressor.fit(values, y, given, X_val=values, y_val=y)
+    MiserRegressor(**more, monotonic_cst=[1, 0, 0, 0], max_leaf_nodes=5).fit(X, y)
+    MiserRegressor(**more, loss="quantile").fit(X, y)
+    # Few bits are left for a heavy tail, which takes two words where others take one.
+    MiserRegressor(**more, loss="poisson").fit(X, np.exp(5.0 * y))
+    Cronus(regressor, n_stages=2, max_sweeps=1).fit(X, y).predict(X)
+    classifier = MiserClassifier(**more).fit(X, labels, weight)
+    EarlyExitClassifier(classifier, threshold=0.5, every=5).fit(X, labels).predict(X)
+    MiserClassifier(**more).fit(X, labels > 1, X_val=X, y_val=labels > 1)
+    ranker = MiserRanker(**more).fit(X, labels, qid=qid, X_val=X, y_val=labels, qid_val=qid)
+    exits = EarlyExitRanker(ranker, budget=ranker.cost_, every=5).fit(X, labels, qid=qid)
+    exits.predict(X, qid)
+
+
+def _rows() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 4))
+    X[:, 3] = rng.integers(5, size=len(X))
+    y = X[:, 0] + (X[:, 1] > 0) + (X[:, 3] > 2) + 0.1 * rng.standard_normal(len(X))
+    weight = rng.uniform(1.0, 2.0, len(X))
+    X[rng.random(X.shape) < 0.05] = np.nan
+    return X, y, weight
+
+
+def main() -> None:
+    """Compile, and say where compiled code is kept."""
+    parser = argparse.ArgumentParser(prog="python -m greedymiser.warm", description=__doc__)
+    parser.add_argument("--serving", action="store_true", help="leave out what only training needs")
+    arguments = parser.parse_args()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)  # said below
+        folders = warm_up(training=not arguments.serving)
+    if not folders:
+        sys.exit(
+            "No folder for compiled code can be written to: let NUMBA_CACHE_DIR name one, "
+            "and name it again when the model is served"
+        )
+    compiled = sum(bool(kernel.signatures) for kernel in KERNELS)
+    sys.stdout.write(f"{compiled} kernels are compiled, in:\n")
+    sys.stdout.writelines(f"  {folder}\n" for folder in folders)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Kernels are compiled wherever the package is installed, and kept where that is possible."""
+
+import ctypes
+import errno
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+from greedymiser import MiserRegressor, compiling, save
+from greedymiser.compiling import KERNELS, CacheWarning, njit
+
+SOURCE = Path(compiling.__file__).parent
+
+# -- an installation that can only be read --------------------------------------------------------
+
+NOBODY = 65534
+
+# prctl's number for taking a capability away for good, and root's capabilities to ignore the
+# permissions of files.
+PR_CAPBSET_DROP, CAPABILITIES = 24, (1, 2)
+
+
+def heed_permissions() -> None:
+    """Make a child of root's as bound to the permissions of files as others are."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in CAPABILITIES:
+        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "cannot give up a capability")
+
+
+def as_somebody_else(code: str, **variables: str) -> subprocess.CompletedProcess:
+    """Run code as a user who owns nothing: nobody, where nobody may run this interpreter."""
+    command = [sys.executable, "-c", code]
+    how = dict(env={"PATH": os.environ["PATH"], **variables}, capture_output=True, text=True)
+    if os.getuid() != 0:
+        return subprocess.run(command, **how)
+    nobody = dict(user=NOBODY, group=NOBODY, extra_groups=[])
+    try:
+        subprocess.run([sys.executable, "-c", "import numba"], check=True, **nobody, **how)
+    except (OSError, subprocess.CalledProcessError):  # an interpreter in root's own home
+        return subprocess.run(command, preexec_fn=heed_permissions, **how)
+    return subprocess.run(command, **nobody, **how)
+
+
+def close(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+
+def reopen(folder: Path) -> None:
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        if path.is_dir():
+            reopen(path)
+
+
+permissions = pytest.mark.skipif(os.name != "posix", reason="files have other permissions here")
+
+
+@pytest.fixture(scope="module")
+def image():
+    """A copy of the package beside a model, in a folder that everybody may read."""
+    folder = Path(tempfile.mkdtemp())
+    shutil.copytree(
+        SOURCE, folder / "site" / SOURCE.name, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (folder / "home").mkdir()
+    X = np.random.default_rng(0).standard_normal((200, 3))
+    save(MiserRegressor(max_iter=10).fit(X, X[:, 0]), folder / "model.miser")
+    yield folder
+    reopen(folder)
+    shutil.rmtree(folder)
+
+
+SERVE = """if True:
+    import os, sys, warnings
+    home = os.environ["HOME"]
+    for folder in (home, "site/greedymiser", "site/greedymiser/__pycache__"):
+        try:
+            open(os.path.join(folder, "probe"), "w")
+        except OSError:
+            pass
+        else:
+            sys.exit(f"{folder} can be written to")
+    import numpy as np
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from greedymiser import load
+        assert not caught
+        model = load("model.miser")
+        for n in (1, 100):
+            print(len(model.predict(np.zeros((n, 3)))))
+    for warning in caught:
+        print(warning.category.__name__)
+"""
+
+
+@permissions
+def test_the_package_serves_where_nothing_can_be_written(image):
+    close(image)
+    code = f"import os; os.chdir({str(image)!r})\n{SERVE}"
+    variables = {"PYTHONPATH": str(image / "site"), "HOME": str(image / "home")}
+    done = as_somebody_else(code, **variables)
+    assert done.returncode == 0, done.stderr
+    # However many kernels are compiled, there is one warning.
+    assert done.stdout.split() == ["1", "100", "CacheWarning"]
+
+
+@permissions
+@pytest.mark.parametrize("place", ["beside the source", "NUMBA_CACHE_DIR"])
+def test_code_that_was_compiled_beforehand_is_read(image, place):
+    reopen(image)
+    code = f"import os; os.chdir({str(image)!r})\n{SERVE}"
+    variables = {"PYTHONPATH": str(image / "site"), "HOME": str(image / "home")}
+    if place == "NUMBA_CACHE_DIR":
+        variables["NUMBA_CACHE_DIR"] = str(image / "compiled")
+    done = subprocess.run(
+        [sys.executable, "-m", "greedymiser.warm", "--serving"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    folder = image / ("compiled" if "NUMBA_CACHE_DIR" in variables else "site/greedymiser")
+    assert str(folder) in done.stdout
+    close(image)
+    done = as_somebody_else(code, **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "100"]
+    reopen(image)
+    shutil.rmtree(image / "compiled", ignore_errors=True)
+    for path in (image / "site").rglob("*.nb?"):
+        path.unlink()
+
+
+# -- a cache that is no good ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def doubled(tmp_path, monkeypatch):
+    """A function in a file, and an empty folder for its compiled code."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setattr(compiling, "_has_warned", False)
+    monkeypatch.setattr(compiling, "KERNELS", [])
+    file = tmp_path / "functions.py"
+    file.write_text("def doubled(x):\n    return 2 * x\n")
+    spec = importlib.util.spec_from_file_location("functions", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.doubled
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "compiled").rglob("*") if path.is_file()]
+
+
+def test_compiled_code_is_kept_and_found_again(doubled, tmp_path):
+    assert njit(doubled)(2) == 4
+    assert len(kept(tmp_path)) == 2  # an index and the code
+    again = njit(doubled)
+    assert again(3) == 6
+    assert sum(again.stats.cache_hits.values()) == 1
+
+
+def test_options_are_those_of_numba(doubled, tmp_path):
+    kernel = njit(cache=False, fastmath=True)(doubled)
+    assert kernel(2.0) == 4.0
+    assert kernel.targetoptions["nogil"]
+    assert kernel.targetoptions["fastmath"]
+    assert kept(tmp_path) == []
+    assert kernel in compiling.KERNELS
+
+
+def test_a_damaged_cache_is_no_reason_not_to_compile(doubled, tmp_path):
+    njit(doubled)(2)
+    for path in kept(tmp_path):
+        path.write_bytes(b"damaged")
+    kernel = njit(doubled)
+    with pytest.warns(CacheWarning, match=r"UnpicklingError in .*compiled.*NUMBA_CACHE_DIR"):
+        assert kernel(2) == 4
+    assert kernel(2.5) == 5.0  # said once
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    def save(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(numba.core.caching.IndexDataCacheFile, "save", save)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_no_reason_not_to_compile(doubled):
+    kernel = njit(doubled)
+    with pytest.warns(CacheWarning, match=r"OSError in .*compiled.* No space left"):
+        assert kernel(2) == 4
+    assert kernel(2.5) == 5.0  # said once
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_the_warning_can_be_silenced(doubled):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=CacheWarning)
+        assert njit(doubled)(2) == 4
+
+
+def test_the_kernels_of_the_package_are_known():
+    assert {"add_asking", "write_bins", "find_splits"} <= {k.__name__ for k in KERNELS}
+    assert all(kernel.targetoptions["nogil"] for kernel in KERNELS)
