@@ -33,6 +33,10 @@ ROOMS = [
     "settling",
     "growing",
     "boosting",
+    "parameters",
+    "targets",
+    "preparation",
+    "training",
     "estimators",
     "tradeoff",
     "cascades",
@@ -50,7 +54,7 @@ ROOMS = [
 OPEN_ROOMS = {
     "_version": set(),
     "_intrinsics": set(),
-    "arithmetic": {"_intrinsics"},
+    "arithmetic": {"_intrinsics", "compiling"},
     "datasets": {"costs"},
 }
 

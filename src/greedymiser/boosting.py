@@ -58,6 +58,12 @@ class Validation:
     # Told of every tree before it is scored.
     hear: Callable[[Tree], None] | None = None
 
+    def add_tree(self, tree: Tree, output: int) -> None:
+        """Let the rows meet a new tree."""
+        self.rows.add_tree(tree, output)
+        if self.hear is not None:
+            self.hear(tree)
+
 
 @dataclass
 class History:
@@ -160,9 +166,7 @@ def _record(
     train_loss = grower.rows.loss()
     if validation is not None:
         for k, growth in enumerate(growths):
-            validation.rows.add_tree(growth.tree, k)
-            if validation.hear is not None:
-                validation.hear(growth.tree)
+            validation.add_tree(growth.tree, k)
         history.validation_score.append(validation.score())
     history.train_loss.append(train_loss)
     history.costs.append(grower.ledger.total((iteration + 1) * len(growths)))

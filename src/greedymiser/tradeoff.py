@@ -6,10 +6,10 @@ each: what it costs and how well it scores after every round. A budget then pick
 
 from __future__ import annotations
 
-import copy
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -26,14 +26,25 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from greedymiser.costs import CostModel, Feature, Ledger, Receipt
 from greedymiser.estimators import (
     BudgetWarning,
-    Checked,
     Miser,
     MiserRanker,
-    Sample,
+    fitted_like,
+    warn_of_budget,
+    watch_with,
+)
+from greedymiser.parameters import Parameters
+from greedymiser.preparation import (
+    NOTHING_GIVEN,
+    Given,
+    Schema,
     check_same_queries,
+    encode_held_out,
+    read_costs,
 )
 from greedymiser.serving import Predictor
 from greedymiser.threads import Threads, thread_count
+from greedymiser.training import blank_model, make_grower, root_gains, train
+from greedymiser.trees import Ensemble
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,9 +215,9 @@ def tradeoff_curve(
     with Threads(thread_count(blank.n_jobs)) as threads:
         path = _Path(
             blank,
-            Sample(X, y, sample_weight, qid),
-            Sample(X_val, y_val, sample_weight_val, qid_val),
-            Sample(X_test, y_test, sample_weight_test, qid_test),
+            Given(X, y, sample_weight, qid),
+            Given(X_val, y_val, sample_weight_val, qid_val),
+            Given(X_test, y_test, sample_weight_test, qid_test),
             threads,
         )
         try:
@@ -225,24 +236,24 @@ def tradeoff_curve(
 
 
 class _Path:
-    """Models for one trade-off after the other, on data that is checked and binned once."""
+    """Models for one trade-off after the other, on data that is placed once."""
 
     def __init__(
-        self, estimator: Miser, train: Sample, valid: Sample, test: Sample, threads: Threads
+        self, estimator: Miser, given: Given, given_val: Given, given_test: Given, threads: Threads
     ):
-        if valid.X is None or valid.y is None:
+        if given_val.X is None or given_val.y is None:
             raise ValueError("tradeoff_curve needs X_val and y_val: rounds are chosen by them")
         self.models: dict[float, Miser] = {}
         self._traces: list[pd.DataFrame] = []
         self._blank = estimator
-        self._threads = threads
-        self._prepared = estimator._prepare(train, valid, self._threads)
-        check_same_queries(train, test, "test")
-        data = estimator._held_out(test, estimator._loss, "test")
-        self._test = None
-        if data is not None:
-            binned = self._prepared.mapper.transform(data.table, data.rows, self._threads)
-            self._test = Checked(data, binned)
+        self._prepared = estimator.prepare(given, given_val, threads)
+        schema = self._prepared.schema
+        self._start = blank_model(self._prepared, Parameters.of(estimator))
+        self._watch = watch_with(estimator, schema)
+        check_same_queries(given, given_test, "test")
+        given_test = estimator.check_features(given_test, reset=False, part="test")
+        cases = encode_held_out(schema, given_test, "test")
+        self._test = None if cases is None else self._prepared.hold_out(cases)
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[float]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in."""
@@ -261,9 +272,8 @@ class _Path:
 
     def highest(self) -> float:
         """Least trade-off at which no feature that costs anything pays at the first root."""
-        model = self._untrained(0.0)
-        grower = model._grower(self._prepared, self._threads)
-        gains = model._root_gains(grower)
+        grower = make_grower(self._prepared, self._params(0.0), self._start)
+        gains = root_gains(self._prepared, grower)
         prices = grower.ledger.prices
         dear = (prices > 0) & (gains > 0)
         highest = np.max(gains[dear] / prices[dear], initial=0.0)
@@ -288,46 +298,44 @@ class _Path:
 
     def _cost(self, tradeoff: float) -> float:
         model = self.models[tradeoff]
-        return model.truncate(model._best_iter).cost_
+        return model.truncate(model.model_.best_iter).cost_
 
-    def _untrained(self, tradeoff: float) -> Miser:
-        model = copy.copy(self._blank)
-        model.tradeoff = tradeoff
-        return model
+    def _params(self, tradeoff: float) -> Parameters:
+        return replace(Parameters.of(self._blank), tradeoff=tradeoff)
 
     def train(self, tradeoff: float) -> None:
         """Train one model and write its trace down."""
-        model = self._untrained(tradeoff)
-        model.costs_ = model._read_costs()
-        model._boost(self._prepared, self._threads)
-        trace = _trace(model)
+        params, schema = self._params(tradeoff), self._prepared.schema
+        read_costs(params, schema.n_features, schema.columns)  # does the trade-off overflow?
+        model = train(self._prepared, params, self._start, self._watch)
+        if model.stopped == "interrupted":
+            raise KeyboardInterrupt
+        if model.n_iter == 0:
+            warn_of_budget(self._prepared, params, self._start)
+        fitted = fitted_like(self._blank, schema, model)
+        fitted.tradeoff = tradeoff
+        trace = _trace(fitted)
         if self._test is not None:
-            trace["test_score"] = self._test_scores(model)
-        self.models[tradeoff] = model
+            trace["test_score"] = self._test_scores(model.ensemble)
+        self.models[tradeoff] = fitted
         self._traces.append(trace)
 
-    def _test_scores(self, model: Miser) -> list[float]:
+    def _test_scores(self, ensemble: Ensemble) -> list[float]:
         """Score of the test rows after every round."""
         assert self._test is not None
-        start = copy.copy(model)
-        start._shorten(0)
-        validation = start._validation(self._test, self._threads)
+        self._test.rows.start(ensemble.baseline)
+        validation = self._watch(self._test)
         scores = [validation.score()]
-        ensemble = model.ensemble_
         for round_ in range(ensemble.n_iter):
             for k in range(ensemble.n_outputs):
-                tree = ensemble.tree(round_ * ensemble.n_outputs + k)
-                validation.rows.add_tree(tree, k)
-                if validation.hear is not None:
-                    validation.hear(tree)
+                validation.add_tree(ensemble.tree(round_ * ensemble.n_outputs + k), k)
             scores.append(validation.score())
         return scores
 
     def last_line(self) -> str:
         """How the last model came out, in a line."""
         tradeoff, model = list(self.models.items())[-1]
-        best = model._best_iter
-        score = model.validation_score_[best]
+        score = model.validation_score_[model.model_.best_iter]
         return f"tradeoff {tradeoff:.3g}: cost {self._cost(tradeoff):g}, score {score:.5g}"
 
     def curve(self, cost_unit: str) -> TradeoffCurve:
@@ -336,7 +344,9 @@ class _Path:
         traces = pd.concat(self._traces, ignore_index=True)
         traces = traces.sort_values(["tradeoff", "n_iter"], ignore_index=True)
         models = [self.models[tradeoff] for tradeoff in sorted(self.models)]
-        return TradeoffCurve(traces, models, _score_name(self._blank), cost_unit)
+        return TradeoffCurve(
+            traces, models, _score_name(self._blank, self._prepared.schema), cost_unit
+        )
 
 
 def _require_pandas() -> None:
@@ -390,10 +400,10 @@ def _checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
     return list(dict.fromkeys(map(float, given)))
 
 
-def _score_name(estimator: Miser) -> str:
+def _score_name(estimator: Miser, schema: Schema) -> str:
     scoring = estimator.scoring
     if scoring is None or scoring == "loss":
-        return f"negative {type(estimator._loss).__name__}"
+        return f"negative {type(schema.loss).__name__}"
     return scoring if isinstance(scoring, str) else getattr(scoring, "__name__", str(scoring))
 
 
@@ -539,14 +549,12 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         _check_takes_queries(base, qid)
         whole = _Whole(X, y, sample_weight, qid, groups)
         # What is wrong with all of the data is not to be told of a fold.
-        probe = clone(base)
-        probe._learn(probe._check(whole.sample, reset=True))
-        nothing = Sample(None, None, None)
+        clone(base).look_at(whole.given)
         traces: list[pd.DataFrame] = []
         with Threads(thread_count(base.n_jobs)) as threads:
             tradeoffs = self._grid(base, whole, threads)
             for learn, check in self._folds(base, whole):
-                parts = (whole.take(learn), whole.take(check), nothing)
+                parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
                 try:
                     path = _Path(clone(base), *parts, threads)
                 except ValueError as error:
@@ -567,8 +575,8 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         tradeoffs = _checked_tradeoffs(self.tradeoffs)
         if not isinstance(tradeoffs, int):
             return tradeoffs
-        nothing = Sample(None, None, None)
-        highest = _Path(clone(base), whole.sample, whole.sample, nothing, threads).highest()
+        given = whole.given
+        highest = _Path(clone(base), given, given, NOTHING_GIVEN, threads).highest()
         if tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down, so that few are high ones.
@@ -577,10 +585,10 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
     def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
         from sklearn.model_selection import check_cv
 
-        X, y, groups = whole.sample.X, whole.sample.y, whole.groups
+        X, y, groups = whole.given.X, whole.given.y, whole.groups
         splitter = 5 if self.cv is None else self.cv
         if isinstance(splitter, Integral):
-            together = groups is not None or whole.sample.qid is not None
+            together = groups is not None or whole.given.qid is not None
             splitter = self._splitter(int(splitter), is_classifier(base), together)
         splitter = check_cv(splitter, y, classifier=is_classifier(base))
         if groups is not None:
@@ -588,7 +596,7 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         with warnings.catch_warnings():
             # Nobody has asked a splitter that does without groups to heed the queries.
             warnings.filterwarnings("ignore", message="The groups parameter is ignored")
-            return list(splitter.split(X, y, whole.sample.qid))
+            return list(splitter.split(X, y, whole.given.qid))
 
     def _splitter(self, n: int, classifies: bool, together: bool) -> Any:
         """Folds for a number of them: by group, by class, or at random."""
@@ -612,12 +620,12 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         model = clone(base).set_params(
             tradeoff=self.best_params_["tradeoff"], max_iter=max(n_iter, 1), early_stopping=False
         )
-        sample = whole.sample
-        qid = {} if sample.qid is None else {"qid": sample.qid}
+        given = whole.given
+        qid = {} if given.qid is None else {"qid": given.qid}
         with warnings.catch_warnings():
             if n_iter == 0:  # the search has chosen the constant: nothing to warn of
                 warnings.simplefilter("ignore", BudgetWarning)
-            model.fit(sample.X, sample.y, sample.weight, **qid)
+            model.fit(given.X, given.y, given.weight, **qid)
         return model.truncate(min(n_iter, model.n_iter_))
 
     # -- the best model ---------------------------------------------------------------------------
@@ -735,12 +743,12 @@ class _Whole:
     def __init__(self, X: Any, y: Any, weight: Any, qid: Any, groups: Any):
         # As scikit-learn's searches do it: what has no rows to choose from gets some.
         *parts, self.groups = indexable(X, y, weight, qid, groups)
-        self.sample = Sample(*parts)
+        self.given = Given(*parts)
 
-    def take(self, rows: Any) -> Sample:
-        values = (self.sample.X, self.sample.y, self.sample.weight, self.sample.qid)
+    def take(self, rows: Any) -> Given:
+        values = (self.given.X, self.given.y, self.given.weight, self.given.qid)
         parts = [None if value is None else _safe_indexing(value, rows) for value in values]
-        return Sample(*parts)
+        return Given(*parts)
 
 
 def _best_first(rows: pd.DataFrame) -> pd.DataFrame:

@@ -215,6 +215,39 @@ class Ensemble:
         return Serving.of(self)
 
 
+class GrowingEnsemble:
+    """An ensemble to which trees are added one by one, at a price that does not grow with it."""
+
+    def __init__(self, ensemble: Ensemble):
+        self._start = ensemble
+        self._nodes, self._n_nodes = ensemble.nodes, len(ensemble.nodes)
+        self._starts = ensemble.tree_starts.tolist()
+        self._sets = list(ensemble.category_sets)
+
+    def add(self, tree: Tree) -> None:
+        """Add a tree at the end."""
+        stop = self._n_nodes + len(tree.nodes)
+        if stop > len(self._nodes):
+            room = np.empty(2 * stop, dtype=NODE_DTYPE)
+            room[: self._n_nodes] = self._nodes[: self._n_nodes]
+            self._nodes = room
+        mine = self._nodes[self._n_nodes : stop]
+        mine[:] = tree.nodes
+        mine["category_set"][mine["category_set"] >= 0] += len(self._sets)
+        self._sets.extend(tree.category_sets)
+        self._starts.append(stop)
+        self._n_nodes = stop
+
+    def ensemble(self) -> Ensemble:
+        """The ensemble so far; trees that are added later do not show in it."""
+        return replace(
+            self._start,
+            nodes=self._nodes[: self._n_nodes],
+            tree_starts=np.array(self._starts, dtype=np.int64),
+            category_sets=np.array(self._sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS),
+        )
+
+
 # A node for rows that walk one by one. A leaf is its own left child and has threshold +inf, so
 # that every row may take the same number of steps through a tree.
 STEP_DTYPE = np.dtype(

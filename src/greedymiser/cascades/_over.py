@@ -12,7 +12,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.costs import Feature
-from greedymiser.estimators import Miser, MiserRanker, Sample
+from greedymiser.estimators import Miser, MiserRanker
+from greedymiser.preparation import Given
 from greedymiser.serving import Floats, Predictor
 
 
@@ -27,7 +28,7 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
     estimator_: Any
     predictor_: Predictor
 
-    def _given(self) -> Miser:
+    def _inner(self) -> Miser:
         """The estimator that the user gave, out of the ice, or what a fitted search has found."""
         given = self.estimator
         if isinstance(given, FrozenEstimator):
@@ -74,16 +75,16 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
-def taken_or_fitted(estimator: Miser, sample: Sample, sample_val: Sample) -> Any:
+def taken_or_fitted(estimator: Miser, given: Given, given_val: Given) -> Any:
     """A fitted estimator as it is now, whatever becomes of it later; else a fitted clone."""
     if hasattr(estimator, "ensemble_"):
         return copy.copy(estimator)
     validation = {
-        "X_val": sample_val.X,
-        "y_val": sample_val.y,
-        "sample_weight_val": sample_val.weight,
+        "X_val": given_val.X,
+        "y_val": given_val.y,
+        "sample_weight_val": given_val.weight,
     }
     queries = {}
     if isinstance(estimator, MiserRanker):
-        queries = {"qid": sample.qid, "qid_val": sample_val.qid}
-    return clone(estimator).fit(sample.X, sample.y, sample.weight, **validation, **queries)
+        queries = {"qid": given.qid, "qid_val": given_val.qid}
+    return clone(estimator).fit(given.X, given.y, given.weight, **validation, **queries)

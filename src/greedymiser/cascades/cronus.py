@@ -41,9 +41,10 @@ from greedymiser.cascades._cascade_objective import (
     TreeOutputs,
 )
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
-from greedymiser.estimators import Miser, MiserRanker, MiserRegressor, Sample, check_same_queries
+from greedymiser.estimators import Miser, MiserRanker, MiserRegressor
 from greedymiser.losses import SquaredError
 from greedymiser.metrics import ndcg_score, queries_or_one
+from greedymiser.preparation import Cases, Given, check, check_same_queries, encode_held_out
 from greedymiser.serving import Above, Stage
 from greedymiser.tables import as_table
 from greedymiser.threads import Threads, thread_count
@@ -197,17 +198,17 @@ class Cronus(OverEnsemble):
             Validation data: the thresholds are those with the least loss and cost on it.
         """
         self._validate_params()
-        given = self._given()
-        if qid is not None and not isinstance(given, MiserRanker):
-            raise ValueError(f"qid is for rankers, but the estimator is {given!r}")
-        sample = Sample(X, y, sample_weight, qid)
-        sample_val = Sample(X_val, y_val, sample_weight_val, qid_val)
-        fitted = taken_or_fitted(given, sample, sample_val)
+        inner = self._inner()
+        if qid is not None and not isinstance(inner, MiserRanker):
+            raise ValueError(f"qid is for rankers, but the estimator is {inner!r}")
+        given = Given(X, y, sample_weight, qid)
+        given_val = Given(X_val, y_val, sample_weight_val, qid_val)
+        fitted = taken_or_fitted(inner, given, given_val)
         _check_loss(fitted)
         # Blocks of rows are multiplied side by side, each by one thread.
         single = _get_threadpool_controller().limit(limits=1, user_api="blas")
         with Threads(thread_count(self.n_jobs)) as threads, single:
-            train, valid = _read(fitted, sample, sample_val, threads)
+            train, valid = _read(fitted, given, given_val, threads)
             tolls = Tolls.of(fitted.ensemble_, fitted.costs_)
             cascade, history = self._learn(train, tolls, float(fitted.ensemble_.baseline[0]))
             cascade = settle(cascade, train, valid, tolls, self.tradeoff)
@@ -334,7 +335,7 @@ class Rows:
 
 
 def _check_loss(estimator: Miser) -> None:
-    if not isinstance(estimator._loss, SquaredError):
+    if not isinstance(estimator.schema_.loss, SquaredError):
         raise ValueError(
             "Cronus minimises the squared error, but its estimator has "
             f"loss={estimator.loss!r}; use loss='squared_error'"
@@ -342,30 +343,31 @@ def _check_loss(estimator: Miser) -> None:
 
 
 def _read(
-    estimator: Miser, sample: Sample, sample_val: Sample, threads: Threads
+    estimator: Miser, given: Given, given_val: Given, threads: Threads
 ) -> tuple[Rows, Rows | None]:
     """Check the data and let every tree speak about every row."""
-    checked = estimator._check(sample, reset=False)
-    check_same_queries(sample, sample_val)
+    checked = check(estimator.check_features(given, reset=False))
+    check_same_queries(given, given_val)
     n = len(checked.y)
     if n < 2:
         raise ValueError(f"Cronus needs at least 2 rows with a weight, got n_samples={n}")
     if estimator.ensemble_.n_trees == 0:
         raise ValueError(f"Cronus needs trees to weigh, but its estimator {estimator!r} has none")
     # The squared error does not ask for queries.
-    data = estimator._encode(replace(checked, qid=None), estimator._loss)
-    held_out = estimator._held_out(sample_val, estimator._loss)
+    cases = estimator.schema_.encode(replace(checked, qid=None))
+    given_val = estimator.check_features(given_val, reset=False, part="val")
+    held_out = encode_held_out(estimator.schema_, given_val)
     valid = None if held_out is None else _rows(estimator, held_out, threads)
-    return _rows(estimator, data, threads), valid
+    return _rows(estimator, cases, threads), valid
 
 
-def _rows(estimator: Miser, data: Any, threads: Threads) -> Rows:
-    table = data.table
-    if data.rows is not None:
-        table = as_table(table.take(data.rows), estimator.categories_)
-    weight = np.ones(len(data.y)) if data.weight is None else data.weight
+def _rows(estimator: Miser, cases: Cases, threads: Threads) -> Rows:
+    table = cases.table
+    if cases.rows is not None:
+        table = as_table(table.take(cases.rows), estimator.categories_)
+    weight = np.ones(len(cases.y)) if cases.weight is None else cases.weight
     outputs = TreeOutputs.of(estimator.ensemble_, table, threads)
-    return Rows(outputs, data.y, weight / weight.sum())
+    return Rows(outputs, cases.y, weight / weight.sum())
 
 
 # -- optimisation ---------------------------------------------------------------------------------

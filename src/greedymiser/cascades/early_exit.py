@@ -20,8 +20,9 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
-from greedymiser.estimators import MiserClassifier, MiserRanker, Sample, documented_like
+from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
+from greedymiser.preparation import Given
 from greedymiser.serving import (
     Confident,
     ExitRule,
@@ -152,8 +153,8 @@ class EarlyExit(OverEnsemble):
         if (X_val is None) != (y_val is None):
             missing = "X_val" if X_val is None else "y_val"
             raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
-        sample, sample_val = Sample(X, y, weight, qid), Sample(X_val, y_val, None, qid_val)
-        self.estimator_ = taken_or_fitted(self._given(), sample, sample_val)
+        given, given_val = Given(X, y, weight, qid), Given(X_val, y_val, None, qid_val)
+        self.estimator_ = taken_or_fitted(self._inner(), given, given_val)
         self._check_loss()
         never = self._never if self.threshold is None else float(self.threshold)
         self._set_threshold(never)
@@ -162,7 +163,7 @@ class EarlyExit(OverEnsemble):
                 X, y, weight, qid = X_val, y_val, None, qid_val
             self._set_threshold(self._chosen(X, y, weight, qid))
         else:
-            self.estimator_._check_features(X, reset=False)
+            self.estimator_.check_features(Given(X, y), reset=False)
         return self
 
     def _check_loss(self) -> None:
@@ -371,7 +372,7 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
         return self.estimator_.classes_
 
     def _check_loss(self) -> None:
-        if not has_log_link(self.estimator_._loss):
+        if not has_log_link(self.estimator_.schema_.loss):
             raise ValueError(
                 "early exits read class probabilities by the link of the log-loss, but the "
                 f"estimator has loss={self.estimator_.loss!r}"

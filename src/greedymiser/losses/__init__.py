@@ -331,6 +331,9 @@ REGRESSION_LOSSES: dict[str, type[Loss]] = {
 }
 
 
+RANKING_LOSSES: dict[str, type[Loss]] = {"lambdamart": LambdaMART, "squared_error": SquaredError}
+
+
 def exact_mean(y: Floats, weight: Floats | None) -> float:
     """Weighted mean that does not depend on the order of the rows: sums are rounded once."""
     if weight is None:

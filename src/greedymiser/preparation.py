@@ -1,0 +1,466 @@
+"""From the user's terms to an engine's: data is checked, encoded, set aside, binned and placed.
+
+``Given`` is what a user passes; ``Cases`` are rows in the loss' terms; ``Schema`` is what was
+learned of columns and targets, and all that a model keeps of its data; ``Prepared`` is ready to
+learn from, by as many models as anyone likes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from numbers import Integral
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _num_samples,
+    assert_all_finite,
+    check_consistent_length,
+    column_or_1d,
+)
+
+from greedymiser.binning import BinMapper, BinnedMatrix, Cuts
+from greedymiser.costs import CostModel, Feature, as_cost_model, positions
+from greedymiser.engines import Engine, Floats, PlacedRows
+from greedymiser.engines import Sample as EngineSample
+from greedymiser.losses import Loss
+from greedymiser.metrics import query_order
+from greedymiser.parameters import Parameters
+from greedymiser.serving import Kind
+from greedymiser.tables import (
+    Categories,
+    Rows,
+    Table,
+    as_table,
+    categorical_columns,
+    is_frame,
+    learn_categories,
+)
+from greedymiser.targets import Target, learn_target
+from greedymiser.threads import Threads
+from greedymiser.trees import Ensemble
+
+Part = Literal["val", "test"]
+"""Data beside that which is learned from, as arguments are named after it: ``X_val``."""
+
+# Above so many rows, some are set aside to stop early by; as in HistGradientBoosting.
+MANY_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Given:
+    """X, y and what goes with them, as a user passes them. X has been looked at already."""
+
+    X: Any
+    y: Any
+    weight: Any = None
+    qid: Any = None
+
+
+NOTHING_GIVEN = Given(None, None)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The same, checked: the rows of X that count, and what belongs to them."""
+
+    X: Any
+    # None for all rows.
+    rows: Rows
+    y: NDArray[Any]
+    weight: Floats | None
+    qid: NDArray[Any] | None
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Some rows of a table and what goes with them, in the loss' terms."""
+
+    table: Table
+    # None for all rows, in their order.
+    rows: Rows
+    y: Floats
+    weight: Floats | None
+    # Where each query starts; None if all rows are one query.
+    starts: NDArray[np.intp] | None = None
+
+    def take(self, chosen: NDArray[np.intp]) -> Cases:
+        rows = chosen if self.rows is None else self.rows[chosen]
+        weight = None if self.weight is None else self.weight[chosen]
+        return Cases(self.table, rows, self.y[chosen], weight)
+
+    def by_query(self, qid: NDArray[Any]) -> Cases:
+        """The same rows, those of each query together."""
+        order, starts = query_order(qid)
+        return replace(self.take(order), starts=starts)
+
+    def take_queries(self, queries: NDArray[np.intp]) -> Cases:
+        assert self.starts is not None
+        sizes = np.diff(self.starts)[queries]
+        chosen = np.concatenate([np.arange(*self.starts[q : q + 2]) for q in queries])
+        return replace(self.take(chosen), starts=np.append(0, np.cumsum(sizes)))
+
+    def told(self, loss: Loss) -> Loss:
+        """The loss, told where the queries are if it asks."""
+        if self.starts is None or not hasattr(loss, "over"):
+            return loss
+        return loss.over(self.starts)
+
+    @property
+    def total_weight(self) -> float:
+        """W of eq. 5; summed exactly, so that the order of the rows does not matter."""
+        return float(len(self.y)) if self.weight is None else math.fsum(self.weight)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What was learned of the columns and the target before any tree was grown."""
+
+    kind: Kind
+    n_features: int
+    # Names of the columns, where X has names.
+    columns: tuple[str, ...] | None
+    categories: Categories
+    target: Target
+    costs: CostModel
+    loss: Loss
+    # Draws the rows that are set aside; kept, so that a continued fit sets the same ones aside.
+    seed: int
+    # Per feature, 1 where predictions must not fall, -1 where they must not rise; None for nowhere.
+    monotonic_cst: tuple[int, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the features where X or the costs have names."""
+        if self.columns is not None or self.costs.feature_names is None:
+            return self.columns
+        return tuple(self.costs.feature_names)
+
+    def name(self, feature: int) -> Feature:
+        """Name of a feature where there are names, else its position."""
+        return feature if self.names is None else self.names[feature]
+
+    def encode(self, checked: Checked) -> Cases:
+        """From the user's terms to the loss': categories and labels become numbers."""
+        table = as_table(checked.X, self.categories)
+        cases = Cases(table, checked.rows, self.target.encode(checked.y), checked.weight)
+        self.loss.check_target(cases.y)
+        return cases if checked.qid is None else cases.by_query(checked.qid)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows to score models with."""
+
+    cases: Cases
+    rows: PlacedRows
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Data that is ready to learn from: models that differ in their trade-off share it."""
+
+    schema: Schema
+    train: Cases
+    rows: PlacedRows
+    validation: HeldOut | None
+    # Whether to stop when the score no longer improves.
+    is_patient: bool
+    mapper: BinMapper
+    engine: Engine
+    threads: Threads
+
+    @property
+    def cuts(self) -> Cuts:
+        return self.mapper.cuts
+
+    @cached_property
+    def total_weight(self) -> float:
+        return self.train.total_weight
+
+    def hold_out(self, cases: Cases) -> HeldOut:
+        """Bin and place more rows to score models with."""
+        binned = self.mapper.transform(cases.table, cases.rows, self.threads)
+        return HeldOut(cases, _placed(self.engine, binned, cases, self.schema.loss))
+
+    def raw_of(self, ensemble: Ensemble, cases: Cases) -> Floats:
+        """Raw predictions of a model for some rows: (n_outputs,) while it has no trees."""
+        if ensemble.n_trees == 0:
+            return ensemble.baseline
+        # From values: the trees may have been grown on other bins.
+        raw = ensemble.raw_predict(cases.table, self.threads)
+        return raw if cases.rows is None else np.ascontiguousarray(raw[:, cases.rows])
+
+
+def prepare(
+    params: Parameters,
+    learn: Callable[[Checked], Schema],
+    given: Given,
+    given_val: Given,
+    engine: Engine,
+    threads: Threads,
+) -> Prepared:
+    """Check, encode, set aside, bin and place; ``learn`` says what columns and target mean."""
+    checked = check(given)
+    schema = learn(checked)
+    train = _weighed(schema.encode(checked), schema, params)
+    _check_scale(train.weight)
+    held_out = encode_held_out(schema, given_val)
+    check_same_queries(given, given_val)
+    is_patient = _is_patient(params, train, held_out)
+    if is_patient and held_out is None and params.validation_fraction is not None:
+        train, held_out = _set_aside(train, schema, params.validation_fraction)
+        schema.loss.check_target(train.y)
+    schema = replace(
+        schema,
+        loss=schema.loss.adapted(train.y, train.weight),
+        monotonic_cst=read_monotonic_cst(params.monotonic_cst, schema),
+    )
+    mapper = _mapper(params.max_bins, schema)
+    binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
+    rows = _placed(engine, binned, train, schema.loss)
+    prepared = Prepared(schema, train, rows, None, is_patient, mapper, engine, threads)
+    if held_out is None:
+        return prepared
+    return replace(prepared, validation=prepared.hold_out(held_out))
+
+
+def learn_schema(
+    params: Parameters, kind: Kind, estimator: str, columns: tuple[str, ...] | None, seed: int
+) -> Callable[[Checked], Schema]:
+    """How to learn what the columns and the target of checked data mean."""
+
+    def learn(checked: Checked) -> Schema:
+        target = learn_target(kind, estimator, checked.y)
+        n_features = checked.X.shape[1]
+        given = params.categorical_features
+        categorical = read_categorical_features(given, checked.X, n_features, columns)
+        categories = learn_categories(checked.X, categorical, checked.rows, params.max_bins)
+        loss = target.loss(params.loss)
+        costs = read_costs(params, n_features, columns)
+        return Schema(kind, n_features, columns, categories, target, costs, loss, seed)
+
+    return learn
+
+
+def _placed(engine: Engine, binned: BinnedMatrix, cases: Cases, loss: Loss) -> PlacedRows:
+    return engine.place(EngineSample(binned, cases.y, cases.weight, cases.told(loss)))
+
+
+def _mapper(max_bins: int, schema: Schema) -> BinMapper:
+    # Features that are skipped together lie together: the dear ones behind the cheap ones.
+    order = np.argsort(schema.costs.prices(), kind="stable")
+    sizes = {column: len(known) for column, known in schema.categories.items()}
+    return BinMapper(max_bins, sizes, order.tolist())
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def check(given: Given) -> Checked:
+    """Check the shapes, and leave out the rows of weight 0: they are as good as not there."""
+    y = column_or_1d(given.y, warn=True)
+    check_consistent_length(given.X, y)
+    weight = _check_weight(given.weight, given.X)
+    qid = _check_qid(given.qid, given.X)
+    rows = None
+    if weight is not None and not weight.all():
+        rows = np.flatnonzero(weight)
+        y, weight, qid = y[rows], weight[rows], None if qid is None else qid[rows]
+    if weight is not None and (weight == 1).all():
+        weight = None  # which is faster
+    return Checked(given.X, rows, y, weight, qid)
+
+
+def encode_held_out(schema: Schema, given: Given, part: Part = "val") -> Cases | None:
+    """Validation or test data that a user gave; None if there is none."""
+    if given.X is None and given.y is None:
+        if given.weight is not None or given.qid is not None:
+            raise ValueError(f"sample_weight_{part} and qid_{part} need X_{part} and y_{part}")
+        return None
+    if given.X is None or given.y is None:
+        missing = "X" if given.X is None else "y"
+        raise ValueError(
+            f"X_{part} and y_{part} must be given together, but {missing}_{part} is missing"
+        )
+    try:
+        return schema.encode(check(given))
+    except ValueError as error:
+        note_part(error, part)
+        raise
+
+
+def note_part(error: Exception, part: Part) -> None:
+    """Say which data an error is about."""
+    what = "validation" if part == "val" else part
+    error.add_note(f"This is about the {what} data (X_{part}, y_{part}, ...).")
+
+
+def check_same_queries(given: Given, other: Given, part: Part = "val") -> None:
+    """Queries on one side only would make the other side one giant query."""
+    if other.X is not None and (given.qid is None) != (other.qid is None):
+        there, missing = f"qid_{part}", "qid"
+        if given.qid is not None:
+            there, missing = missing, there
+        raise ValueError(
+            f"both sides need queries, but there is only {there}: {missing} is missing"
+        )
+
+
+def _check_weight(sample_weight: Any, X: Any) -> Floats | None:
+    if sample_weight is None:
+        return None
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, copy=True)
+    if weight.min() < 0:
+        raise ValueError(f"sample_weight must not be negative, got {weight.min():g}")
+    if not weight.any():
+        raise ValueError("sample_weight must not be 0 for every row")
+    return weight
+
+
+def _check_scale(weight: Floats | None) -> None:
+    """Refuse weights whose squares would overflow, or vanish."""
+    if weight is not None and not 1e-100 < weight.max() < 1e100:
+        raise ValueError(
+            f"the largest weight is {weight.max():g}, and must lie between 1e-100 and 1e100; "
+            "scale sample_weight: only ratios of weights matter"
+        )
+
+
+def _check_qid(qid: Any, X: Any) -> NDArray[Any] | None:
+    if qid is None:
+        return None
+    qid = np.asarray(qid)
+    if qid.shape != (_num_samples(X),):
+        raise ValueError(f"qid has shape {qid.shape}, but X has {_num_samples(X)} rows")
+    if qid.dtype.kind == "f":
+        assert_all_finite(qid, input_name="qid")
+    return qid
+
+
+def read_costs(params: Parameters, n_features: int, columns: tuple[str, ...] | None) -> CostModel:
+    """The costs of the columns; checks that they fit the trade-off."""
+    costs = as_cost_model(params.costs, n_features, None if columns is None else list(columns))
+    dearest = float(costs.prices().max())
+    if math.isinf(params.tradeoff * dearest):
+        raise ValueError(f"tradeoff={params.tradeoff} times a price of {dearest} overflows")
+    return costs
+
+
+# -- columns --------------------------------------------------------------------------------------
+
+
+def read_categorical_features(
+    given: Any, X: Any, n_features: int, columns: tuple[str, ...] | None
+) -> list[int]:
+    """Positions of the columns that hold categories."""
+    if given is None:
+        return []
+    if isinstance(given, str):  # "from_dtype"
+        return categorical_columns(X) if is_frame(X) else []
+    given = np.asarray(given)
+    if given.dtype == bool or given.ndim != 1:
+        _check_one_per_feature("categorical_features", given, n_features)
+        return np.flatnonzero(given).tolist()
+    named = positions(columns or ())
+    name = "categorical_features"
+    return sorted({_position(f, name, named, n_features) for f in given.tolist()})
+
+
+def read_monotonic_cst(given: Any, schema: Schema) -> tuple[int, ...] | None:
+    """One direction per feature; None where there is none at all."""
+    if given is None:
+        return None
+    n_features = schema.n_features
+    values = np.zeros(n_features, dtype=object)
+    if isinstance(given, dict):
+        named = positions(schema.columns or ())
+        for feature, direction in given.items():
+            values[_position(feature, "monotonic_cst", named, n_features)] = direction
+    else:
+        _check_one_per_feature("monotonic_cst", np.asarray(given), n_features)
+        values[:] = np.asarray(given).tolist()
+    bad = [value for value in values if value not in (-1, 0, 1)]
+    if bad:
+        raise ValueError(f"monotonic_cst must hold only -1, 0 and 1, got {bad[0]!r}")
+    both = [f for f in schema.categories if values[f] != 0]
+    if both:
+        raise ValueError(
+            f"monotonic_cst has {values[both[0]]} for {schema.name(both[0])!r}, "
+            "which is a categorical feature"
+        )
+    if any(values) and schema.loss.n_outputs > 1:
+        raise ValueError(
+            "monotonic_cst is not supported for more than two classes: their probabilities compete"
+        )
+    return tuple(int(v) for v in values) if any(values) else None
+
+
+def _check_one_per_feature(argument: str, values: NDArray[Any], n_features: int) -> None:
+    if values.shape != (n_features,):
+        raise ValueError(f"{argument} has shape {values.shape}, but X has {n_features} features")
+
+
+def _position(feature: Any, argument: str, named: dict[str, int], n_features: int) -> int:
+    if isinstance(feature, str):
+        if feature not in named:
+            raise ValueError(f"{argument} names {feature!r}, which is not a column of X")
+        return named[feature]
+    position = int(feature) if isinstance(feature, Integral) else -1
+    if not 0 <= position < n_features:
+        raise ValueError(f"{argument} has {feature!r}, but X has {n_features} features")
+    return position
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def _weighed(train: Cases, schema: Schema, params: Parameters) -> Cases:
+    """Give the training rows the weight that their targets deserve."""
+    factors = schema.target.factors(train.y, train.weight, params.class_weight)
+    if factors is None:
+        return train
+    return replace(train, weight=factors if train.weight is None else factors * train.weight)
+
+
+def _is_patient(params: Parameters, train: Cases, held_out: Cases | None) -> bool:
+    """Whether to stop when the score no longer improves."""
+    if isinstance(params.early_stopping, str):  # "auto"
+        return held_out is not None or len(train.y) > MANY_ROWS
+    return bool(params.early_stopping)
+
+
+def _set_aside(cases: Cases, schema: Schema, share: float | int) -> tuple[Cases, Cases]:
+    """Divide into a part to learn from and a part to validate with: rows, or queries."""
+    rng = np.random.RandomState(schema.seed)
+    if cases.starts is None:
+        learn, keep = _divide(schema.target.strata(cases.y), share, rng, "rows")
+        return cases.take(learn), cases.take(keep)
+    learn, keep = _divide(np.zeros(len(cases.starts) - 1), share, rng, "queries")
+    return cases.take_queries(learn), cases.take_queries(keep)
+
+
+def _divide(
+    strata: Floats, share: float | int, rng: np.random.RandomState, what: str
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions to learn from, and a random share of all to check with, even over the strata."""
+    n = len(strata)
+    shuffled = rng.permutation(n)
+    ordered = shuffled[np.argsort(strata[shuffled], kind="stable")]
+    # One of each stratum is kept to learn from: there must be no class that nobody has seen.
+    spare = ordered[np.append(False, np.diff(strata[ordered]) == 0)]
+    size = int(share) if isinstance(share, Integral) else math.ceil(share * n)
+    if size > len(spare):
+        raise ValueError(
+            f"validation_fraction={share} asks to set {size} of {n} {what} aside for early "
+            f"stopping, but only {len(spare)} can be spared; pass X_val and y_val instead, or set "
+            "early_stopping=False or validation_fraction=None"
+        )
+    every = (np.arange(size) + rng.uniform()) * len(spare) / size
+    chosen = spare[every.astype(np.intp)]
+    return np.setdiff1d(np.arange(n), chosen), np.sort(chosen)

@@ -1,0 +1,194 @@
+"""Training a model on prepared data: nothing here knows where the data came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from greedymiser.boosting import Callback, History, Patience, Validation, boost
+from greedymiser.costs import Ledger, Purchase
+from greedymiser.engines import Engine, Floats, SplitRules
+from greedymiser.engines.cpu import CpuEngine
+from greedymiser.growing import Grower, GrowerParams
+from greedymiser.parameters import Parameters
+from greedymiser.preparation import HeldOut, Prepared
+from greedymiser.threads import Threads
+from greedymiser.trees import Ensemble, stack_trees
+
+ENGINES: dict[str, Callable[[Threads], Engine]] = {"auto": CpuEngine, "cpu": CpuEngine}
+
+# HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
+MIN_HESSIAN = 1e-3
+
+Watch = Callable[[HeldOut], Validation]
+"""How to score rows that are held out, given where they are."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Trees, and how they came about."""
+
+    ensemble: Ensemble
+    purchases: tuple[Purchase, ...] = ()
+    # Entry i is the score after i rounds, also of rounds that were not kept; higher is better.
+    train_score: Floats = field(default_factory=lambda: np.empty(0))
+    validation_score: Floats = field(default_factory=lambda: np.empty(0))
+    # Why there are no more rounds.
+    stopped: str = ""
+    # How many rounds are worth keeping: up to the best validation score since training began.
+    best_iter: int = 0
+
+    @property
+    def n_iter(self) -> int:
+        return self.ensemble.n_iter
+
+    def truncated(self, n_iter: int) -> Model:
+        """The first rounds, and what they bought."""
+        kept = tuple(line for line in self.purchases if line.iteration < n_iter)
+        ensemble = self.ensemble.truncated(n_iter)
+        return replace(self, ensemble=ensemble, purchases=kept, best_iter=n_iter)
+
+
+def blank_model(prepared: Prepared, params: Parameters) -> Model:
+    """A model without trees: the best constant, or 0."""
+    schema, train = prepared.schema, prepared.train
+    baseline = np.zeros(schema.loss.n_outputs)
+    if params.init == "prior":
+        baseline = schema.loss.prior(train.y, train.weight)
+    return Model(Ensemble.empty(baseline, schema.n_features))
+
+
+def train(
+    prepared: Prepared,
+    params: Parameters,
+    model: Model,
+    watch: Watch,
+    callbacks: Sequence[Callback] = (),
+) -> Model:
+    """Add rounds to a model, all that there will be; ``best_iter`` says how many are worth keeping.
+
+    An interruption from the keyboard ends the training: the model has the rounds that were
+    finished, and ``stopped`` is "interrupted".
+    """
+    grower = make_grower(prepared, params, model)
+    validation = None
+    if prepared.validation is not None:
+        held_out = prepared.validation
+        held_out.rows.start(prepared.raw_of(model.ensemble, held_out.cases))
+        validation = watch(held_out)
+    history = History(features=set(model.ensemble.features))
+    before = _scores_before(prepared, validation)
+    try:
+        boost(
+            grower,
+            prepared.schema.loss,
+            validation,
+            history,
+            first=model.n_iter,
+            max_iter=params.max_iter,
+            patience=Patience(params.n_iter_no_change if prepared.is_patient else None),
+            callbacks=callbacks,
+        )
+    except KeyboardInterrupt:
+        history.stopped = "interrupted"
+    return _extended(model, history, before)
+
+
+def make_grower(prepared: Prepared, params: Parameters, model: Model) -> Grower:
+    """A grower for the next tree of a model."""
+    schema = prepared.schema
+    prepared.rows.start(prepared.raw_of(model.ensemble, prepared.train))
+    ledger = Ledger(schema.costs, model.ensemble.features)
+    categorical = np.array(list(schema.categories), dtype=np.intp)
+    grower_params = _grower_params(prepared, params)
+    return Grower(prepared.rows, ledger, prepared.cuts.thresholds, categorical, grower_params)
+
+
+def root_gains(prepared: Prepared, grower: Grower) -> Floats:
+    """Raw gain of each feature's best split of all rows, of the output where it is largest."""
+    n_outputs = prepared.schema.loss.n_outputs
+    return np.max([grower.root_gains(k) for k in range(n_outputs)], axis=0)
+
+
+def cheapest_useful(
+    prepared: Prepared, params: Parameters, model: Model
+) -> tuple[int, float, float] | None:
+    """The cheapest feature that would have paid, if the budget had not been in the way.
+
+    The feature, its price, and what a model with it would cost.
+    """
+    assert params.budget is not None
+    grower = make_grower(prepared, params, model)
+    gains = root_gains(prepared, grower)
+    useful = np.flatnonzero(gains > params.tradeoff * grower.ledger.prices).tolist()
+    n_trees = prepared.schema.loss.n_outputs
+    bills = {f: grower.ledger.total(n_trees, with_feature=f) for f in useful}
+    cheapest = min(useful, key=bills.__getitem__, default=None)
+    if cheapest is None or bills[cheapest] <= params.budget:
+        return None  # the budget is not to blame
+    return cheapest, float(grower.ledger.prices[cheapest]), bills[cheapest]
+
+
+def _grower_params(prepared: Prepared, params: Parameters) -> GrowerParams:
+    total = prepared.total_weight
+    rules = SplitRules(
+        min_samples_leaf=params.min_samples_leaf,
+        min_hessian=MIN_HESSIAN * total / len(prepared.train.y),
+        l2_regularization=float(params.l2_regularization),
+        bound_gains=params.tradeoff > 0,
+        monotonic_cst=prepared.schema.monotonic_cst,
+    )
+    return GrowerParams(
+        rules=rules,
+        tradeoff=float(params.tradeoff),
+        budget=params.budget,
+        total_weight=total,
+        learning_rate=float(params.learning_rate),
+        max_depth=params.max_depth,
+        max_leaf_nodes=params.max_leaf_nodes,
+        step=params.step,
+    )
+
+
+def _scores_before(prepared: Prepared, validation: Validation | None) -> tuple[float, float | None]:
+    """Scores of a model before boosting goes on."""
+    with np.errstate(over="ignore"):
+        loss = prepared.rows.loss()
+    if not math.isfinite(loss):
+        most = np.abs(prepared.train.y).max()
+        raise ValueError(
+            f"the loss of the first model is {loss}; y reaches {most:g} and may need rescaling"
+        )
+    return -loss, None if validation is None else validation.score()
+
+
+def _extended(model: Model, history: History, before: tuple[float, float | None]) -> Model:
+    """A model and what boosting has added to it."""
+    first, n = model.n_iter, len(history.rounds)
+    # An interruption may have left half a round behind.
+    bought = [line for line in history.purchases if line.iteration < first + n]
+    losses = [before[0], *(-loss for loss in history.train_loss[:n])]
+    tried, best_iter = np.empty(0), first + n
+    if before[1] is not None:
+        scores = [before[1], *history.validation_score[:n]]
+        tried = _spliced(model.validation_score, first, scores)
+        # A score that is not a number is no reason to buy anything.
+        best_iter = first + int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+    return Model(
+        ensemble=model.ensemble.extended(stack_trees(history.rounds)),
+        purchases=(*model.purchases, *bought),
+        train_score=_spliced(model.train_score, first, losses),
+        validation_score=tried,
+        stopped=history.stopped,
+        best_iter=best_iter,
+    )
+
+
+def _spliced(scores: Floats, first: int, new: Sequence[float]) -> Floats:
+    """Scores by round, with new ones from round ``first`` on; NaN for rounds without any."""
+    before = np.full(first, np.nan)
+    before[: len(scores[:first])] = scores[:first]
+    return np.append(before, new)
