@@ -60,6 +60,11 @@ class CpuShard:
         return totals[0]
 
     def add_tree(self, tree: Tree, output: int) -> None:
+        needed = int(tree.nodes["feature"].max()) + 1
+        if needed > len(self._data.features):
+            raise ValueError(
+                f"the tree asks for {needed} features, but the rows have {len(self._data.features)}"
+            )
         rows.add_tree(self._team(), self._data, tree.nodes, tree.category_sets, self._raw[output])
 
     # -- a tree -----------------------------------------------------------------------------------
