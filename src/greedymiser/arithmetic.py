@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._intrinsics import bits_of, from_bits
-from greedymiser.compiling import njit
+from greedymiser.compiling import inner, njit
 
 # Adding it moves the binary point behind the last bit of a number below 2^51 in size.
 _ROUNDER = 6755399441055744.0
@@ -35,7 +35,7 @@ _MANTISSA = np.int64((1 << 52) - 1)
 _ONE = np.int64(1023 << 52)
 
 
-@njit(cache=False, forceinline=True, error_model="numpy")
+@inner(forceinline=True, error_model="numpy")
 def exp(x):
     """e^x, by e^x = 2^k e^r with r between -ln(2)/2 and ln(2)/2."""
     inside = min(max(x, _LOWEST), _HIGHEST)
@@ -66,7 +66,7 @@ def exp(x):
     return p if x == x else x
 
 
-@njit(cache=False, forceinline=True, error_model="numpy")
+@inner(forceinline=True, error_model="numpy")
 def log(x):
     """Natural logarithm of a positive, finite number.
 
@@ -98,20 +98,20 @@ def log(x):
     return float(k) * _LN2_HIGH + (f - (small - float(k) * _LN2_LOW))
 
 
-@njit(cache=False, forceinline=True, error_model="numpy")
+@inner(forceinline=True, error_model="numpy")
 def log_of_one_plus(u):
     """log(1 + u) for u between 0 and 1; as good for small u."""
     w = 1.0 + u
     return log(w) + (u - (w - 1.0)) / w
 
 
-@njit(cache=False, forceinline=True, error_model="numpy")
+@inner(forceinline=True, error_model="numpy")
 def sigmoid(x):
     """1 / (1 + e^-x)."""
     return 1.0 / (1.0 + exp(-x))
 
 
-@njit(cache=False, forceinline=True, error_model="numpy")
+@inner(forceinline=True, error_model="numpy")
 def softplus(x):
     """log(1 + e^x)."""
     negative = -x if x > 0.0 else x
@@ -171,7 +171,7 @@ def add_exactly(total, values):
                 by_exponent[exponent] = 0
 
 
-@njit
+@inner
 def add_shifted(total, number, exponent):
     """Add ``number * 2^exponent``, in units of 2^-1074."""
     at, shift = exponent >> np.int64(5), exponent & np.int64(31)
@@ -223,7 +223,7 @@ def rounded(words):
     return -result if negative else result
 
 
-@njit
+@inner
 def carry(digits):
     """Bring all digits but the last into 0 .. 2^32 - 1; return the last, which has the sign."""
     over = np.int64(0)
@@ -235,7 +235,7 @@ def carry(digits):
     return digits[digits.size - 1]
 
 
-@njit
+@inner
 def scaled(mantissa, exponent):
     """Float nearest to mantissa * 2^exponent; the mantissa has 64 bits or is 0."""
     if exponent < -1074:

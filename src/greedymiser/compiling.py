@@ -54,6 +54,12 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return kernel
 
 
+def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """``njit`` for what only kernels call: nothing to call it from Python, nothing to keep."""
+    unwrapped = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return njit(function, cache=False, **unwrapped, **options)
+
+
 class KernelCache(NullCache):
     """Where the compiled code of one kernel is looked for, and where it is kept.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser.compiling import njit
+from greedymiser.compiling import inner, njit
 
 # A node while its tree grows; becomes a record of trees.NODE_DTYPE.
 DRAFT_DTYPE = np.dtype(
@@ -53,7 +53,7 @@ def plant(draft, gradient, hessian, count, energy):
     draft[0].energy = energy
 
 
-@njit
+@inner
 def write_node(node, gradient, hessian, count, depth):
     """Write a node that has no split and no bounds."""
     node.gradient, node.hessian, node.count = gradient, hessian, count
@@ -187,7 +187,7 @@ def divide(
     return n_sets
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def value_of(node, settings):
     """Best value of a node, -G / (H + l2), inside its bounds."""
     stiffness = node.hessian * settings.hessian + settings.l2

@@ -40,7 +40,7 @@ from greedymiser._intrinsics import (
     store_word,
     yield_core,
 )
-from greedymiser.compiling import njit
+from greedymiser.compiling import inner, njit
 
 Team = NDArray[np.int64]
 """What the threads of a team agree on: words that are written by one and read by the others."""
@@ -209,18 +209,20 @@ def share(team, function, arguments, n_items, step):
 
     For kernels. ``step`` items are taken at a time; ``worker`` tells the threads apart, from 0 to
     the size of the team. What items write must not overlap. Where there is only one step of work,
-    or only one thread, the function is simply called.
+    or only one thread, nobody else is asked. The function is called by its address: it is compiled
+    once, and not once more into every kernel.
     """
-    if team[TEAM_SIZE] == 1 or n_items <= step:
-        function(0, 0, n_items, *arguments)
-    else:
-        publish(team, _FUNCTION, function, arguments)
-        lead(team, n_items, step)
+    publish(team, _FUNCTION, function, arguments)
+    lead(team, n_items, step)
 
 
-@njit(cache=False)
+@inner
 def lead(team, n_items, step):
     """Open the work that was published, take part in it, and wait for those who joined."""
+    if team[TEAM_SIZE] == 1 or n_items <= step:
+        if call_shared(team, _FUNCTION, 0, 0, n_items) != 0:
+            raise MemoryError("a kernel failed")
+        return
     team[_ITEMS] = n_items
     team[_STEP] = step
     store_word(team, _NEXT, 0)
@@ -238,7 +240,7 @@ def lead(team, n_items, step):
         raise MemoryError("a kernel failed on one of several threads")
 
 
-@njit(cache=False)
+@inner
 def take_items(team, worker):
     """Do the work that is open until nothing is left to take."""
     n_items, step = team[_ITEMS], team[_STEP]
@@ -269,7 +271,7 @@ def serve(team, worker, seen):
     return seen
 
 
-@njit(cache=False)
+@inner
 def wait_a_little(looks):
     """Wait, and now and then let somebody else have the core; count how often."""
     relax()

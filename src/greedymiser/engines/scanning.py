@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from greedymiser._intrinsics import bits_of, from_bits
 from greedymiser.binning import BinnedMatrix
-from greedymiser.compiling import njit
+from greedymiser.compiling import inner, njit
 from greedymiser.engines import Columns, SplitRules, SplitTable, blank_table
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, WIDE_TWO, Grid
 from greedymiser.trees import CATEGORY_WORDS
@@ -126,7 +126,7 @@ def scan_blocks(
                 scan(hist, features[f], nodes[row], scale[0], cell, left_set, scratch)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def scan(hist, feature, node, scale, cell, left_set, scratch):
     """Best split of one node on one feature; ``cell`` has one entry, ``left_set`` four words."""
     cell[0].gain = -np.inf
@@ -138,7 +138,7 @@ def scan(hist, feature, node, scale, cell, left_set, scratch):
         scan_bins(hist, feature, node, scale, cell, scratch)
 
 
-@njit(cache=False, forceinline=True)
+@inner(forceinline=True)
 def unpack(words, b, layout, shift):
     """Gradient, Hessian and count of (a sum of) bins; ``words[i, b]`` is the i-th word of bin b."""
     zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
@@ -153,7 +153,7 @@ def unpack(words, b, layout, shift):
     return words[zero, b], words[one, b], words[two, b]
 
 
-@njit
+@inner
 def spread(hist, first, last, words):
     """Copy the words of bins first:last to where they belong, the first word of all bins first."""
     n_words = np.uint64(hist.size // BINS)
@@ -162,7 +162,7 @@ def spread(hist, first, last, words):
             words[i, b] = hist[b * n_words + i]
 
 
-@njit
+@inner
 def cumulate(hist, n, words):
     """Do as ``spread`` does with the sums of words up to each bin."""
     n_words = np.uint64(hist.size // BINS)
@@ -173,7 +173,7 @@ def cumulate(hist, n, words):
             words[i, b] = total
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def scan_bins(hist, feature, node, scale, cell, scratch):
     """Best cut of a numeric feature. Ties: the lowest cut, then missing values left."""
     n_bins, layout, shift = np.uint64(feature.n_bins), scale.layout, scale.shift
@@ -201,7 +201,7 @@ def scan_bins(hist, feature, node, scale, cell, scratch):
         cell[0].missing_left = 2 * h >= node.hessian
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def best_cut(words, n_cuts, gm, hm, cm, node, scale):
     """The best score of all cuts, as bits, and its place; (gm, hm, cm) goes left in any case.
 
@@ -220,7 +220,7 @@ def best_cut(words, n_cuts, gm, hm, cm, node, scale):
     return largest(scores, n_cuts)
 
 
-@njit(cache=False, forceinline=True, error_model="numpy")
+@inner(forceinline=True, error_model="numpy")
 def score_cuts(words, n_cuts, layout, gm, hm, cm, node, scale, scores):
     """Write G^2/(H + l2) of both children of each cut, as bits; -1 where it is not allowed.
 
@@ -241,7 +241,7 @@ def score_cuts(words, n_cuts, layout, gm, hm, cm, node, scale, scores):
         scores[b] = bits_of(score) if allowed else np.int64(-1)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def largest(scores, n):
     """The largest of n integers, and where it stands first."""
     best = np.int64(-1)
@@ -253,7 +253,7 @@ def largest(scores, n):
     return best, at
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def score(gradient, hessian, scale, lower, upper):
     """Twice the drop of the quadratic model if rows with these sums get their best value.
 
@@ -267,7 +267,7 @@ def score(gradient, hessian, scale, lower, upper):
     return -(2.0 * g * value + h * value * value)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def finish(best, node, scale):
     """Raw gain (eq. 5 before W and price) of the best pair of children; -inf if it is noise."""
     gain = 0.5 * (best - score(node.gradient, node.hessian, scale, node.lower, node.upper))
@@ -277,7 +277,7 @@ def finish(best, node, scale):
 # -- where values are bounded ---------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def scan_bounded(hist, feature, node, scale, cell, scratch):
     """Do as ``scan_bins`` does where monotone features bound the values of nodes."""
     n_bins = np.uint64(feature.n_bins)
@@ -305,7 +305,7 @@ def scan_bounded(hist, feature, node, scale, cell, scratch):
             cell[0].missing_left = 2 * cell[0].hessian >= node.hessian
 
 
-@njit
+@inner
 def take(cell, b, g, h, c, missing_left):
     """Note a split."""
     cell[0].bin = b
@@ -313,7 +313,7 @@ def take(cell, b, g, h, c, missing_left):
     cell[0].missing_left = missing_left
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def admissible_score(g, h, c, node, scale, monotone):
     """Score of both children if (g, h, c) goes left; -inf if the split is not allowed."""
     gr, hr, cr = node.gradient - g, node.hessian - h, node.count - c
@@ -328,7 +328,7 @@ def admissible_score(g, h, c, node, scale, monotone):
     return score(g, h, scale, lower, upper) + score(gr, hr, scale, lower, upper)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def keeps_order(gl, hl, gr, hr, scale, node, monotone):
     """Whether the children's values rise (or fall) as the feature must."""
     left = -(gl * scale.gradient) / (hl * scale.hessian + scale.l2)
@@ -341,7 +341,7 @@ def keeps_order(gl, hl, gr, hr, scale, node, monotone):
 # -- categories -----------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
     """Best cut of the categories in the order of their mean gradients; missing is one of them.
 
@@ -363,7 +363,7 @@ def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
             present[m] = code
             key[m] = g * scale.gradient / (h * scale.hessian + CATEGORY_SMOOTHING * per_row)
             m += 1
-    order = np.argsort(key[:m], kind="mergesort")
+    order = order_of(key[:m])
 
     best, best_cut = -np.inf, 0
     g, h, c = np.int64(0), np.int64(0), np.int64(0)
@@ -385,7 +385,20 @@ def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
         )
 
 
-@njit
+@inner
+def order_of(key):
+    """Positions of some keys in ascending order, equal ones as they come: a few hundred at most."""
+    order = np.empty(key.size, dtype=np.int64)
+    for i in range(key.size):
+        at = i
+        while at > 0 and key[order[at - 1]] > key[i]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = i
+    return order
+
+
+@inner
 def fill_left_set(by_cut, n_left, n_bins, otherwise, left_set):
     """Write the codes that go left; return whether missing does."""
     goes_left = np.full(n_bins + 1, otherwise)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from greedymiser.arithmetic import exp, log, sigmoid, softplus
-from greedymiser.compiling import njit
+from greedymiser.compiling import inner, njit
 
 SQUARED, ABSOLUTE, QUANTILE, HUBER, POISSON, GAMMA, LOGISTIC, MULTINOMIAL = range(8)
 
@@ -68,7 +68,7 @@ def write_gradients(formula, y, raw, first, last, gradients, hessians):
             hessians[0, i] = p * (1.0 - p)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def softmax_gradients(y, raw, i, gradients, hessians):
     """Derivatives of one row that may belong to several classes."""
     n_outputs = np.uint64(raw.shape[0])
@@ -127,7 +127,7 @@ def write_values(formula, y, raw, first, last, out):
             out[i] = softmax_value(y, raw, start + i)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def softmax_value(y, raw, i):
     """Log-loss of one row that may belong to several classes."""
     n_outputs = np.uint64(raw.shape[0])

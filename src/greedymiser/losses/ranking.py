@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.arithmetic import exp, log
-from greedymiser.compiling import njit
+from greedymiser.compiling import inner, njit
 
 Floats = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ def add_lambdas(worker, first, last, queries, raw, sigma, gradient, hessian):
                 hessian[start + order[k]] = h
 
 
-@njit
+@inner
 def form_groups(order, label, score, queries, edges, value):
     """Cut the ranking into groups that are alike in score and label.
 

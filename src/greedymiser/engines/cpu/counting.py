@@ -11,7 +11,7 @@ import numpy as np
 
 from greedymiser._intrinsics import add_pair_to_eight, add_pair_to_four, prefetch
 from greedymiser.binning import LANES
-from greedymiser.compiling import njit
+from greedymiser.compiling import inner, njit
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
 from greedymiser.engines.scanning import BINS, SCRATCH, scan
 from greedymiser.threads import share
@@ -150,13 +150,13 @@ def release_slots(pairs, splits, nodes, free, n_free):
     return n_free
 
 
-@njit
+@inner
 def size(node):
     """Rows of a node."""
     return node.stop - node.start
 
 
-@njit
+@inner
 def counts_small(pair, valid, block):
     """Whether the small node's histogram is of use: asked for, or to be subtracted."""
     return pair.small_row >= 0 or (pair.large_slot >= 0 and valid[pair.large_slot, block])
@@ -204,7 +204,7 @@ def find_splits(team, data, tree, kept, level, answer):
     share(team, find_in_blocks, arguments, level.active.size, 1)
 
 
-@njit
+@inner
 def find_in_blocks(worker, first, last, data, tree, kept, level, answer):
     """Do as ``find_splits`` does for blocks first:last."""
     counted = np.empty((2, kept.slots.shape[2]), dtype=np.int64)
@@ -242,7 +242,7 @@ def count_and_find(team, data, tree, kept, level, cut, answer):
     share(team, find_in_lanes, (data, tree, kept, level, answer), n_items, LANES // 2)
 
 
-@njit
+@inner
 def count_pieces(worker, first, last, data, tree, kept, level, cut):
     """Count the rows of pieces first:last."""
     run = np.empty(2 * LANES * BINS, dtype=np.int64)
@@ -256,7 +256,7 @@ def count_pieces(worker, first, last, data, tree, kept, level, cut):
         count_rows(data, piece.block, tree, node, piece.start, piece.stop, run, hist)
 
 
-@njit
+@inner
 def join_pieces(worker, first, last, data, tree, kept, level, cut):
     """Add up the pieces of each pair and block, and subtract from the parent."""
     run = np.empty(2 * LANES * BINS, dtype=np.int64)
@@ -274,7 +274,7 @@ def join_pieces(worker, first, last, data, tree, kept, level, cut):
         subtract(data, tree, kept, pair, b, small, run, large)
 
 
-@njit
+@inner
 def find_in_lanes(worker, first, last, data, tree, kept, level, answer):
     """Scan lanes first:last of the pairs, whose histograms are all in their slots."""
     scratch = np.empty((SCRATCH, BINS), dtype=np.int64)
@@ -293,7 +293,7 @@ def count_nodes(team, data, tree, nodes, blocks, found):
     share(team, count_some_nodes, (data, tree, nodes, blocks, found), nodes.size * blocks.size, 1)
 
 
-@njit
+@inner
 def count_some_nodes(worker, first, last, data, tree, nodes, blocks, found):
     """Count items first:last of nodes times blocks."""
     run = np.empty(2 * LANES * BINS, dtype=np.int64)
@@ -305,7 +305,7 @@ def count_some_nodes(worker, first, last, data, tree, nodes, blocks, found):
         count_rows(data, blocks[j], tree, node, node.start, node.stop, run, hist)
 
 
-@njit
+@inner
 def forget_block(pairs, valid, block):
     """Note that nobody counts a block at this level."""
     for p in range(pairs.size):
@@ -315,7 +315,7 @@ def forget_block(pairs, valid, block):
             valid[pairs[p].large_slot, block] = False
 
 
-@njit
+@inner
 def subtract(data, tree, kept, pair, block, small, run, large):
     """Make the large node's histogram, from its parent's where that was counted."""
     if pair.large_row >= 0:
@@ -331,7 +331,7 @@ def subtract(data, tree, kept, pair, block, small, run, large):
         kept.valid[pair.small_slot, block] = True
 
 
-@njit
+@inner
 def scan_lane(lane, pair, small, large, data, tree, level, answer, scratch):
     """Best splits of a pair of nodes on the feature of one lane."""
     f = data.lane_feature[lane]
@@ -353,13 +353,13 @@ def scan_lane(lane, pair, small, large, data, tree, level, answer, scratch):
 # -- rows -----------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def used_words(data, block, hist):
     """How much of a block's histogram is used: all eight lanes, or the first four."""
     return np.uint64(hist.size // 2 if data.is_half[block] else hist.size)
 
 
-@njit
+@inner
 def count_rows(data, block, tree, node, start, stop, run, hist):
     """Fill the histograms of one block with (a part of) the rows of one node."""
     layout, longest = tree.scale[0].layout, tree.run
@@ -388,7 +388,7 @@ def count_rows(data, block, tree, node, start, stop, run, hist):
             widen_two(packed, tree.scale[0].shift, hist)
 
 
-@njit
+@inner
 def count_one(codes, rows, words, start, stop, is_all, is_half, hist):
     """Add rows that have one word each; ``words`` lie in the order of ``rows``."""
     ahead, last = np.uint64(AHEAD), np.uint64(rows.size - 1)
@@ -411,7 +411,7 @@ def count_one(codes, rows, words, start, stop, is_all, is_half, hist):
             add_to_eight(hist, codes[np.uint64(rows[i])], words[i, zero])
 
 
-@njit(cache=False, forceinline=True)
+@inner(forceinline=True)
 def add_to_four(hist, c, w):
     """Add a word to the bins of the first four lanes of a code."""
     byte = np.uint64(255)
@@ -421,7 +421,7 @@ def add_to_four(hist, c, w):
     hist[np.uint64(768) + ((c >> np.uint64(24)) & byte)] += w
 
 
-@njit(cache=False, forceinline=True)
+@inner(forceinline=True)
 def add_to_eight(hist, c, w):
     """Add a word to the bins of all eight lanes of a code."""
     byte = np.uint64(255)
@@ -432,7 +432,7 @@ def add_to_eight(hist, c, w):
     hist[np.uint64(1792) + (c >> np.uint64(56))] += w
 
 
-@njit
+@inner
 def count_two(codes, rows, words, start, stop, is_half, hist):
     """Add rows that have two words each, one for gradients and one for Hessians."""
     ahead, last = np.uint64(AHEAD), np.uint64(rows.size - 1)
@@ -446,7 +446,7 @@ def count_two(codes, rows, words, start, stop, is_half, hist):
             add_pair_to_eight(hist, codes[np.uint64(rows[i])], words, i)
 
 
-@njit
+@inner
 def widen_one(packed, shift, hist):
     """Add sums of words to gradients and counts."""
     mask = (np.int64(1) << shift) - np.int64(1)
@@ -456,7 +456,7 @@ def widen_one(packed, shift, hist):
         hist[two * i + one] += packed[i] & mask
 
 
-@njit
+@inner
 def widen_two(packed, shift, hist):
     """Add sums of pairs of words to gradients, Hessians and counts."""
     mask = (np.int64(1) << shift) - np.int64(1)

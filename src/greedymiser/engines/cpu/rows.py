@@ -7,7 +7,7 @@ import numpy as np
 from greedymiser._intrinsics import prefetch
 from greedymiser.arithmetic import add_exactly
 from greedymiser.binning import LANES
-from greedymiser.compiling import njit
+from greedymiser.compiling import inner, njit
 from greedymiser.engines.cpu.counting import size
 from greedymiser.engines.scanning import BINS
 from greedymiser.losses.formulas import write_gradients, write_values
@@ -32,7 +32,7 @@ def derive(team, formula, y, raw, weight, gradients, hessians, found):
     join_extremes(found)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def derive_chunks(worker, first, last, formula, y, raw, weight, gradients, hessians, found):
     """Derive chunks first:last of the rows."""
     for chunk in range(first, last):
@@ -57,7 +57,7 @@ def weigh(team, weight, gradients, hessians, found):
     join_extremes(found)
 
 
-@njit
+@inner
 def measure_chunks(worker, first, last, weight, gradients, hessians, found):
     """Measure chunks first:last of the rows."""
     n = gradients.shape[1]
@@ -66,7 +66,7 @@ def measure_chunks(worker, first, last, weight, gradients, hessians, found):
         measure(start, stop, weight, gradients, hessians, found[:, chunk])
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def measure(start, stop, weight, gradients, hessians, found):
     """Multiply rows by their weights; note the largest gradient and the extreme Hessians.
 
@@ -98,7 +98,7 @@ def measure(start, stop, weight, gradients, hessians, found):
         found[k, 1], found[k, 2] = most, least
 
 
-@njit
+@inner
 def join_extremes(found):
     """Bring the extremes of all chunks together in the first; NaN must win."""
     for k in range(found.shape[0]):
@@ -136,7 +136,7 @@ def quantise(team, gradients, hessians, grid, bound_gains, tree):
     return sums[0, 0], sums[0, 1], energies[0]
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def quantise_chunks(
     worker, first, last, gradients, hessians, scale, bound_gains, words, rows, sums, energies
 ):
@@ -168,7 +168,7 @@ def quantise_chunks(
             energies[chunk] = energy(words, scale[0], start, stop)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def energy(words, scale, start, stop):
     """Sum of g^2/h over some rows; huge where a row has a gradient but no Hessian."""
     total = 0.0
@@ -177,7 +177,7 @@ def energy(words, scale, start, stop):
     return total
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def energy_of_row(words, i, scale):
     """g^2/h of one row."""
     if words.shape[1] == 1:
@@ -209,7 +209,7 @@ CUT_DTYPE = np.dtype(
 )
 
 
-@njit
+@inner
 def plan_cuts(splits, nodes, longest):
     """Cut the rows of the nodes to divide into pieces of at most ``longest``."""
     n = 0
@@ -228,7 +228,7 @@ def plan_cuts(splits, nodes, longest):
     return cuts
 
 
-@njit
+@inner
 def sides_of(splits, category_sets, features):
     """For each split and each of the 256 codes of its feature, whether it goes left."""
     goes_left = np.empty((splits.size, BINS), dtype=np.bool_)
@@ -264,7 +264,7 @@ def divide(team, data, tree, splits, category_sets, longest, flags, with_words, 
             energies[cuts[i].split, 1] += cuts[i].right_energy
 
 
-@njit
+@inner
 def mark_cuts(worker, first, last, data, tree, splits, sides, cuts, flags):
     """Look up for each row whether its code goes left; count those that do."""
     for c in range(first, last):
@@ -281,7 +281,7 @@ def mark_cuts(worker, first, last, data, tree, splits, sides, cuts, flags):
         cut.n_left = count
 
 
-@njit
+@inner
 def place_cuts(splits, cuts, nodes):
     """Where the rows of each piece begin in their children: running counts."""
     c = 0
@@ -304,7 +304,7 @@ def place_cuts(splits, cuts, nodes):
             child.side, child.parent, child.slot = 1 - parent.side, splits[s].node, -1
 
 
-@njit
+@inner
 def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bounded):
     """Copy rows to their side of the node in the other buffer.
 
@@ -326,7 +326,7 @@ def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bou
             scatter_pairs(flags, tree.words[side], cut, tree.words[1 - side])
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def add_energies(flags, words, scale, cut):
     """Sums of g^2/h over the rows of a piece that go left, and over those that go right.
 
@@ -340,7 +340,7 @@ def add_energies(flags, words, scale, cut):
     cut.left_energy, cut.right_energy = left, right
 
 
-@njit
+@inner
 def scatter(flags, values, cut, out):
     """Copy the values of a piece to their side of the node."""
     left, right = np.uint64(cut.left_at), np.uint64(cut.right_at)
@@ -352,7 +352,7 @@ def scatter(flags, values, cut, out):
         right += one - go
 
 
-@njit
+@inner
 def scatter_pairs(flags, values, cut, out):
     """Do as ``scatter`` does with two words per row."""
     left, right = np.uint64(cut.left_at), np.uint64(cut.right_at)
@@ -395,7 +395,7 @@ def add_leaves(team, data, tree, leaves, values, splits, category_sets, longest,
     share(team, add_to_sides, (data, tree, splits, sides, side_values, cuts, raw), cuts.size, 1)
 
 
-@njit
+@inner
 def add_to_leaves(worker, first, last, tree, leaves, values, moved, raw):
     """Add to the rows of leaves ``moved[first:last]``."""
     for k in range(first, last):
@@ -405,7 +405,7 @@ def add_to_leaves(worker, first, last, tree, leaves, values, moved, raw):
             raw[np.uint64(rows[i])] += value
 
 
-@njit
+@inner
 def add_to_sides(worker, first, last, data, tree, splits, sides, side_values, cuts, raw):
     """Add to the rows of pieces first:last of the nodes whose splits were only noted."""
     for c in range(first, last):
@@ -433,7 +433,7 @@ def add_tree(team, data, nodes, category_sets, raw):
     share(team, walk_chunks, (data, nodes, category_sets, raw), n_chunks, 1)
 
 
-@njit
+@inner
 def walk_chunks(worker, first, last, data, nodes, category_sets, raw):
     """Walk chunks first:last of the rows."""
     byte, three = np.uint64(255), np.uint64(3)
@@ -469,7 +469,7 @@ def sum_loss(team, formula, y, raw, weight, totals):
             totals[0, i] += totals[k, i]
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def sum_chunks(worker, first, last, formula, y, raw, weight, totals):
     """Add chunks first:last of the rows."""
     values = np.empty(CHUNK)
