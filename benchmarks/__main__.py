@@ -11,6 +11,7 @@ QUESTIONS = (
     "train_speed",
     "yahoo_shape",
     "path_speed",
+    "score_speed",
     "tradeoff_quality",
 )
 

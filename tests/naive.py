@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 
@@ -377,6 +378,21 @@ def ndcg(labels, scores, k, no_relevant=1.0):
     return math.fsum(found) / len(found) / ideal
 
 
+def ndcg_with_shared_places(labels, scores, k):
+    """The same, where each document gets the mean discount of those with its score."""
+    n = len(labels)
+    discount = [1 / math.log2(place + 2) if place < k else 0.0 for place in range(n)]
+    found = []
+    for i in range(n):
+        above = sum(1 for s in scores if s > scores[i])
+        equal = sum(1 for s in scores if s == scores[i])
+        share = math.fsum(discount[above : above + equal]) / equal
+        found.append((2 ** labels[i] - 1) * share)
+    best = sorted(labels, reverse=True)
+    ideal = math.fsum((2**label - 1) * d for label, d in zip(best, discount, strict=True))
+    return math.fsum(found) / ideal if ideal else 1.0
+
+
 def lambdas(labels, scores, truncation, sigma):
     """Gradients and Hessians of one query, pair by pair.
 
@@ -404,6 +420,50 @@ def lambdas(labels, scores, truncation, sigma):
         h[i] += sigma**2 * swing * doubt * (1 - doubt)
         h[j] += sigma**2 * swing * doubt * (1 - doubt)
     return g, h
+
+
+# -- scores ---------------------------------------------------------------------------------------
+
+
+def predicted_class(outputs):
+    """Class that is predicted of a row: the highest output, or of a single one its sign."""
+    if len(outputs) == 1:
+        return int(outputs[0] > 0)
+    return max(range(len(outputs)), key=lambda k: (outputs[k], -k))
+
+
+def weigh_classes(raw, codes, weight, n_classes):
+    """Weight of the rows of which each class is predicted rightly, and of which it is predicted."""
+    correct, named = [Fraction(0)] * n_classes, [Fraction(0)] * n_classes
+    for i, code in enumerate(codes):
+        k = predicted_class([output[i] for output in raw])
+        named[k] += Fraction(weight[i])
+        if k == code:
+            correct[k] += Fraction(weight[i])
+    return correct, named
+
+
+def roc_auc(is_high, scores, weight):
+    """How often a high row scores above a low one; half where they score the same."""
+    won = pairs = Fraction(0)
+    for i, j in itertools.product(range(len(scores)), repeat=2):
+        if is_high[i] and not is_high[j]:
+            pair = Fraction(weight[i]) * Fraction(weight[j])
+            pairs += pair
+            won += pair * Fraction((scores[i] > scores[j]) + (scores[i] >= scores[j]), 2)
+    return won / pairs
+
+
+def average_precision(is_high, scores, weight):
+    """Mean over high rows of the share of high rows among those that score at least as much."""
+    total = found = Fraction(0)
+    for i in range(len(scores)):
+        if is_high[i]:
+            above = [j for j in range(len(scores)) if scores[j] >= scores[i]]
+            right = sum(Fraction(weight[j]) for j in above if is_high[j])
+            found += Fraction(weight[i]) * right / sum(Fraction(weight[j]) for j in above)
+            total += Fraction(weight[i])
+    return found / total
 
 
 # -- losses ---------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ ROOMS = [
     "costfiles",
     "metrics",
     "losses",
+    "scores",
     "binning",
     "trees",
     "serving",

@@ -1,18 +1,19 @@
 """NDCG over many queries."""
 
 import doctest
+import itertools
 import math
 
 import numpy as np
 import pytest
 import sklearn.metrics
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import greedymiser.metrics
 import naive
 from greedymiser import Cronus, EarlyExitRanker, MiserRanker
-from greedymiser.metrics import ndcg_per_query, ndcg_score, query_order
+from greedymiser.metrics import FEW_PLACES, judge, ndcg_per_query, ndcg_score, query_order
 
 # Few distinct scores, so that there are ties; labels as in LETOR.
 documents = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([-1.5, -0.0, 0.0, 0.3, 2.0])))
@@ -59,6 +60,96 @@ def test_ndcg_is_expected_over_the_orders_of_ties(queries, k, no_relevant):
     np.testing.assert_allclose(found, plain, rtol=1e-12)
     mean = ndcg_score(labels, scores, qid, k=k, no_relevant=no_relevant)
     assert mean == pytest.approx(sum(plain) / len(plain), rel=1e-12)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 2 * FEW_PLACES), min_size=1, max_size=3),
+    st.integers(1, 2 * FEW_PLACES),
+    st.integers(1, 200),
+    st.sampled_from([1.0, 0.37]),
+    st.integers(0, 2**32 - 1),
+)
+def test_ndcg_of_long_queries(sizes, k, levels, unit, seed):
+    # Many places are filled by sorting; fractions of labels have gains that are not whole.
+    rng = np.random.default_rng(seed)
+    n = sum(sizes)
+    labels, scores = unit * rng.integers(0, 5, n), rng.integers(0, levels, n) / 8
+    starts = np.cumsum([0, *sizes])
+    found = ndcg_per_query(labels, scores, starts, k)
+    for q, (start, stop) in enumerate(itertools.pairwise(starts)):
+        query = labels[start:stop].tolist(), scores[start:stop].tolist()
+        assert found[q] == pytest.approx(naive.ndcg_with_shared_places(*query, k), rel=1e-12)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_ndcg_does_not_depend_on_the_order_of_rows(seed, k):
+    rng = np.random.default_rng(seed)
+    labels, scores = 0.3 * rng.integers(0, 9, 60), rng.integers(0, 6, 60) / 2
+    starts = np.array([0, 25, 26, 60])
+    order = np.concatenate(
+        [rng.permutation(np.arange(*ends)) for ends in itertools.pairwise(starts)]
+    )
+    found = ndcg_per_query(labels[order], scores[order], starts, k)
+    assert found.tolist() == ndcg_per_query(labels, scores, starts, k).tolist()
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_mean_ndcg_does_not_depend_on_the_order_of_queries(seed, weighted):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 8, 30)
+    labels, scores = rng.integers(0, 3, sizes.sum()), rng.standard_normal(sizes.sum())
+    qid = np.repeat(np.arange(30), sizes)
+    weight = rng.uniform(1, 2, len(qid)) if weighted else None
+    found = ndcg_score(labels, scores, rng.permutation(30)[qid], k=3, sample_weight=weight)
+    assert found == ndcg_score(labels, scores, qid, k=3, sample_weight=weight)
+
+
+def test_labels_are_judged_once():
+    labels, starts = np.array([2.0, 0.0, 1.0, 0.0, 0.0]), np.array([0, 3, 5])
+    judged = judge(labels, starts, 2)
+    # Gains 3 and 1 in the best order, in units of a power of two.
+    unit = judged.gain[0] / 3
+    assert judged.ideal[0] / unit == pytest.approx(3 + 1 / math.log2(3))
+    assert judged.ideal[1] == 0.0
+    for scores in ([1.0, 2.0, 3.0, 4.0, 5.0], [5.0, 1.0, 1.0, 1.0, 2.0]):
+        found = judged.ndcg(np.array(scores), no_relevant=0.25)
+        assert found.tolist() == ndcg_per_query(labels, np.array(scores), starts, 2, 0.25).tolist()
+    assert judged.ndcg(np.array([5.0, 1.0, 2.0, 0.0, 0.0])).tolist() == [1.0, 1.0]
+
+
+def test_scores_that_are_not_numbers_come_last():
+    labels, starts = np.array([1.0, 0.0, 0.0]), np.array([0, 3])
+    found = ndcg_per_query(labels, np.array([np.nan, -5.0, 2.0]), starts, 3)
+    assert found[0] == pytest.approx(1 / math.log2(4))
+
+
+def test_empty_queries_have_no_relevant_documents():
+    labels = np.array([1.0, 2.0])
+    found = ndcg_per_query(labels, labels, np.array([0, 0, 2, 2]), 5, no_relevant=0.5)
+    assert found.tolist() == [0.5, 1.0, 0.5]
+
+
+def test_what_cannot_be_judged_is_an_error():
+    two = np.array([1.0, 0.0])
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        judge(two, np.array([0, 2]), 0)
+    for starts in ([0, 1], [0, 3], [1, 2], [0, 2, 1, 2]):
+        with pytest.raises(ValueError, match="starts must rise from 0 to 2, got"):
+            judge(two, np.array(starts), 1)
+    for label in (np.nan, np.inf, 1024.0):
+        with pytest.raises(ValueError, match=f"must be finite and below 1024, got {label:g}"):
+            judge(np.array([1.0, label]), np.array([0, 2]), 1)
+    with pytest.raises(ValueError, match=r"score must have shape \(2,\), got \(3,\)"):
+        judge(two, np.array([0, 2]), 1).ndcg(np.zeros(3))
+
+
+def test_large_labels_do_not_overflow():
+    labels = np.array([1000.0, 999.0, 0.0])
+    found = ndcg_per_query(labels, np.array([1.0, 2.0, 3.0]), np.array([0, 3]), 3)
+    assert found[0] == pytest.approx(
+        (1 / math.log2(4) + 0.5 / math.log2(3)) / (1 + 0.5 / math.log2(3))
+    )
 
 
 @given(documents.filter(lambda query: len(query) >= 2), st.integers(1, 10))

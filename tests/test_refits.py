@@ -119,7 +119,7 @@ def test_no_kernel_sees_fewer_columns_than_its_trees_ask_for():
         with pytest.raises(ValueError, match="ask for 6"):
             ensemble.raw_predict(ArrayTable(X[:n, :1]), Threads(1))
     with pytest.raises(ValueError, match="shape"):
-        ensemble.serving.add(X[:3], np.zeros((2, 3)), 0, 5)
+        ensemble.serving.add(X[:3], np.zeros((1, 2)), 0, 5)
     threads = Threads(1)
     binned = BinMapper().fit_transform(ArrayTable(X[:, :2]), None, None, threads)
     rows = CpuEngine(threads).place(Sample(binned, Y, None, SquaredError()))

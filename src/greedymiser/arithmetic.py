@@ -172,6 +172,19 @@ def add_exactly(total, values):
 
 
 @inner
+def add_number(total, x):
+    """Add a single number to an exact sum."""
+    bits = bits_of(x)
+    exponent = (bits >> np.int64(52)) & np.int64(0x7FF)
+    mantissa = bits & _MANTISSA
+    if exponent == np.int64(0x7FF):
+        total[_DIGITS + (2 if mantissa != 0 else (1 if bits < 0 else 0))] += 1
+        return
+    mantissa |= np.int64(exponent > 0) << np.int64(52)
+    add_shifted(total, -mantissa if bits < 0 else mantissa, max(exponent - 1, 0))
+
+
+@inner
 def add_shifted(total, number, exponent):
     """Add ``number * 2^exponent``, in units of 2^-1074."""
     at, shift = exponent >> np.int64(5), exponent & np.int64(31)

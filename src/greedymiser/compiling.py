@@ -23,6 +23,7 @@ from typing import Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
+from numba.core.registry import CPUDispatcher
 
 KERNELS: list[Any] = []
 """All kernels of the modules that are imported."""
@@ -55,9 +56,21 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """``njit`` for what only kernels call: nothing to call it from Python, nothing to keep."""
+    """``njit`` for what only kernels call: kept as a part of them, and quicker to compile."""
+    if function is None:
+        return lambda function: inner(function, **options)
     unwrapped = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return njit(function, cache=False, **unwrapped, **options)
+    kernel = njit(function, cache=False, **unwrapped, **options)
+    if kernel is not function:
+        kernel.__class__ = Unwrapped
+    return kernel
+
+
+class Unwrapped(CPUDispatcher):
+    """A compiled function that Python has no way to call: Numba would follow a null pointer."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"{self.py_func.__name__} can only be called by compiled code")
 
 
 class KernelCache(NullCache):

@@ -27,13 +27,7 @@ from greedymiser.boosting import Callback, ProgressBar, Validation
 from greedymiser.costs import CostModel, Feature, Ledger, Receipt
 from greedymiser.engines import Floats
 from greedymiser.losses import Loss
-from greedymiser.metrics import (
-    ndcg_depth,
-    ndcg_per_query,
-    ndcg_score,
-    queries_or_one,
-    query_weights,
-)
+from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
     Checked,
@@ -50,6 +44,7 @@ from greedymiser.preparation import (
     read_costs,
     read_monotonic_cst,
 )
+from greedymiser.scores import known_score
 from greedymiser.serving import (
     Kind,
     Predictor,
@@ -498,22 +493,17 @@ def fitted_like(estimator: Miser, schema: Schema, model: Model) -> Miser:
 
 def watch_with(estimator: Miser, schema: Schema) -> Watch:
     """How an estimator's ``scoring`` scores rows that are held out."""
+    classes = schema.target.labels if isinstance(schema.target, Classes) else None
+    known = known_score(estimator.scoring, schema.kind, schema.loss, classes)
 
     def watch(held_out: HeldOut) -> Validation:
         rows, cases = held_out.rows, held_out.cases
         if estimator.scoring is None or estimator.scoring == "loss":
             return Validation(rows, lambda: -rows.loss())
-        k = ndcg_depth(estimator.scoring)
-        if k is None or estimator._kind != "ranker":
+        if known is None:
             return _recital(estimator, schema, held_out)
-        starts = np.array([0, len(cases.y)]) if cases.starts is None else cases.starts
-        weights = None if cases.weight is None else query_weights(cases.weight, starts)
-
-        def score() -> float:
-            ndcg = ndcg_per_query(cases.y, rows.raw()[0], starts, k)
-            return float(np.average(ndcg, weights=weights))
-
-        return Validation(rows, score)
+        score = known.bind(cases.y, cases.weight, cases.starts)
+        return Validation(rows, lambda: score(rows.raw()))
 
     return watch
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from greedymiser.arithmetic import exact_sum
+from greedymiser.compiling import inner, njit
+
 # Gains of 2**label add up to a float as long as labels do not exceed this.
 MOST_RELEVANT = 1000.0
+
+# So many places are filled by insertion; for more of them it is faster to sort all scores.
+FEW_PLACES = 64
 
 
 def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -35,6 +44,61 @@ def queries_or_one(qid: ArrayLike | None, n: int) -> ArrayLike:
     return np.zeros(n, dtype=np.intp) if qid is None else qid
 
 
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Relevance of the documents of many queries, with all that does not depend on their scores.
+
+    Rows ``starts[q]:starts[q + 1]`` belong to query q. Made by ``judge``.
+    """
+
+    starts: NDArray[np.intp]
+    # 2**label - 1 on an integer grid, so that sums over equal scores are exact in any order. The
+    # unit of the grid cancels in the NDCG.
+    gain: NDArray[np.int64]
+    # Of the places that count: as many as k, or as the longest query has documents.
+    discount: NDArray[np.float64]
+    # Discounted gain of each query in the best order.
+    ideal: NDArray[np.float64]
+
+    def ndcg(self, score: NDArray[np.float64], no_relevant: float = 1.0) -> NDArray[np.float64]:
+        """NDCG@k of each query; a score that is not a number comes last."""
+        score = np.ascontiguousarray(score, dtype=np.float64)
+        if score.shape != self.gain.shape:
+            raise ValueError(f"score must have shape {self.gain.shape}, got {score.shape}")
+        unknown = np.isnan(score)
+        if unknown.any():
+            score = np.where(unknown, -np.inf, score)
+        found = np.empty(len(self.ideal))
+        ndcg_of_queries(
+            score, self.gain, self.starts, self.discount, self.ideal, no_relevant, found
+        )
+        return found
+
+
+def judge(y_true: NDArray[np.float64], starts: NDArray[np.intp], k: int) -> Judged:
+    """Prepare relevance labels for ``Judged.ndcg``: what is left is to look at the scores."""
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    starts = np.ascontiguousarray(starts, dtype=np.intp)
+    sizes = np.diff(starts)
+    if starts[0] != 0 or starts[-1] != len(y_true) or sizes.min(initial=0) < 0:
+        raise ValueError(f"starts must rise from 0 to {len(y_true)}, got {starts}")
+    longest = int(sizes.max(initial=0))
+    with np.errstate(over="ignore"):
+        gain = np.exp2(y_true) - 1.0
+    most = float(np.abs(gain).max(initial=0.0))
+    if not math.isfinite(most):
+        worst = y_true[np.argmin(np.isfinite(gain))]
+        raise ValueError(f"relevance labels must be finite and below 1024, got {worst:g}")
+    # A power of two keeps whole gains exact as long as they fit, and sums stay below 2**62.
+    unit = 62 - math.frexp(most)[1] - longest.bit_length()
+    on_grid = np.rint(np.ldexp(gain, unit)).astype(np.int64)
+    discount = 1.0 / np.log2(np.arange(min(k, longest)) + 2.0)
+    ideal = np.empty(len(starts) - 1)
+    ideal_of_queries(on_grid, starts, discount, ideal)
+    return Judged(starts, on_grid, discount, ideal)
+
+
 def ndcg_per_query(
     y_true: NDArray[np.float64],
     y_score: NDArray[np.float64],
@@ -43,23 +107,105 @@ def ndcg_per_query(
     no_relevant: float = 1.0,
 ) -> NDArray[np.float64]:
     """NDCG@k of each query, where rows ``starts[q]:starts[q + 1]`` belong to query q."""
-    query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    rank = np.arange(len(query)) - starts[query]
-    discount = np.where(rank < k, 1.0 / np.log2(rank + 2.0), 0.0)
-    gain = np.exp2(y_true) - 1.0
+    return judge(y_true, starts, k).ndcg(y_score, no_relevant)
 
-    by_score = np.lexsort((-y_score, query))
-    # Documents with equal scores share their places: each gets the mean discount of the run, so
-    # the score does not depend on the order of the rows.
-    ordered = y_score[by_score]
-    new_run = np.append(True, (ordered[1:] != ordered[:-1]) | (np.diff(query) != 0))
-    run = np.cumsum(new_run) - 1
-    shared = (np.bincount(run, weights=discount) / np.bincount(run))[run]
-    dcg = np.bincount(query, weights=gain[by_score] * shared, minlength=len(starts) - 1)
 
-    by_label = np.lexsort((-y_true, query))
-    ideal = np.bincount(query, weights=gain[by_label] * discount, minlength=len(starts) - 1)
-    return np.divide(dcg, ideal, out=np.full(len(ideal), no_relevant), where=ideal > 0)
+def mean_of_queries(
+    per_query: NDArray[np.float64], weight: NDArray[np.float64] | None = None
+) -> float:
+    """Mean over queries, weighted or not; their order does not matter."""
+    if weight is None:
+        return exact_sum(per_query) / len(per_query)
+    return exact_sum(per_query * weight) / exact_sum(weight)
+
+
+@njit
+def ndcg_of_queries(score, gain, starts, discount, ideal, no_relevant, out):
+    """NDCG of each query.
+
+    Documents with equal scores share their places: each gets the mean discount of the run, so the
+    score does not depend on the order of the rows. Places from k on have no discount, but a run
+    may begin before them:
+
+    best scores     9   7   7   7 | 7   7   3       k = 4
+    discount       d0  d1  d2  d3 | 0   0   0
+    the run of 7 gets (d1 + d2 + d3) / 5 for each document.
+    """
+    best = np.empty(discount.size)
+    # What the documents of a run gain together, and how many they are; kept at its first place.
+    gained = np.zeros(discount.size, dtype=np.int64)
+    count = np.zeros(discount.size, dtype=np.int64)
+    for q in range(starts.size - 1):
+        if ideal[q] <= 0.0:
+            out[q] = no_relevant
+            continue
+        start, stop = starts[q], starts[q + 1]
+        places = fill_best(score, start, stop, best)
+        for i in range(start, stop):
+            if score[i] >= best[places - 1]:
+                first = first_place(best, places, score[i])
+                gained[first] += gain[i]
+                count[first] += 1
+        total = 0.0
+        first = 0
+        while first < places:
+            share = discount[first]
+            last = first + 1
+            while last < places and best[last] == best[first]:
+                share += discount[last]
+                last += 1
+            total += gained[first] * (share / count[first])
+            gained[first], count[first] = 0, 0
+            first = last
+        out[q] = total / ideal[q]
+
+
+@njit
+def ideal_of_queries(gain, starts, discount, out):
+    """Discounted gain of each query whose documents are in the best order."""
+    best = np.empty(discount.size, dtype=np.int64)
+    for q in range(starts.size - 1):
+        places = fill_best(gain, starts[q], starts[q + 1], best)
+        out[q] = 0.0
+        for place in range(places):
+            out[q] += best[place] * discount[place]
+
+
+@inner
+def fill_best(values, start, stop, best):
+    """Write the best of ``values[start:stop]``, the highest first; return how many there are."""
+    places = min(best.size, stop - start)
+    if places > FEW_PLACES:
+        ordered = np.sort(values[start:stop])
+        for place in range(places):
+            best[place] = ordered[ordered.size - 1 - place]
+        return places
+    filled = 0
+    for i in range(start, stop):
+        if filled < places:
+            filled += 1
+        elif not values[i] > best[places - 1]:
+            continue
+        # The lowest falls out, and those below the new one move down.
+        place = filled - 1
+        while place > 0 and values[i] > best[place - 1]:
+            best[place] = best[place - 1]
+            place -= 1
+        best[place] = values[i]
+    return places
+
+
+@inner
+def first_place(best, places, value):
+    """First place of a value in ``best``, which is sorted, the highest first."""
+    low, high = 0, places - 1
+    while low < high:
+        middle = (low + high) // 2
+        if best[middle] > value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def ndcg_score(
@@ -112,11 +258,11 @@ def ndcg_score(
     scores = _numbers("y_score", y_score)[order]
     per_query = ndcg_per_query(labels, scores, starts, k, no_relevant)
     if sample_weight is None:
-        return float(per_query.mean())
+        return mean_of_queries(per_query)
     weight = _numbers("sample_weight", sample_weight, least=0.0, most=np.finfo(np.float64).max)
     if not weight.any():
         raise ValueError("sample_weight must not be 0 for every row")
-    return float(np.average(per_query, weights=query_weights(weight[order], starts)))
+    return mean_of_queries(per_query, query_weights(weight[order], starts))
 
 
 def _numbers(
@@ -137,8 +283,9 @@ def _numbers(
 
 
 def query_weights(weight: NDArray[np.float64], starts: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Mean weight of each query's rows."""
-    return np.add.reduceat(weight, starts[:-1]) / np.diff(starts)
+    """Mean weight of each query's rows, whatever their order."""
+    sums = [math.fsum(weight[a:b]) for a, b in pairwise(starts.tolist())]
+    return np.array(sums) / np.diff(starts)
 
 
 def ndcg_depth(scoring: Any) -> int | None:

@@ -303,24 +303,23 @@ class Serving:
     questions: Questions
     # One more than the last feature that any tree asks for.
     n_columns: int
-    n_outputs: int
 
     @classmethod
     def of(cls, ensemble: Ensemble) -> Serving:
         n_columns = max(ensemble.features, default=-1) + 1
-        return cls(_steps(ensemble), _questions(ensemble), n_columns, ensemble.n_outputs)
+        return cls(_steps(ensemble), _questions(ensemble), n_columns)
 
     def add(
         self, rows: NDArray[np.floating], out: NDArray[np.float64], first: int, last: int
     ) -> None:
-        """Add trees ``first:last`` to ``out`` (n_outputs, n), in the order of the trees."""
+        """Add tree t of ``first:last`` to row ``t % len(out)`` of ``out``, in their order."""
         # The last door before the kernels, which look at whatever lies where a column should be.
         if rows.shape[1] < self.n_columns:
             raise ValueError(
                 f"the rows have {rows.shape[1]} columns, but the trees ask for {self.n_columns}"
             )
-        if out.shape != (self.n_outputs, len(rows)):
-            raise ValueError(f"out has shape {out.shape}, not {(self.n_outputs, len(rows))}")
+        if len(out) == 0 or out.shape[1] != len(rows):
+            raise ValueError(f"out has shape {out.shape}, but there are {len(rows)} rows")
         # Rows must be laid side by side to be asked, which does not pay for few rows or trees.
         if len(rows) < 8 or last - first < 8:
             add_walking(rows, self.steps, first, last, out)

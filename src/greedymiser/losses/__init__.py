@@ -18,7 +18,7 @@ from scipy.special import expit, softmax
 from greedymiser.arithmetic import exact_sum
 from greedymiser.losses import formulas, ranking
 from greedymiser.losses.formulas import Formula
-from greedymiser.metrics import ndcg_per_query, query_weights
+from greedymiser.metrics import Judged, judge, mean_of_queries, query_weights
 
 Floats = NDArray[np.float64]
 
@@ -289,11 +289,12 @@ class LambdaMART(Loss):
         self.truncation = truncation
         self.sigma = sigma
         self.starts: NDArray[np.intp] | None = None
+        self._seen: tuple[Floats, Floats | None, Judged, Floats | None] | None = None
 
     def over(self, starts: NDArray[np.intp]) -> LambdaMART:
         """Return this loss for rows ``starts[q]:starts[q + 1]`` that belong to query q."""
         bound = copy.copy(self)
-        bound.starts = starts
+        bound.starts, bound._seen = starts, None
         return bound
 
     def check_target(self, y: Floats) -> None:
@@ -304,10 +305,16 @@ class LambdaMART(Loss):
 
     def value(self, y: Any, raw: Floats, weight: Floats | None = None) -> float:
         """One minus the mean NDCG at the truncation."""
-        starts = self.query_starts(y)
-        ndcg = ndcg_per_query(y, raw, starts, self.truncation)
-        weights = None if weight is None else query_weights(weight, starts)
-        return 1.0 - float(np.average(ndcg, weights=weights))
+        judged, weights = self._judge(y, weight)
+        return 1.0 - mean_of_queries(judged.ndcg(raw), weights)
+
+    def _judge(self, y: Floats, weight: Floats | None) -> tuple[Judged, Floats | None]:
+        """What labels and weights say of each query; the same rows come round after round."""
+        if self._seen is None or self._seen[0] is not y or self._seen[1] is not weight:
+            starts = self.query_starts(y)
+            weights = None if weight is None else query_weights(weight, starts)
+            self._seen = y, weight, judge(y, starts, self.truncation), weights
+        return self._seen[2:]
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
         gradient, hessian = np.zeros_like(raw), np.zeros_like(raw)
