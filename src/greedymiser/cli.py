@@ -33,7 +33,7 @@ from greedymiser._version import __version__
 from greedymiser.costfiles import CostFile, read_costs, template, write_costs, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
 from greedymiser.persistence import load, save
-from greedymiser.persistence.container import check_place, write_atomically
+from greedymiser._files import check_place, write_atomically
 from greedymiser.serving import Predictor
 
 # To predict needs none of those that train: they are imported by the commands that do.

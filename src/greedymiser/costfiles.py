@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from greedymiser._files import write_file
 from greedymiser.costs import CostModel
 
 PathLike = str | os.PathLike[str]
@@ -133,7 +134,7 @@ def template(features: Sequence[str], suffix: str = ".toml") -> str:
 def write_template(path: PathLike, features: Sequence[str]) -> None:
     """Write a cost file in which every feature costs 1, TOML or CSV by the suffix of the path."""
     path = Path(path)
-    path.write_text(template(features, _kind(path)), encoding="utf-8", newline="")
+    write_file(path, template(features, _kind(path)).encode(), "costs")
 
 
 def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) -> None:
@@ -160,7 +161,7 @@ def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) ->
     for name, wanted in zip(costs.feature_names, costs.needs, strict=True):
         listing = ", ".join(_quoted(names[resource]) for resource in wanted)
         lines.append(f"{_key(name)} = [{listing}]")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+    write_file(path, ("\n".join(lines) + "\n").encode(), "costs")
 
 
 def _kind(path: Path) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._files import check_place, write_atomically
 from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
 from greedymiser.losses import Loss
-from greedymiser.persistence.container import ContentError, check_place, pack, write_atomically
+from greedymiser.persistence.container import ContentError, pack
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMAT,
