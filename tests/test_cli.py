@@ -678,7 +678,7 @@ def test_what_nobody_expected_is_one_sentence_too(here, monkeypatch):
     def fail(*_: object) -> None:
         raise KeyError("gone\nastray")
 
-    monkeypatch.setattr("greedymiser.cli.read_table", fail)
+    monkeypatch.setattr("greedymiser.cli.commands.read_table", fail)
     said = complain("costs-template", "regression.csv")
     assert "unexpected KeyError" in said
     assert "--debug" in said
@@ -688,7 +688,7 @@ def test_interruption(here, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("greedymiser.cli.read_table", interrupt)
+    monkeypatch.setattr("greedymiser.cli.commands.read_table", interrupt)
     result = greedymiser("costs-template", "regression.csv")
     assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
 
@@ -755,7 +755,7 @@ def test_the_program_is_registered():
 
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("greedymiser.cli.DEMO_ROUNDS", 25)
+    monkeypatch.setattr("greedymiser.cli.commands.DEMO_ROUNDS", 25)
     blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     commands = "".join(blocks).replace("\\\n", " ").splitlines()
     told = {}
