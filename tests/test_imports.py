@@ -24,6 +24,7 @@ ROOMS = [
     "costfiles",
     "metrics",
     "losses",
+    "scores",
     "binning",
     "trees",
     "serving",

@@ -562,6 +562,22 @@ def test_permissions(model, tmp_path):
         os.umask(before)
 
 
+def test_the_unit_of_costs_is_told(model, tmp_path):
+    path = tmp_path / "m.miser"
+    save(model, path, cost_unit="dollars")
+    served = load(path)
+    assert served.about["cost_unit"] == "dollars"
+    save(served, path)
+    assert load(path).about["cost_unit"] == "dollars"
+    save(served, path, cost_unit="euros")
+    assert load(path).about["cost_unit"] == "euros"
+    for nothing in (None, ""):
+        save(model, path, cost_unit=nothing)
+        assert "cost_unit" not in load(path).about
+    with pytest.raises(TypeError, match="cost_unit must be a string, got 5"):
+        save(model, path, cost_unit=5)
+
+
 @pytest.mark.parametrize("where", ["fsync", "replace", "chmod"])
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=repr)
 def test_an_interruption_leaves_the_old_file(model, tmp_path, monkeypatch, where, error):

@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from greedymiser.costs import CostModel
 from greedymiser.estimators import BudgetWarning, Checked, Miser, Sample, check_same_queries
+from greedymiser.scores import score_name
 from greedymiser.threads import Threads, thread_count
 
 if TYPE_CHECKING:
@@ -355,10 +356,7 @@ def _checked_tradeoff(value: float) -> float:
 
 
 def _score_name(estimator: Miser) -> str:
-    scoring = estimator.scoring
-    if scoring is None or scoring == "loss":
-        return f"negative {type(estimator._loss).__name__}"
-    return scoring if isinstance(scoring, str) else getattr(scoring, "__name__", str(scoring))
+    return score_name(estimator.scoring, estimator._loss)
 
 
 def _trace(model: Miser) -> pd.DataFrame:
