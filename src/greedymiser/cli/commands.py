@@ -5,14 +5,25 @@ from __future__ import annotations
 import enum
 import importlib
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from typer.core import TyperGroup
 
 from greedymiser._version import __version__
-from greedymiser.cli.guarding import InputError, guarded, options
+from greedymiser.cli.guarding import (
+    InputError,
+    Reads,
+    Writes,
+    check_not_read,
+    guarded,
+    interruption,
+    options,
+)
 from greedymiser.cli.inputs import (
     Job,
     Part,
@@ -23,9 +34,28 @@ from greedymiser.cli.inputs import (
     prepare,
     rows_for,
 )
-from greedymiser.cli.outputs import check_not_read, make_folder, new_file, write_curve, write_table
-from greedymiser.cli.printing import as_number, say, show_frame, shown_steps
+from greedymiser.cli.outputs import (
+    WRITES_CURVE,
+    make_folder,
+    new_curve,
+    new_file,
+    new_model,
+    save_model,
+    write_curve,
+    write_table,
+)
+from greedymiser.cli.printing import (
+    as_number,
+    complain,
+    emit,
+    escaped,
+    quoted,
+    say,
+    show_frame,
+    shown_steps,
+)
 from greedymiser.cli.showing import (
+    cost_unit,
     features_of,
     show_features,
     show_files,
@@ -44,7 +74,7 @@ from greedymiser.cli.training import (
 )
 from greedymiser.costfiles import CostFile, template, write_costs, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
-from greedymiser.persistence import load, save
+from greedymiser.persistence import load
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
@@ -53,11 +83,39 @@ if TYPE_CHECKING:
 # Results with more rows than this are left to their files.
 LONGEST_TABLE = 20
 
+# What the demo and the experiments write below their folders.
+WRITES_DEMO = Writes((*WRITES_CURVE.below, "thyroid_*.csv", "thyroid_costs.toml"))
+WRITES_RESULTS = Writes(("*.csv", "*.png", "cache"))
+
 # Rounds of the demo: no model of it is at its best after more than 60.
 DEMO_ROUNDS = 100
 
+
+class _Commands(TyperGroup):
+    """Commands whose complaints about usage may quote anything that was typed, or globbed."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with _harmless_complaints():
+            return super().invoke(ctx)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _harmless_complaints():
+            return super().make_context(*args, **kwargs)
+
+
+@contextmanager
+def _harmless_complaints() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(getattr(error, "message", None), str):  # as all errors of usage have it
+            error.message = escaped(error.message, keep="\n")  # type: ignore[attr-defined]
+        raise
+
+
 app = typer.Typer(
     name="greedymiser",
+    cls=_Commands,
     help="Boosted trees that pay for their features: what accuracy does each budget buy?",
     no_args_is_help=True,
     add_completion=False,
@@ -75,40 +133,32 @@ class Experiment(enum.StrEnum):
 
 
 DataFile = Annotated[
-    Path, typer.Argument(help="CSV, Parquet or SVMlight/LETOR file, told by its suffix.")
+    Path, typer.Argument(help="CSV, Parquet or SVMlight/LETOR file, told by its suffix."), Reads()
 ]
-
-ModelFile = Annotated[Path, typer.Argument(help="A model that fit or curve has written.")]
-
+ModelFile = Annotated[Path, typer.Argument(help="A model that fit or curve has written."), Reads()]
 Target = Annotated[
     str | None, typer.Option(help="Column to predict. SVMlight files have their own.")
 ]
-
-Costs = Annotated[Path, typer.Option(help="TOML or CSV file with the costs; see costs-template.")]
-
-Valid = Annotated[
-    Path | None, typer.Option(help="Rows to validate with; by default, 25% of DATA are held out.")
+Costs = Annotated[
+    Path, typer.Option(help="TOML or CSV file with the costs; see costs-template."), Reads()
 ]
-
+Valid = Annotated[
+    Path | None,
+    typer.Option(help="Rows to validate with; by default, 25% of DATA are held out."),
+    Reads(),
+]
 TaskOption = Annotated[Task | None, typer.Option(help="What the target is; guessed by default.")]
-
 Qid = Annotated[str | None, typer.Option(help="Column with the query of each row, for ranking.")]
-
 Drop = Annotated[
     list[str] | None, typer.Option(help="Column that is not a feature. May be repeated.")
 ]
-
 MaxIter = Annotated[int, typer.Option(min=1, help="Most rounds of boosting.")]
-
 MaxDepth = Annotated[int, typer.Option(min=1, help="Depth of the trees.")]
-
 LearningRate = Annotated[float, typer.Option(help="Step of each round.")]
-
 Scoring = Annotated[
     str | None,
     typer.Option(help="Validation score: a scikit-learn scorer, or ndcg@5 and the like."),
 ]
-
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
 
 
@@ -154,20 +204,20 @@ def _main(
 @app.command()
 @guarded
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures, report and data.")] = Path(
-        "demo-output"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the pictures, report and data."), WRITES_DEMO
+    ] = Path("demo-output"),
 ) -> None:
     """Show what each dollar of medical tests buys, on embedded thyroid data with real prices."""
     from greedymiser.estimators import MiserClassifier
 
     start = time.perf_counter()
-    make_folder(out)
+    new_curve(out)
     data = load_thyroid()
     X, X_test = data.as_frame()
     say(
-        f"Thyroid disease: {len(X)} patients to learn from, {len(X_test)} to test.\n"
-        "The first model compiles the kernels, which takes a few seconds; later runs reuse them."
+        f"Thyroid disease: {len(X)} patients to learn from, {len(X_test)} to test.",
+        "The first model compiles the kernels, which takes a few seconds; later runs reuse them.",
     )
     everyone = Part(X, data.y_train, None)
     held = held_out(everyone, Task.classification)
@@ -182,16 +232,17 @@ def demo(
         job, MiserClassifier(max_iter=DEMO_ROUNDS), 8, "balanced_accuracy", None
     )
     models = chosen_models(trained)
-    show_points(trained, models, "dollars", "tests ordered", _tests_ordered)
     files = write_curve(trained, models, out)
     for name, frame, y in (("train", X, data.y_train), ("test", X_test, data.y_test)):
         path = out / f"thyroid_{name}.csv"
-        frame.assign(diagnosis=y).to_csv(path, index=False)
+        write_table(frame.assign(diagnosis=y), path, "data")
         files.append((path, f"the data, to {name}"))
     write_costs(out / "thyroid_costs.toml", data.costs, unit="dollars")
     files.append((out / "thyroid_costs.toml", "the prices"))
+    show_points(trained, models, "dollars", "tests ordered", _tests_ordered)
     show_files(files)
     say(f"Done in {time.perf_counter() - start:.0f} s. Open {out / 'report.html'} in a browser.")
+    _tell_of_half_a_curve(models, out)
 
 
 @app.command()
@@ -199,11 +250,15 @@ def demo(
 def curve(
     data: DataFile,
     costs: Costs,
-    out: Annotated[Path, typer.Option(help="Folder for the curve, pictures, report and models.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the curve, pictures, report and models."), WRITES_CURVE
+    ],
     target: Target = None,
     valid: Valid = None,
     test: Annotated[
-        Path | None, typer.Option(help="Rows to report test scores on; nothing is chosen by them.")
+        Path | None,
+        typer.Option(help="Rows to report test scores on; nothing is chosen by them."),
+        Reads(),
     ] = None,
     task: TaskOption = None,
     qid: Qid = None,
@@ -222,12 +277,15 @@ def curve(
     job = prepare(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
-    make_folder(out)
+    new_curve(out)
     estimator = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
     trained = trained_curve(job, estimator, path, scoring, jobs)
     models = chosen_models(trained)
+    # Written before anything is shown: whatever happens to the terminal, the work is kept.
+    files = write_curve(trained, models, out)
     show_points(trained, models, job.costs.unit, "uses", features_of)
-    show_files(write_curve(trained, models, out))
+    show_files(files)
+    _tell_of_half_a_curve(models, out)
 
 
 @app.command()
@@ -235,7 +293,7 @@ def curve(
 def fit(
     data: DataFile,
     costs: Costs,
-    out: Annotated[Path, typer.Option(help="File for the model.")],
+    out: Annotated[Path, typer.Option(help="File for the model."), Writes()],
     target: Target = None,
     valid: Valid = None,
     task: TaskOption = None,
@@ -255,8 +313,9 @@ def fit(
 ) -> None:
     """Train one model. With a budget and no trade-off, find the best model that it affords."""
     job = prepare(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
-    new_file(out)
+    new_model(out)
     model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+    searched = budget is not None and tradeoff is None
     if budget is not None and tradeoff is None:
         model = best_for(budget, job, model, scoring, jobs)
     else:
@@ -265,11 +324,16 @@ def fit(
             scoring=scoring or "loss",
         )  # fmt: skip
         fit_model(model, job)
-    save(model, out)
+    told = {"search": "interrupted"} if searched and interruption.happened else {}
+    save_model(model, out, job.costs.unit, told)
     written = load(out)
-    show_summary(written, job.costs.unit)
-    show_receipt(written, job.costs.unit)
+    show_summary(written)
+    show_receipt(written)
     say(f"Model: {out}")
+    if interruption.happened:
+        what = "the best model that the unfinished search had found"
+        rounds = f"the best of the rounds that were finished: {model.n_iter_}"
+        interruption.keep(f"{str(out)!r} has {what if searched else rounds}")
 
 
 @app.command()
@@ -278,7 +342,9 @@ def predict(
     model: ModelFile,
     data: DataFile,
     out: Annotated[
-        Path | None, typer.Option(help="CSV file for the predictions; shown if there is none.")
+        Path | None,
+        typer.Option(help="CSV file for the predictions; shown if there is none."),
+        Writes(),
     ] = None,
     qid: Qid = None,
     drop: Drop = None,
@@ -286,8 +352,6 @@ def predict(
     """Predict, from the columns that the model has bought; it does not miss the others."""
     import pandas as pd
 
-    if out is not None:
-        check_not_read(out, data=data, model=model)
     trained = load_model(model)
     X, queries = rows_for(trained, data, qid, drop or ())
     raw, left = trained.run(trained.table(X), queries)
@@ -301,12 +365,13 @@ def predict(
         columns["cost"] = bills
     table = pd.DataFrame(columns)
     if out is None:
-        typer.echo(table.to_csv(index=False), nl=False)
+        emit(table.to_csv(index=False))
         return
-    write_table(table, new_file(out))
+    write_table(table, new_file(out), "predictions")
     paid = "a cost" if len(trained.stages) == 1 else "a mean cost"
+    bill = f"{as_number(float(np.mean(bills)))} {cost_unit(trained) or ''}".rstrip()
     say(
-        f"{len(table)} predictions at {paid} of {as_number(float(np.mean(bills)))} each, "
+        f"{len(table)} predictions at {paid} of {bill} each, "
         f"from {len(trained.features_used_)} of {trained.n_features} features: {out}"
     )
 
@@ -316,9 +381,9 @@ def predict(
 def inspect(model: ModelFile) -> None:
     """Show what a model costs, what it has bought and when, and how it was trained."""
     trained = load_model(model)
-    show_summary(trained, None)
+    show_summary(trained)
     show_stages(trained)
-    show_receipt(trained, None)
+    show_receipt(trained)
     show_features(trained)
     show_settings(trained)
 
@@ -331,7 +396,9 @@ def costs_template(
     qid: Qid = None,
     drop: Drop = None,
     out: Annotated[
-        Path | None, typer.Option(help="TOML or CSV file to write; shown if there is none.")
+        Path | None,
+        typer.Option(help="TOML or CSV file to write; shown if there is none."),
+        Writes(),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
@@ -344,8 +411,10 @@ def costs_template(
         if name is not None:
             check_column(frame, data, name)
     features = [name for name in frame.columns if name not in others]
+    if not features:
+        raise InputError(f"{str(data)!r} has no features, only {quoted(frame.columns)}")
     if out is None:
-        typer.echo(template(features), nl=False)
+        emit(template(features))
         return
     if out.exists() and not force:
         raise InputError(f"{str(out)!r} exists already; --force overwrites it")
@@ -358,11 +427,14 @@ def costs_template(
 def reproduce(
     name: Annotated[Experiment, typer.Argument(help="Experiment of the paper.")],
     data: Annotated[
-        Path | None, typer.Option(help="Folder with the original data; yahoo can do without.")
+        Path | None,
+        typer.Option(help="Folder with the original data; yahoo can do without."),
+        Reads(),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for results and finished steps; results/NAME by default."),
+        WRITES_RESULTS,
     ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="A quick version, to see that everything works.")
@@ -374,21 +446,28 @@ def reproduce(
     experiment = importlib.import_module(f"greedymiser.experiments.{name}")
     from greedymiser.experiments.workspace import Workspace
 
-    folder = make_folder(out or Path("results") / name)
+    folder = out or Path("results") / name
+    check_not_read(folder, WRITES_RESULTS, {"data": data})
+    make_folder(folder)
     with shown_steps() as told:
         try:
             results = experiment.run(data, Workspace(folder, {}, told), small, n_jobs=jobs)
         except KeyboardInterrupt:
-            typer.echo("Finished steps are kept: the same command goes on from there.", err=True)
+            complain("Finished steps are kept: the same command goes on from there.")
             raise
     for title, table in results.tables.items():
         if len(table) <= LONGEST_TABLE:
             show_frame(title, table)
-    say(f"Data: {results.data}\n")
+    say(f"Data: {results.data}", "")
     show_files(
         [(folder / f"{title}.csv", "table") for title in results.tables]
         + [(path, "figure") for path in results.figures.values()]
     )
+
+
+def _tell_of_half_a_curve(models: Sequence[Model], out: Path) -> None:
+    if interruption.happened:
+        interruption.keep(f"{str(out)!r} has the {len(models)} models that were finished")
 
 
 def _tests_ordered(model: Model) -> str:

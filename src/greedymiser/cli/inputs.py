@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.cli.guarding import InputError
-from greedymiser.cli.printing import quoted, say, warn
+from greedymiser.cli.printing import complain, quoted, say, warn
 from greedymiser.costfiles import CostFile, read_costs
-from greedymiser.datasets import LABEL, QID, is_svmlight, read_table
+from greedymiser.datasets import LABEL, MISSING_WORDS, QID, is_svmlight, read_table
 from greedymiser.persistence import load
 from greedymiser.serving import Predictor
 
@@ -49,6 +49,28 @@ class Columns:
     def others(self) -> tuple[str, ...]:
         """Columns that are not features."""
         return (self.target, *([self.qid] if self.qid else []), *self.dropped)
+
+
+class Spelled:
+    """The words that were taken for missing values, in all files that a command reads."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, dict[str, None]] = {}
+
+    def note(self, words: dict[str, list[str]]) -> None:
+        for column, found in words.items():
+            for word in found:
+                self._columns.setdefault(word, {})[column] = None
+
+    def tell(self, features: Collection[Any]) -> None:
+        """Say it, once, of the columns that are features."""
+        told = []
+        for word in sorted(self._columns):
+            columns = [name for name in self._columns[word] if name in set(features)]
+            if columns:
+                told.append(f"{word!r} in {quoted(columns)}")
+        if told:
+            complain(f"Note: read as missing, like empty cells: {'; '.join(told)}")
 
 
 @dataclass(frozen=True)
@@ -87,11 +109,19 @@ def prepare(
 ) -> Job:
     """Read all files, check them against each other, and say what was understood."""
     prices = read_costs(costs)
+    spelled = Spelled()
     # In SVMlight, what is 0 in all rows is not written, but it has a price all the same.
-    frame = read_table(data, features=prices.costs.feature_names or ())
+    frame = read_table(
+        data,
+        features=prices.costs.feature_names or (),
+        literal=[name for name in (target, qid) if name],
+        told=spelled.note,
+    )
     columns = _columns(frame, data, target, qid, drop)
     train = _part(frame, data, columns)
     _check_costs(prices, costs, train.X.columns.tolist(), data, columns)
+    if task is not Task.classification:
+        _check_no_words_among_numbers(train, data, columns)
     if task is None:
         task = _guess(train)
         source = columns.qid or columns.target
@@ -102,8 +132,9 @@ def prepare(
             if is_svmlight(data)
             else "ranking needs the query of each row: name its column with --qid"
         )
-    checked = None if valid is None else _part_like(train, valid, columns)
-    tested = None if test is None else _part_like(train, test, columns)
+    checked = None if valid is None else _part_like(train, valid, columns, spelled)
+    tested = None if test is None else _part_like(train, test, columns, spelled)
+    spelled.tell(train.X.columns)
     if checked is None:
         held = held_out(train, task)
         if not held.any():
@@ -147,6 +178,8 @@ def check_column(frame: Any, path: Path, name: str) -> None:
 
 
 def _part(frame: Any, path: Path, columns: Columns) -> Part:
+    import pandas as pd
+
     for name in (columns.target, columns.qid):
         if name is None:
             continue
@@ -156,6 +189,8 @@ def _part(frame: Any, path: Path, columns: Columns) -> Part:
             raise InputError(
                 f"column {name!r} of {str(path)!r} is missing in {missing} of {len(frame)} rows"
             )
+        if pd.api.types.is_float_dtype(frame[name].dtype) and np.isinf(frame[name]).any():
+            raise InputError(f"column {name!r} of {str(path)!r} has a number that is infinite")
     X = frame.drop(columns=[name for name in columns.others if name in frame.columns])
     if X.shape[1] == 0:
         raise InputError(f"{str(path)!r} has no features beside {quoted(columns.others)}")
@@ -163,12 +198,18 @@ def _part(frame: Any, path: Path, columns: Columns) -> Part:
     return Part(X, frame[columns.target].to_numpy(), qid)
 
 
-def _part_like(train: Part, path: Path, columns: Columns) -> Part:
+def _part_like(train: Part, path: Path, columns: Columns, spelled: Spelled) -> Part:
     """Read rows for the same features, in the same order."""
     text = train.X.select_dtypes("category").columns.tolist()
     if train.y.dtype == object:
         text.append(columns.target)
-    frame = read_table(path, features=train.X.columns, text=text)
+    frame = read_table(
+        path,
+        features=train.X.columns,
+        text=text,
+        literal=[name for name in (columns.target, columns.qid) if name],
+        told=spelled.note,
+    )
     for name in train.X.columns:
         check_column(frame, path, name)
     part = _part(frame, path, columns)
@@ -193,10 +234,31 @@ def _check_costs(
         )
 
 
+def _check_no_words_among_numbers(train: Part, data: Path, columns: Columns) -> None:
+    """In a target None may be a class, but not among numbers: there it is one that is missing."""
+    if train.y.dtype != object:
+        return
+    words = np.isin(train.y, MISSING_WORDS)
+    if words.any() and not words.all() and all(map(_is_number, train.y[~words])):
+        raise InputError(
+            f"column {columns.target!r} of {str(data)!r} has numbers, and {words.sum()} of "
+            f"{len(words)} rows say {quoted(sorted(set(train.y[words])))}: leave these rows out, "
+            "or say --task classification if that is a class"
+        )
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _guess(train: Part) -> Task:
     if train.qid is not None:
         return Task.ranking
-    if train.y.dtype.kind in "fc" and (train.y % 1).any():
+    if train.y.dtype.kind == "f" and ((train.y % 1).any() or np.abs(train.y).max() > 2**53):
         return Task.regression
     is_number = train.y.dtype.kind in "iuf"
     many = is_number and len(np.unique(train.y)) > MOST_CLASSES
@@ -237,12 +299,14 @@ def rows_for(
     """The table that a model predicts from, and the queries of its rows where it asks for them."""
     if qid is not None and model.kind != "ranker":
         raise InputError(f"--qid is for models that rank, and this one is a {model.kind}")
-    names = model.feature_names
+    names, spelled = model.feature_names, Spelled()
     if names is None:
-        frame = read_table(path)
+        frame = read_table(path, literal=[qid] if qid else [], told=spelled.note)
     else:
         text = [names[f] for f, known in model.categories.items() if known.dtype == object]
-        frame = read_table(path, features=names, text=text)
+        frame = read_table(
+            path, features=names, text=text, literal=[qid] if qid else [], told=spelled.note
+        )
     if qid is None and is_svmlight(path) and QID in frame.columns:
         qid = QID
     for name in (*drop, *([qid] if qid else [])):
@@ -255,6 +319,7 @@ def rows_for(
         )
     if names is None:
         others = [*drop, *([LABEL] if is_svmlight(path) else []), *([qid] if qid else [])]
+        spelled.tell([name for name in frame.columns if name not in others])
         return _by_position(model, frame, path, others), queries
     unread = [name for name in model.features_used_ if name in drop]
     if unread:
@@ -262,6 +327,7 @@ def rows_for(
     missing = [name for name in model.features_used_ if name not in frame.columns]
     if missing:
         raise InputError(f"{str(path)!r} has no column {quoted(missing)}, which the model uses")
+    spelled.tell(model.features_used_)
     return frame, queries
 
 

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import io
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from greedymiser._files import check_place, write_atomically
-from greedymiser.cli.guarding import InputError
+from greedymiser._files import check_place, write_file
+from greedymiser.cli.guarding import InputError, Writes
 from greedymiser.persistence import save
+from greedymiser.persistence.writing import about
+from greedymiser.serving import as_predictor
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
     from greedymiser.tradeoff import TradeoffCurve
 
-
 # By custom, the name of a model file ends like this.
 SUFFIX = ".miser"
+
+# The files of a curve, and what they are.
+CURVE_FILES = {
+    "report.html": "the report, for a browser",
+    "curve.csv": "the curve as a table",
+    "curve.png": "score against cost",
+    "features.png": "what is bought at each trade-off",
+    "receipt.png": "what the best model bought, and when",
+}
+
+WRITES_CURVE = Writes((*CURVE_FILES, f"models/model-*{SUFFIX}"))
 
 
 def make_folder(path: Path) -> Path:
@@ -41,48 +55,66 @@ def new_file(path: Path) -> Path:
     return path
 
 
-def check_not_read(out: Path, **read: Path) -> None:
-    """Refuse to write over what is read, under whatever name."""
-    for what, path in read.items():
-        if out.exists() and path.exists() and os.path.samefile(out, path):
-            raise InputError(f"--out {str(out)!r} is the {what} file itself: {str(path)!r}")
+def new_model(path: Path) -> Path:
+    """See that a model can be saved here: before it is trained, not after."""
+    check_place(new_file(path))
+    return path
 
 
-def write_table(table: Any, out: Path) -> None:
+def new_curve(out: Path) -> Path:
+    """See that a curve can be written to this folder."""
+    make_folder(out)
+    make_folder(out / "models")
+    for name in CURVE_FILES:
+        check_place(out / name, "a curve")
+    return out
+
+
+def save_model(model: Model, out: Path, unit: str | None, told: Mapping[str, str]) -> None:
+    """Save a model, with what is told of it beyond how it was trained."""
+    saved = replace(as_predictor(model), about={**about(model), **told})
+    save(saved, out, cost_unit=unit)
+
+
+def write_table(table: Any, out: Path, what: str) -> None:
     """Write a CSV file, all of it or none."""
-    text = table.to_csv(index=False).encode()
-    if out.exists() and not out.is_file():  # a pipe or a device, whose place must not be taken
-        out.write_bytes(text)
-    else:
-        write_atomically(check_place(out, "predictions"), text)
+    write_file(out, table.to_csv(index=False).encode("utf-8", "backslashreplace"), what)
 
 
 def write_curve(
     trained: TradeoffCurve, models: Sequence[Model], out: Path
 ) -> list[tuple[Path, str]]:
     """Write all there is to a curve; tell the files and what they are."""
+    folder = make_folder(out / "models")
+    written = [folder / f"model-{number}{SUFFIX}" for number, _ in enumerate(models, 1)]
+    for model, path in zip(models, written, strict=True):
+        save(model, path, cost_unit=trained.cost_unit)
+    write_table(trained.points, out / "curve.csv", "a curve")
+    for name, picture in _pictures(trained).items():
+        write_file(out / name, picture, "a picture")
+    trained.report(out / "report.html")
+    for model_file in folder.glob(f"model-*{SUFFIX}"):
+        if model_file not in written:  # of an earlier, longer curve
+            model_file.unlink()
+    files = [(out / name, what) for name, what in CURVE_FILES.items()]
+    return [*files, (folder, f"the {len(models)} models")]
+
+
+def _pictures(trained: TradeoffCurve) -> dict[str, bytes]:
     # Imported here, because to predict needs no matplotlib.
     from greedymiser.plotting import plot_receipt
 
-    folder = make_folder(out / "models")
-    for left_over in folder.glob(f"model-*{SUFFIX}"):  # of an earlier, longer curve
-        left_over.unlink()
-    for number, model in enumerate(models, 1):
-        save(model, folder / f"model-{number}{SUFFIX}")
-    trained.to_csv(out / "curve.csv")
-    _save(trained.plot(), out / "curve.png")
-    _save(trained.plot_features(), out / "features.png")
-    _save(plot_receipt(trained.best(), trained), out / "receipt.png")
-    trained.report(out / "report.html")
-    return [
-        (out / "report.html", "the report, for a browser"),
-        (out / "curve.csv", "the curve as a table"),
-        (out / "curve.png", "score against cost"),
-        (out / "features.png", "what is bought at each trade-off"),
-        (out / "receipt.png", "what the best model bought, and when"),
-        (folder, f"the {len(models)} models"),
-    ]
-
-
-def _save(ax: Any, path: Path) -> None:
-    ax.figure.savefig(path, dpi=150)
+    pictures = {}
+    with warnings.catch_warnings():
+        # One for each letter that the font lacks; the picture shows where.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        axes: dict[str, Any] = {
+            "curve.png": trained.plot(),
+            "features.png": trained.plot_features(),
+            "receipt.png": plot_receipt(trained.best(), trained),
+        }
+        for name, ax in axes.items():
+            picture = io.BytesIO()
+            ax.figure.savefig(picture, format="png", dpi=150)
+            pictures[name] = picture.getvalue()
+    return pictures

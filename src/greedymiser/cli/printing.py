@@ -1,12 +1,21 @@
-"""What reaches the terminal."""
+"""What reaches the terminal: nothing that commands it, and nothing that it cannot show.
+
+Names come from files that anybody may have written. Whatever is printed goes through ``escaped``,
+and through rich as ``Text``, in which brackets are not markup.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import typer
@@ -17,13 +26,95 @@ from rich.progress import Progress as ProgressDisplay
 from rich.table import Table
 from rich.text import Text
 
-# To predict needs none of those that train: they are imported by the commands that do.
-if TYPE_CHECKING:
-    pass
-
-
 # Columns of a terminal that there is none of: when output goes to a file or a pipe.
 PLAIN_WIDTH = 120
+
+# What a terminal obeys instead of showing it (C0, DEL, C1), what breaks lines or turns their
+# direction, what cannot be seen at all, and halves of characters, which cannot be encoded.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+# Why nothing more can be printed on stdout; None as long as something can.
+_stdout = SimpleNamespace(lost=None)
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """Spell out the characters that a terminal would obey, but for those to keep."""
+
+    def spelled(found: re.Match[str]) -> str:
+        sign = found[0]
+        return sign if sign in keep else sign.encode("unicode_escape").decode("ascii")
+
+    return _UNSAFE.sub(spelled, text)
+
+
+# -- streams ------------------------------------------------------------------------------------
+
+
+def open_streams() -> None:
+    """Let no stream fail on what it cannot encode, and give a closed one a place to go."""
+    _stdout.lost = None
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def lost_output() -> OSError | None:
+    """Why stdout did not take all that was printed; None if it did.
+
+    A closed pipe or a full disk behind stdout must not stop the work: its results are in files.
+    """
+    return _stdout.lost
+
+
+def _print(write: Callable[[], object]) -> None:
+    if _stdout.lost is not None:
+        return
+    try:
+        write()
+        sys.stdout.flush()
+    except OSError as error:
+        _stdout.lost = error
+        # What is left in the buffer must not fail again when Python ends.
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+class _Console(Console):
+    """A console that leaves closed pipes to us."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
+def _console() -> Console:
+    return _Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+# -- lines --------------------------------------------------------------------------------------
+
+
+def complain(text: str, keep: str = "") -> None:
+    """Print a line on stderr."""
+    with contextlib.suppress(OSError):  # there is nobody left to tell
+        typer.echo(escaped(text, keep), err=True)
+
+
+def on_one_line(text: str) -> str:
+    """A message without its line breaks."""
+    return re.sub(r"\s*[\r\n]\s*", " ", text.strip())
+
+
+def warn(text: str) -> None:
+    """Say on stderr what may not be as it was meant."""
+    complain(f"Warning: {on_one_line(text)}")
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -31,19 +122,27 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     warn(str(message))
 
 
-def warn(text: str) -> None:
-    """Say on stderr what may not be as it was meant."""
-    typer.echo(f"Warning: {' '.join(text.split())}", err=True)
+def say(*lines: str) -> None:
+    """Print lines on stdout."""
+    text = Text("\n".join(escaped(line) for line in lines))
+    _print(lambda: _console().print(text, soft_wrap=True))
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+def emit(data: str) -> None:
+    """Print data on stdout: into a file or a pipe as they are, in UTF-8 as our files are."""
+    if sys.stdout.isatty():
+        _print(lambda: typer.echo(escaped(data, keep="\n\t"), nl=False))
+        return
+
+    def write() -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data.encode("utf-8", "backslashreplace"))
+        sys.stdout.buffer.flush()
+
+    _print(write)
 
 
-def say(text: str) -> None:
-    """Print a text on stdout."""
-    # A Text, so that brackets in the name of a file are not taken for markup.
-    _console().print(Text(text), soft_wrap=True)
+# -- tables and bars ----------------------------------------------------------------------------
 
 
 def show_table(
@@ -52,7 +151,7 @@ def show_table(
     """Print a table; columns are flush right, but for those named in ``left``."""
     table = Table(
         box=SIMPLE_HEAD,
-        title=title or None,
+        title=Text(escaped(title)) if title else None,
         title_justify="left",
         title_style="bold",
         show_header=any(head.strip() for head in heads),
@@ -61,11 +160,14 @@ def show_table(
     for head in heads:
         at_left = head in left.split(",")
         table.add_column(
-            Text(head), justify="left" if at_left else "right", overflow="fold", no_wrap=not at_left
+            Text(escaped(head)),
+            justify="left" if at_left else "right",
+            overflow="fold",
+            no_wrap=not at_left,
         )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    _console().print(table)
+        table.add_row(*(Text(escaped(cell)) for cell in row))
+    _print(lambda: _console().print(table))
 
 
 @contextmanager
@@ -76,12 +178,15 @@ def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
         yield None
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    )  # fmt: skip
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with ProgressDisplay(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
+            task, description=escaped(what), completed=done, total=total
         )
 
 
@@ -97,18 +202,20 @@ def shown_steps() -> Iterator[Callable[[str, int, int], None]]:
     """Show the step that is being done: a bar on a terminal, elsewhere a line when one begins."""
     begun: set[str] = set()
 
-    def say(what: str, done: int, total: int) -> None:
+    def tell(what: str, done: int, total: int) -> None:
         if what not in begun:
             begun.add(what)
-            typer.echo(what, err=True)
+            complain(what)
 
     with _bar() as told:
-        yield told or say
+        yield told or tell
 
 
 def show_frame(title: str, frame: Any) -> None:
     """Print as many of the first columns of a data frame as there is room for."""
-    columns = {name: [_cell(value) for value in frame[name]] for name in frame.columns}
+    columns = {
+        escaped(name): [escaped(_cell(value)) for value in frame[name]] for name in frame.columns
+    }
     widths = [max(map(len, [name, *cells])) + 3 for name, cells in columns.items()]
     shown = [name for name, end in zip(columns, np.cumsum(widths), strict=True)
              if end <= _console().width]  # fmt: skip

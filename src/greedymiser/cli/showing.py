@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser.cli.printing import as_number, as_score, in_unit, listing, say, show_table
+from greedymiser.cli.printing import (
+    as_number,
+    as_score,
+    escaped,
+    in_unit,
+    listing,
+    say,
+    show_table,
+)
+from greedymiser.scores import score_name
 from greedymiser.serving import Predictor
 
 # To predict needs none of those that train: they are imported by the commands that do.
@@ -44,17 +53,23 @@ def show_points(
 
 def show_files(files: Sequence[tuple[Path, str]]) -> None:
     """Print which files were written."""
-    width = max(len(str(path)) for path, _ in files)
-    say("\n".join(f"{str(path).ljust(width)}  {what}" for path, what in files))
+    width = max(len(escaped(str(path))) for path, _ in files)
+    say(*(f"{escaped(str(path)).ljust(width)}  {what}" for path, what in files))
 
 
-def show_summary(model: Predictor, unit: str | None) -> None:
+def cost_unit(model: Predictor) -> str | None:
+    """What a model's file says that its costs are counted in."""
+    unit = model.about.get("cost_unit")
+    return unit if isinstance(unit, str) and unit else None
+
+
+def show_summary(model: Predictor) -> None:
     """Print what a model is."""
     told = _told(model)
     last = model.stages[-1]
     rows = [
         ("kind", _text(model.about.get("estimator", model.kind))),
-        (in_unit("cost of a prediction", unit), _cost_range(model)),
+        (in_unit("cost of a prediction", cost_unit(model)), _cost_range(model)),
         ("features", f"{len(model.features_used_)} of {model.n_features}"),
         ("rounds, trees", f"{_rounds(model)}, {last.n_trees}"),
         ("trade-off", _text(_parameters(told).get("tradeoff", "unknown"))),
@@ -64,10 +79,18 @@ def show_summary(model: Predictor, unit: str | None) -> None:
     if model.classes is not None:
         rows.insert(1, ("classes", listing(model.classes.tolist())))
     if "validation_score" in told:
-        by_loss = _parameters(told).get("scoring") in (None, "loss")
-        what = "validation -loss" if by_loss else "validation score"
-        rows.append((what, _text(told["validation_score"])))
+        rows.append((f"validation {_score_of(model, told)}", _text(told["validation_score"])))
+    if "search" in told:
+        rows.append(("search", _text(told["search"])))
     show_table("Model", ["", " "], rows, left=", ")
+
+
+def _score_of(model: Predictor, told: dict[str, Any]) -> str:
+    """Name of the validation score; files of earlier versions leave it to be guessed."""
+    if isinstance(told.get("score"), str):
+        return str(told["score"])
+    scoring = _parameters(told).get("scoring")
+    return score_name(scoring if isinstance(scoring, str) else "loss", model.loss)
 
 
 def _told(model: Predictor) -> dict[str, Any]:
@@ -111,11 +134,11 @@ def show_stages(model: Predictor) -> None:
     show_table("Stages", heads, rows, left="a row leaves when")
 
 
-def show_receipt(model: Predictor, unit: str | None) -> None:
+def show_receipt(model: Predictor) -> None:
     """Print what a model has bought."""
     receipt = model.receipt()
     if not receipt:
-        say("The model has bought nothing: it predicts the same for every row.\n")
+        say("The model has bought nothing: it predicts the same for every row.", "")
         return
     rows = [
         (
@@ -128,7 +151,7 @@ def show_receipt(model: Predictor, unit: str | None) -> None:
         )
         for line in receipt
     ]
-    price = in_unit("price", unit)
+    price = in_unit("price", cost_unit(model))
     heads = ["round", "feature", "pays for", price, "spent", "gain"]
     show_table("Receipt", heads, rows, left="feature,pays for")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser.cli.guarding import InputError
+from greedymiser.cli.guarding import InputError, interruption
 from greedymiser.cli.inputs import Job, Task
 from greedymiser.cli.printing import as_number, shown_progress
 
@@ -38,7 +38,7 @@ def make_estimator(
 
 
 def fit_model(model: Model, job: Job) -> None:
-    """Train one model."""
+    """Train one model; an interruption keeps the rounds that are finished."""
     from greedymiser.estimators import BudgetWarning
 
     queries = {}
@@ -52,14 +52,19 @@ def fit_model(model: Model, job: Job) -> None:
             told(progress.n_iter, progress.max_iter)
 
         train, valid = job.train, job.valid
-        model.fit(train.X, train.y, X_val=valid.X, y_val=valid.y, callbacks=[watch], **queries)
+        try:
+            model.fit(train.X, train.y, X_val=valid.X, y_val=valid.y, callbacks=[watch], **queries)
+        except KeyboardInterrupt:
+            if not getattr(model, "n_iter_", 0):
+                raise  # there is nothing to keep
+            interruption.happened = True
 
 
 def trained_curve(
     job: Job, estimator: Model, tradeoffs: int | Sequence[float], scoring: str | None,
     jobs: int | None,
 ) -> TradeoffCurve:  # fmt: skip
-    """Train a model per trade-off."""
+    """Train a model per trade-off; an interruption keeps the models that are finished."""
     from greedymiser.tradeoff import tradeoff_curve
 
     queries: dict[str, Any] = {}
@@ -71,7 +76,9 @@ def trained_curve(
         if job.task is Task.ranking:
             queries["qid_test"] = job.test.qid
     estimator.set_params(costs=job.costs.costs)
-    with shown_progress("trade-offs") as told:
+    with shown_progress("trade-offs") as told, warnings.catch_warnings():
+        # The command says itself what an interruption has left.
+        warnings.filterwarnings("ignore", "interrupted: ")
         trained = tradeoff_curve(
             estimator, job.train.X, job.train.y, X_val=job.valid.X, y_val=job.valid.y,
             tradeoffs=tradeoffs, scoring=scoring, n_jobs=jobs, callback=told,
@@ -91,6 +98,8 @@ def best_for(
         warnings.simplefilter("ignore", BudgetWarning)
         trained = trained_curve(job, estimator.set_params(budget=budget), 8, scoring, jobs)
     best = trained.best(budget=budget)
+    if not best.features_used_ and interruption.happened:
+        raise KeyboardInterrupt  # nothing useful was found so far
     if not best.features_used_:
         prices = job.costs.costs.prices()
         cheapest = int(np.argmin(prices))
