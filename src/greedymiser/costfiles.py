@@ -49,6 +49,9 @@ _TOML_KEYS = ("unit", "tree_cost", "features", "groups", "resources", "needs")
 _GROUP_KEYS = ("cost", "features")
 _CSV_COLUMNS = ("feature", "cost", "group")
 
+# Names and values of a file are quoted, and somebody may have pasted a book.
+LONGEST_COMPLAINT = 500
+
 _TEMPLATE_HEAD = """\
 # What each feature costs. Replace the numbers; 0 is allowed, a negative cost is not.
 
@@ -118,7 +121,12 @@ def read_costs(path: PathLike) -> CostFile:
     except CostFileError:
         raise
     except (ValueError, TypeError) as error:
-        raise CostFileError(f"{str(path)!r}: {error}") from None
+        raise CostFileError(f"{str(path)!r}: {_cut(str(error))}") from None
+
+
+def _cut(text: str) -> str:
+    """A complaint that can be read, whatever it quotes."""
+    return text if len(text) <= LONGEST_COMPLAINT else f"{text[:300]} ... {text[-100:]}"
 
 
 def template(features: Sequence[str], suffix: str = ".toml") -> str:
@@ -181,6 +189,8 @@ def _parse_toml(text: str) -> CostFile:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"not valid TOML: {_uncapitalised(str(error))}") from None
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
     for key in data:
         if key not in _TOML_KEYS:
             raise ValueError(f"unknown key {key!r}; known are {', '.join(_TOML_KEYS)}")

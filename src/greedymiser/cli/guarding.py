@@ -37,6 +37,9 @@ P = ParamSpec("P")
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+# Errors quote names, and a name may be a book.
+LONGEST_SENTENCE = 1000
+
 options = SimpleNamespace(debug=False)
 
 
@@ -101,7 +104,12 @@ def _sentence(error: Exception) -> str:
     else:
         said = f"unexpected {type(error).__name__}: {error}; `greedymiser --debug ...` shows where"
     notes = "".join(f" ({note.rstrip('.')})" for note in getattr(error, "__notes__", []))
-    return on_one_line(f"{said}{notes}")
+    return _cut(on_one_line(f"{said}{notes}"))
+
+
+def _cut(text: str) -> str:
+    """A sentence that can be read, whatever it quotes."""
+    return text if len(text) <= LONGEST_SENTENCE else f"{text[:700]} ... {text[-200:]}"
 
 
 def _reason(error: OSError) -> str:

@@ -160,11 +160,12 @@ def show_features(model: Predictor) -> None:
     """Print what a model uses, and how much each feature gave."""
     ensembles = {id(stage.ensemble): stage.ensemble for stage in model.stages}
     gains = np.sum([ensemble.importances() for ensemble in ensembles.values()], axis=0)
-    shares = gains / max(gains.sum(), np.finfo(np.float64).tiny)
+    with np.errstate(over="ignore", invalid="ignore"):  # gains are what a file says
+        shares = 100 * (gains / max(gains.sum(), np.finfo(np.float64).tiny))
     prices = model.costs.prices()
     named = zip(model.features, model.features_used_, strict=True)
     used = sorted(named, key=lambda pair: -shares[pair[0]])
-    rows = [(str(name), as_number(prices[f]), f"{100 * shares[f]:.1f}%") for f, name in used]
+    rows = [(str(name), as_number(prices[f]), f"{shares[f]:.1f}%") for f, name in used]
     if rows:
         show_table("Features", ["feature", "price alone", "share of gain"], rows, left="feature")
 

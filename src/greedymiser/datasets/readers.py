@@ -101,6 +101,8 @@ def read_table(
         frame = _read_parquet(path)
     else:
         frame = _read_svmlight(path, features)
+    if frame.shape[1] == 0:
+        raise ValueError(f"{str(path)!r} has no columns")
     if len(frame) == 0:
         raise ValueError(f"{str(path)!r} has no rows")
     return frame if suffix in _SVMLIGHT else _with_categories(frame)
@@ -184,7 +186,7 @@ def _read_csv(
         raise ValueError(f"{str(path)!r} is not a CSV file in UTF-8") from None
     except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
         reason = str(error).rpartition("C error: ")[2].strip()
-        raise ValueError(f"cannot read {str(path)!r} as CSV: {reason}") from None
+        raise ValueError(f"cannot read {str(path)!r} as CSV: {reason[:200]}") from None
     return _with_wide_numbers(frame, text), words
 
 
@@ -231,9 +233,7 @@ def _csv_header(path: Path, separator: str) -> list[str]:
         filled = (line for line in lines if line.strip())
         row = next(csv.reader(filled, delimiter=separator, skipinitialspace=True))
     names = [name.strip() or f"column {i}" for i, name in enumerate(row, start=1)]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ValueError(f"{str(path)!r} has two columns named {name!r}")
+    _check_distinct(path, names)
     if len(names) == 1:
         for other in ";\t|,":
             if other in names[0]:
@@ -242,6 +242,14 @@ def _csv_header(path: Path, separator: str) -> list[str]:
                     f"by {other!r} instead of {separator!r}?"
                 )
     return names
+
+
+def _check_distinct(path: Path, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{str(path)!r} has two columns named {_short(name)}")
+        seen.add(name)
 
 
 def _read_parquet(path: Path) -> Any:
@@ -257,10 +265,13 @@ def _read_parquet(path: Path) -> Any:
             "reading Parquet needs pyarrow, which is not installed; "
             "the extra greedymiser[frames] brings it"
         ) from None
-    except (ValueError, OSError) as error:  # what pyarrow raises for a file that is cut or damaged
+    except PermissionError:
+        raise
+    except Exception as error:  # pyarrow and pandas raise all sorts of things for a damaged file
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot read {str(path)!r} as Parquet: {_short(reason)}") from None
     frame.columns = [str(name) for name in frame.columns]
+    _check_distinct(path, frame.columns)
     return frame.reset_index(drop=True)
 
 
@@ -274,7 +285,8 @@ def _read_svmlight(path: Path, features: Iterable[str]) -> Any:
     try:
         X, y, qid = load_svmlight_file(str(path), dtype=np.float64, zero_based=True, query_id=True)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"cannot read {str(path)!r} as an SVMlight file: {error}") from None
+        reason = str(error)[:200]
+        raise ValueError(f"cannot read {str(path)!r} as an SVMlight file: {reason}") from None
     if len(qid) not in (0, len(y)):
         raise ValueError(f"only {len(qid)} of the {len(y)} lines of {str(path)!r} have a qid:")
     check_density(path, X)
