@@ -726,7 +726,7 @@ VALUES = {"target": "price", "name": "mq2008", "max_iter": 2, "jobs": 1, "tradeo
 
 
 def example_of(command: str, name: str) -> Path:
-    return Path("folder" if (command, name) == ("reproduce", "data") else EXAMPLES[name])
+    return Path("folder" if MARKS[command][name].folder else EXAMPLES[name])
 
 
 def arguments_of(command: str, **given: object) -> list[object]:
@@ -816,7 +816,7 @@ OVER_FOLDERS = [
     for command, out, read in OVER_FILES
     for pattern in MARKS[command][out].below
     for how in ("itself", "symlink", "hard link")
-    if how != "hard link" or command != "reproduce"  # whose data is a folder
+    if how != "hard link" or not MARKS[command][read].folder
 ]
 
 
@@ -847,6 +847,13 @@ def test_results_do_not_go_into_the_data(all_inputs):
     said = complain("reproduce", "mq2008", "--data", "folder")
     assert said == "--out 'results/mq2008' is the data folder itself: 'folder'"
     assert sorted(path.name for path in Path("folder").iterdir()) == ["S1.txt"]
+
+
+def test_a_folder_where_a_file_should_be(all_inputs):
+    """It is no reason to think that results go into it."""
+    for arguments in (["--costs", "."], ["--valid", "."]):
+        said = complain(*arguments_of("fit", out="m.miser"), *arguments)
+        assert "--out" not in said
 
 
 def test_a_tilde_is_home(here, monkeypatch):

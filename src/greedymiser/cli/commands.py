@@ -83,7 +83,8 @@ if TYPE_CHECKING:
 # Results with more rows than this are left to their files.
 LONGEST_TABLE = 20
 
-# What the demo and the experiments write below their folders.
+# What the experiments read, and what they and the demo write below their folders.
+READS_FOLDER = Reads(folder=True)
 WRITES_DEMO = Writes((*WRITES_CURVE.below, "thyroid_*.csv", "thyroid_costs.toml"))
 WRITES_RESULTS = Writes(("*.csv", "*.png", "cache"))
 
@@ -429,7 +430,7 @@ def reproduce(
     data: Annotated[
         Path | None,
         typer.Option(help="Folder with the original data; yahoo can do without."),
-        Reads(),
+        READS_FOLDER,
     ] = None,
     out: Annotated[
         Path | None,
@@ -447,7 +448,7 @@ def reproduce(
     from greedymiser.experiments.workspace import Workspace
 
     folder = out or Path("results") / name
-    check_not_read(folder, WRITES_RESULTS, {"data": data})
+    check_not_read(folder, WRITES_RESULTS, "data", data, READS_FOLDER)
     make_folder(folder)
     with shown_steps() as told:
         try:

@@ -14,7 +14,7 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +166,9 @@ def _noting_interruptions() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Reads:
-    """Marks a parameter of a command: the path of a file or folder that is read."""
+    """Marks a parameter of a command: the path of a file that is read, or of a folder."""
+
+    folder: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,28 +194,29 @@ def _check_paths(command: Callable[..., None], arguments: dict[str, Any]) -> Non
     for name in marks:  # shells leave --out=~/m.miser to us
         if arguments[name] is not None:
             arguments[name] = Path(os.path.expanduser(arguments[name]))
-    read = {name: arguments[name] for name, mark in marks.items() if isinstance(mark, Reads)}
-    for name, mark in marks.items():
-        if isinstance(mark, Writes) and arguments[name] is not None:
-            check_not_read(arguments[name], mark, read)
+    for out, written in marks.items():
+        for name, mark in marks.items():
+            if isinstance(written, Writes) and isinstance(mark, Reads):
+                check_not_read(arguments[out], written, name, arguments[name], mark)
 
 
-def check_not_read(out: Path, mark: Writes, read: Mapping[str, Path | None]) -> None:
-    """Refuse to write over what is read, under whatever name."""
-    for what, path in read.items():
-        if path is None or not path.exists():
-            continue
-        if _is_same(out, path):
-            kind = "folder" if path.is_dir() else "file"
-            raise InputError(f"--out {str(out)!r} is the {what} {kind} itself: {str(path)!r}")
-        if path.is_dir() and _is_within(out, path):
-            raise InputError(f"--out {str(out)!r} is inside the {what} folder {str(path)!r}")
-        for place in (place for pattern in mark.below for place in out.glob(pattern)):
-            if _is_same(place, path) or _is_within(path, place):
-                raise InputError(
-                    f"--out {str(out)!r} would write over {str(place)!r}, and that is the {what} "
-                    f"file itself: {str(path)!r}"
-                )
+def check_not_read(
+    out: Path | None, written: Writes, what: str, path: Path | None, read: Reads
+) -> None:
+    """Refuse to write to ``out`` over what is read from ``path``, under whatever name."""
+    if out is None or path is None or not path.exists():
+        return
+    kind = "folder" if read.folder else "file"
+    if _is_same(out, path):
+        raise InputError(f"--out {str(out)!r} is the {what} {kind} itself: {str(path)!r}")
+    if read.folder and _is_within(out, path):
+        raise InputError(f"--out {str(out)!r} is inside the {what} folder {str(path)!r}")
+    for place in (place for pattern in written.below for place in out.glob(pattern)):
+        if _is_same(place, path) or _is_within(path, place):
+            raise InputError(
+                f"--out {str(out)!r} would write over {str(place)!r}, and that is the {what} "
+                f"{kind} itself: {str(path)!r}"
+            )
 
 
 def _is_same(place: Path, path: Path) -> bool:
