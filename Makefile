@@ -45,9 +45,17 @@ format: $(VENV)/.installed-dev  ## format the code and fix what ruff can fix
 bench: $(VENV)/.installed-bench  ## print speed ratios against the peers
 	$(BIN)/python -m benchmarks
 
+# Damages files for SECONDS, and keeps in fuzz-findings what is neither refused nor works. What was
+# mended goes to tests/files/findings, where make test tries it again.
+SECONDS ?= 60
+SEED ?=
+.PHONY: fuzz
+fuzz: $(VENV)/.installed-dev  ## damage files for SECONDS (60), and see that readers survive it
+	$(BIN)/python tools/fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
 .PHONY: clean
 clean:  ## remove the environment, caches and build results
-	rm -rf $(VENV) build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

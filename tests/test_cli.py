@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import operator
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
 import tomllib
+import unicodedata
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from greedymiser import (
@@ -29,7 +35,11 @@ from greedymiser import (
     save,
 )
 from greedymiser.cli import Task, app
-from greedymiser.costfiles import read_costs
+from greedymiser.cli.commands import WRITES_DEMO, WRITES_RESULTS
+from greedymiser.cli.guarding import Reads, Writes, marked_paths
+from greedymiser.cli.outputs import WRITES_CURVE
+from greedymiser.cli.printing import emit, escaped
+from greedymiser.costfiles import read_costs, template
 from greedymiser.datasets import load_thyroid
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -172,7 +182,12 @@ def test_fit_inspect_predict(here, table, task, suffix):
     assert model.about["estimator"] in told
     assert re.search(r"stopped by +max_iter", told)
     score = model.about["validation_score"]
-    assert re.search(rf"validation -loss +{score:.6g}", told)
+    name = {
+        Task.regression: "negative half the squared error",
+        Task.classification: "negative log-loss",
+        Task.ranking: "NDCG@30 minus 1",
+    }[task]
+    assert re.search(rf"validation {name} +{score:.6g}", told)
     assert f"{model.cost_:g}" in told
     for line in model.receipt():
         row = rf"{line.iteration} +{re.escape(line.feature)} +.*{line.price:g} +{line.spent:g}"
@@ -391,6 +406,7 @@ def test_curve(here, arguments):
     told = succeed("curve", *arguments, "--tradeoffs", "0,1e-3,1e-2", "--out", "deep/out", *FAST)
     out = here / "deep" / "out"
     assert sorted(path.name for path in out.iterdir()) == CURVE_FILES
+    assert unforeseen(out, WRITES_CURVE) == []
     points = pd.read_csv(out / "curve.csv")
     assert points["tradeoff"].tolist() == [0, 1e-3, 1e-2]
     assert ("test_score" in points) == ("test score" in told) == ("--test" in arguments)
@@ -678,7 +694,7 @@ def test_what_nobody_expected_is_one_sentence_too(here, monkeypatch):
     def fail(*_: object) -> None:
         raise KeyError("gone\nastray")
 
-    monkeypatch.setattr("greedymiser.cli.read_table", fail)
+    monkeypatch.setattr("greedymiser.cli.commands.read_table", fail)
     said = complain("costs-template", "regression.csv")
     assert "unexpected KeyError" in said
     assert "--debug" in said
@@ -688,9 +704,501 @@ def test_interruption(here, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("greedymiser.cli.read_table", interrupt)
+    monkeypatch.setattr("greedymiser.cli.commands.read_table", interrupt)
     result = greedymiser("costs-template", "regression.csv")
     assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
+
+
+# What is read is never written over
+
+COMMANDS = {command.name: command for command in get_command(app).commands.values()}
+MARKS = {
+    info.name or info.callback.__name__.replace("_", "-"): marked_paths(info.callback)
+    for info in app.registered_commands
+}
+
+# Something to read for each parameter of that name; a new one has to be given its own.
+EXAMPLES = {
+    "data": "regression.csv", "costs": "costs.csv", "valid": "valid.csv", "test": "test.csv",
+    "model": "m.miser",
+}  # fmt: skip
+VALUES = {"target": "price", "name": "mq2008", "max_iter": 2, "jobs": 1, "tradeoffs": "0.0"}
+
+
+def example_of(command: str, name: str) -> Path:
+    return Path("folder" if MARKS[command][name].folder else EXAMPLES[name])
+
+
+def arguments_of(command: str, **given: object) -> list[object]:
+    """A call of a command, with all its flags, and examples for what is not given."""
+    words: list[object] = [command]
+    for parameter in COMMANDS[command].params:
+        name = parameter.name
+        if name == "help":
+            continue
+        if getattr(parameter, "is_flag", False):
+            words.append(parameter.opts[0])
+            continue
+        value = given.get(name, VALUES.get(name))
+        if value is None and isinstance(MARKS[command].get(name), Reads):
+            value = example_of(command, name)
+        if value is not None:
+            words += (
+                [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
+            )
+    return words
+
+
+def everything() -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(Path().rglob("*")) if path.is_file()}
+
+
+def other_names(path: Path) -> list[Path]:
+    """The same file or folder, called otherwise."""
+    Path("link").symlink_to(path.resolve())
+    names = [path, path.resolve(), Path("folder") / ".." / path, Path("link")]
+    if path.is_file():
+        Path("hard").hardlink_to(path)
+        names.append(Path("hard"))
+    return names
+
+
+@pytest.fixture
+def all_inputs(tmp_path, monkeypatch):
+    """Something precious under every name."""
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    for name in (*EXAMPLES.values(), "folder/S1.txt"):
+        Path(name).write_text(f"precious {name}")
+
+
+def test_every_path_of_every_command_is_marked():
+    """So that the tests below, and the guard, know of all of them."""
+    for info in app.registered_commands:
+        hints = get_type_hints(info.callback)
+        paths = {name for name, hint in hints.items() if Path in (hint, *get_args(hint))}
+        name = info.name or info.callback.__name__
+        assert paths == set(marked_paths(info.callback)), name
+        assert info.callback.__wrapped__, f"{name} is not guarded"
+
+
+OVER_FILES = [
+    (command, out, read)
+    for command, marks in MARKS.items()
+    for out, written in marks.items()
+    for read, mark in marks.items()
+    if isinstance(written, Writes) and isinstance(mark, Reads)
+]
+
+
+def test_there_are_commands_that_write():
+    assert {command for command, *_ in OVER_FILES} == {
+        "fit", "curve", "predict", "costs-template", "reproduce"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "out", "read"), OVER_FILES)
+def test_no_command_writes_over_what_it_reads(all_inputs, command, out, read):
+    before = everything()
+    example = example_of(command, read)
+    names = other_names(example)
+    for name in names:
+        for first, second in ((example, name), (name, example)):
+            said = complain(*arguments_of(command, **{read: first, out: second}))
+            assert f"--{out} '{second}' is the {read} " in said
+    for name in names[3:]:
+        name.unlink()
+    assert everything() == before
+
+
+OVER_FOLDERS = [
+    (command, out, read, pattern, how)
+    for command, out, read in OVER_FILES
+    for pattern in MARKS[command][out].below
+    for how in ("itself", "symlink", "hard link")
+    if how != "hard link" or not MARKS[command][read].folder
+]
+
+
+@pytest.mark.parametrize(("command", "out", "read", "pattern", "how"), OVER_FOLDERS)
+def test_no_command_writes_over_what_it_reads_in_its_folder(
+    all_inputs, command, out, read, pattern, how
+):
+    place, path = Path("out") / pattern.replace("*", "1"), example_of(command, read)
+    place.parent.mkdir(parents=True)
+    if how == "itself":
+        path = path.rename(place)
+    elif how == "symlink":
+        place.symlink_to(path.resolve())
+    else:
+        place.hardlink_to(path)
+    before = everything()
+    said = complain(*arguments_of(command, **{read: path, out: "out"}))
+    assert said.startswith(f"--{out} 'out' would write over '{place}', and that is the {read} ")
+    assert everything() == before
+
+
+def test_results_do_not_go_into_the_data(all_inputs):
+    said = complain("reproduce", "mq2008", "--data", "folder", "--out", "folder/results/deep")
+    assert said == "--out 'folder/results/deep' is inside the data folder 'folder'"
+    # Nor where they would go by default.
+    Path("results").mkdir()
+    Path("results/mq2008").symlink_to(Path("folder").resolve())
+    said = complain("reproduce", "mq2008", "--data", "folder")
+    assert said == "--out 'results/mq2008' is the data folder itself: 'folder'"
+    assert sorted(path.name for path in Path("folder").iterdir()) == ["S1.txt"]
+
+
+def test_a_folder_where_a_file_should_be(all_inputs):
+    """It is no reason to think that results go into it."""
+    for arguments in (["--costs", "."], ["--valid", "."]):
+        said = complain(*arguments_of("fit", out="m.miser"), *arguments)
+        assert "--out" not in said
+
+
+def test_a_tilde_is_home(here, monkeypatch):
+    """The shell leaves --out=~/... to us; what is checked is what is written."""
+    monkeypatch.setenv("HOME", str(here))
+    said = complain("fit", "regression.csv", "--target", "price", "--costs", "costs.csv",
+                    "--out=~/regression.csv")  # fmt: skip
+    assert "is the data file itself: 'regression.csv'" in said
+    succeed("fit", "~/regression.csv", "--target", "price", "--costs", "~/costs.csv",
+            "--tradeoff", "0", "--out=~/m.miser", *FAST)  # fmt: skip
+    assert Path("m.miser").exists()
+    assert not Path("~").exists()
+
+
+def test_a_curve_beside_its_data(here):
+    """To keep results and data in one folder is fine, as long as nothing is lost."""
+    before = everything()
+    succeed("curve", "regression.csv", "--target", "price", "--costs", "costs.csv", "--tradeoffs",
+            "0,0.01", "--out", ".", *FAST)  # fmt: skip
+    after = everything()
+    assert {path: after[path] for path in before} == before
+
+
+def unforeseen(folder: Path, mark: Writes) -> list[Path]:
+    """What was written that the mark does not tell."""
+    told = [place for pattern in mark.below for place in folder.glob(pattern)]
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(path.is_relative_to(place) for place in told)
+    ]
+
+
+def test_a_shorter_curve_leaves_no_models_of_the_longer_one(here):
+    arguments = ["curve", "regression.csv", "--target", "price", "--costs", "costs.csv", "--out",
+                 "out", *FAST]  # fmt: skip
+    for tradeoffs, names in (("0,0.01", ["1", "2"]), ("0.0", ["1"])):
+        succeed(*arguments, "--tradeoffs", tradeoffs)
+        assert [path.stem for path in sorted(Path("out/models").iterdir())] == [
+            f"model-{name}" for name in names
+        ]
+
+
+# Ctrl-C
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Let Ctrl-C be pressed as soon as so much is done."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def at(when: int) -> None:
+        @contextmanager
+        def shown_progress(what: str):
+            yield lambda done, total: signal.raise_signal(signal.SIGINT) if done == when else None
+
+        monkeypatch.setattr("greedymiser.cli.training.shown_progress", shown_progress)
+
+    yield at
+    signal.signal(signal.SIGINT, usual)
+
+
+def interrupt(*arguments: object) -> str:
+    """Run a command that is interrupted and keeps something; return what it says about that."""
+    result = greedymiser(*arguments)
+    assert result.exit_code == 130, result.output
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("Interrupted: ")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return last.removeprefix("Interrupted: ")
+
+
+REGRESSION = ["regression.csv", "--target", "price", "--costs", "costs.csv"]
+
+
+def test_an_interrupted_fit_keeps_its_rounds(here, interrupted):
+    interrupted(5)
+    said = interrupt("fit", *REGRESSION, "--tradeoff", "0", "--out", "m.miser", *FAST)
+    assert said == "'m.miser' has the best of the rounds that were finished: 5"
+    model = load("m.miser")
+    assert model.stages[0].last == 5
+    assert re.search("stopped by +interrupted", succeed("inspect", "m.miser"))
+
+
+def test_a_fit_that_is_interrupted_before_its_first_round_leaves_nothing(here, monkeypatch):
+    def fit(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("greedymiser.estimators.MiserRegressor.fit", fit)
+    result = greedymiser("fit", *REGRESSION, "--tradeoff", "0", "--out", "m.miser", *FAST)
+    assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
+    assert not Path("m.miser").exists()
+
+
+def test_an_interrupted_search_is_no_finished_one(here, interrupted):
+    interrupted(1)
+    said = interrupt("fit", *REGRESSION, "--budget", "3.5", "--out", "m.miser", *FAST)
+    assert said == "'m.miser' has the best model that the unfinished search had found"
+    assert load("m.miser").cost_ <= 3.5
+    assert re.search("search +interrupted", succeed("inspect", "m.miser"))
+
+
+def test_a_search_that_found_nothing_yet_does_not_blame_the_budget(here, interrupted):
+    interrupted(1)
+    result = greedymiser("fit", *REGRESSION, "--budget", "0.5", "--out", "m.miser", *FAST)
+    assert result.exit_code == 130
+    assert result.stderr.endswith("Interrupted.\n")
+    assert "buys no useful feature" not in result.stderr
+    assert not Path("m.miser").exists()
+
+
+def test_an_interrupted_curve_has_what_is_finished(here, interrupted):
+    interrupted(2)
+    said = interrupt("curve", *REGRESSION, "--tradeoffs", "0,1e-3,1e-2", "--out", "out", *FAST)
+    assert said == "'out' has the 2 models that were finished"
+    assert pd.read_csv("out/curve.csv")["tradeoff"].tolist() == [0, 1e-3]
+    assert sorted(path.name for path in Path("out").iterdir()) == CURVE_FILES
+    assert len(list(Path("out/models").iterdir())) == 2
+
+
+def test_an_interrupted_demo(here, interrupted, monkeypatch):
+    monkeypatch.setattr("greedymiser.cli.commands.DEMO_ROUNDS", 2)
+    interrupted(1)
+    assert interrupt("demo", "--out", "demo") == "'demo' has the 1 models that were finished"
+    assert len(pd.read_csv("demo/curve.csv")) == 1
+
+
+def test_an_interruption_that_somebody_swallowed_is_no_success(
+    here, model, interrupted, monkeypatch
+):
+    def emit(text: str) -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("greedymiser.cli.commands.emit", emit)
+    said = interrupt("predict", model, "regression.csv")
+    assert said == "not all was done that was asked for."
+
+
+def test_an_interrupted_prediction_leaves_nothing(here, model, monkeypatch):
+    def run(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("greedymiser.serving.Predictor.run", run)
+    result = greedymiser("predict", model, "regression.csv", "--out", "p.csv")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
+    assert not Path("p.csv").exists()
+
+
+def test_whoever_ignores_ctrl_c_goes_on(here, interrupted):
+    """As nohup has it."""
+    interrupted(5)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    succeed("fit", *REGRESSION, "--tradeoff", "0", "--out", "m.miser", *FAST)
+    assert load("m.miser").about["stopped"] == "max_iter"
+
+
+# What is missing
+
+
+def test_classes_may_be_called_as_what_is_missing(here, table):
+    names = np.array(["None", "NA", "nan"])
+    frame = table[FEATURES].assign(kind=names[np.arange(400) % 3])
+    frame["age"] = np.arange(400) % 3
+    frame.to_csv("words.csv", index=False)
+    for command in ("fit", "curve"):
+        out = {"fit": "m.miser", "curve": "out"}[command]
+        succeed(command, "words.csv", "--target", "kind", "--costs", "costs.csv", "--valid",
+                "words.csv", "--out", out, *FAST)  # fmt: skip
+    assert load("m.miser").classes.tolist() == ["NA", "None", "nan"]
+    shown = succeed("predict", "m.miser", "words.csv").splitlines()
+    assert shown[0] == "prediction,probability_NA,probability_None,probability_nan"
+    assert [line.partition(",")[0] for line in shown[1:4]] == ["None", "NA", "nan"]
+
+
+def test_queries_may_be_called_as_what_is_missing(here, table):
+    frame = table[[*FEATURES, "stars"]].assign(query=["NA", *map(str, range(39))] * 10)
+    frame.to_csv("words.csv", index=False)
+    told = succeed("fit", "words.csv", "--target", "stars", "--qid", "query", "--costs",
+                   "costs.csv", "--out", "m.miser", *FAST)  # fmt: skip
+    assert "300 rows to learn from, 100 to validate with" in told
+
+
+def test_an_empty_target_is_missing(here):
+    Path("few.csv").write_text("age,kind\n1,None\n2,\n3,x\n")
+    Path("costs.csv").write_text("feature,cost\nage,1\n")
+    assert fit("few.csv", "--target", "kind") == (
+        "column 'kind' of 'few.csv' is missing in 1 of 3 rows"
+    )
+
+
+def test_a_word_among_numbers_is_not_a_class_by_itself(here, table):
+    frame = table[FEATURES].assign(price=table["price"].astype(object))
+    frame.loc[[3, 5], "price"] = "NA"
+    frame.to_csv("words.csv", index=False)
+    for arguments in ([], ["--task", "regression"]):
+        assert fit("words.csv", *arguments) == (
+            "column 'price' of 'words.csv' has numbers, and 2 of 400 rows say 'NA': leave these "
+            "rows out, or say --task classification if that is a class"
+        )
+    frame["price"] = np.where(np.arange(400) % 2, "NA", "0")
+    frame.to_csv("words.csv", index=False)
+    succeed("fit", "words.csv", "--target", "price", "--task", "classification", "--costs",
+            "costs.csv", "--out", "m.miser", *FAST)  # fmt: skip
+    assert load("m.miser").classes.tolist() == ["0", "NA"]
+
+
+def test_what_was_read_as_missing_is_told_once(here, table):
+    frame = table[[*FEATURES, "price"]].assign(dear=table["dear"].astype(object), spare="NA")
+    frame.loc[::9, "dear"] = "NA"
+    frame.loc[::11, "colour"] = "None"
+    frame.to_csv("words.csv", index=False)
+    result = greedymiser("fit", "words.csv", "--valid", "words.csv", "--target", "price", "--drop",
+                         "spare", "--costs", "costs.csv", "--tradeoff", "0", "--out", "m.miser",
+                         *FAST)  # fmt: skip
+    assert result.exit_code == 0
+    note = "Note: read as missing, like empty cells: 'NA' in 'dear'; 'None' in 'colour'\n"
+    assert result.stderr == note
+    assert {"dear", "colour"} <= set(load("m.miser").features_used_)
+    assert greedymiser("predict", "m.miser", "words.csv").stderr == note
+    # Where they are only empty, everybody knows.
+    succeed("predict", "m.miser", "regression.csv")
+
+
+# What names can do to a terminal
+
+NASTY = {
+    "plain": "plain",
+    "\x1b[31mred": r"\x1b[31mred", "a\u202eb": r"a\u202eb", "c1\x9b": r"c1\x9b", "d\x7f": r"d\x7f",
+    "line\u2028break": r"line\u2028break", "tab\t\r\n\x07": r"tab\t\r\n\x07",
+    "[bold]x[/bold]": "[bold]x[/bold]", "half\ud800": r"half\ud800", "größe": "größe",
+}  # fmt: skip
+
+
+def check_harmless(text: str) -> None:
+    for sign in set(text) - {"\n"}:
+        assert unicodedata.category(sign) not in ("Cc", "Cs", "Zl", "Zp"), repr(sign)
+        assert unicodedata.bidirectional(sign) not in ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI",
+                                                       "LRI", "FSI", "PDI"), repr(sign)  # fmt: skip
+
+
+@pytest.fixture
+def nasty_model(here, table):
+    """A model of which nothing is called as it should be."""
+    names = [name for name in NASTY if name != "half\ud800"]
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.standard_normal((300, len(names))), columns=names)
+    y = np.array(["\x1b[2Jno", "[red]yes"])[(X.sum(axis=1) > 0).astype(int)]
+    costs = CostModel(dict.fromkeys(names, 1.0))
+    model = MiserClassifier(costs, max_iter=12, n_jobs=1).fit(X, y)
+    save(model, "nasty.miser", cost_unit="\x1b]0;owned\x07")
+    X.to_csv("nasty.csv", index=False)
+    return names
+
+
+def test_names_in_a_model_do_not_command_the_terminal(nasty_model):
+    told = succeed("inspect", "nasty.miser")
+    check_harmless(told)
+    for name in nasty_model:
+        assert NASTY[name] in told
+    assert r"\x1b[2Jno, [red]yes" in told
+    assert r"price (\x1b]0;owned\x07)" in told
+
+
+def test_names_in_data_costs_and_complaints_do_not_either(nasty_model, table):
+    Path("c.toml").write_text(template(nasty_model), encoding="utf-8")
+    target = table["price"][:300].to_numpy()
+    pd.read_csv("nasty.csv").assign(y=target).to_csv("nasty.csv", index=False)
+    names = pd.read_csv("nasty.csv").columns[:-1]
+    Path("c.toml").write_text(template([name.strip() for name in names]), encoding="utf-8")
+    out, data = "\x1b[31mout\n", ["nasty.csv", "--target", "y", "--costs", "c.toml"]
+    for arguments in (
+        ["fit", *data, "--tradeoff", "0", "--out", f"{out}.miser", *FAST],
+        ["curve", *data, "--tradeoffs", "0.0", "--out", out, *FAST],
+        ["predict", "nasty.miser", "nasty.csv", "--out", f"{out}.csv"],
+        ["costs-template", "nasty.csv", "--out", f"{out}.toml"],
+    ):
+        check_harmless(succeed(*arguments))
+    for arguments in (
+        ["fit", *data, "--target", "\x1b[31m", "--out", "x"],
+        ["fit", *data, "--costs", "costs.csv", "--out", "x"],
+        ["predict", "nasty.miser", "regression.csv"],
+        ["inspect", "\x1b[31m"],
+    ):
+        check_harmless(complain(*arguments))
+    for arguments in (
+        ["--debug", "inspect", "\x1b[31m"],
+        ["\x1b[31m"],
+        ["fit", "--\x1b[31m"],
+        ["fit", "a", "\x1b[31m\x9b"],
+        ["curve", *data, "--out", "o", "--tradeoffs", "\x1b"],
+        ["fit", "a", "--task", "\x1b[31m"],
+    ):
+        result = greedymiser(*arguments)
+        assert result.exit_code in (1, 2)
+        check_harmless(result.output)
+
+
+def test_a_terminal_gets_data_without_commands_and_a_pipe_as_they_are(nasty_model, monkeypatch):
+    shown = succeed("predict", "nasty.miser", "nasty.csv")
+    assert "\x1b[2Jno" in shown
+    succeed("predict", "nasty.miser", "nasty.csv", "--out", "p.csv")
+    assert shown == Path("p.csv").read_text(encoding="utf-8")
+    terminal = Terminal(io.BytesIO(), encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        emit(shown)
+    assert terminal.buffer.getvalue().decode() == shown.replace("\x1b", "\\x1b")
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_is_escaped():
+    for name, shown in NASTY.items():
+        assert escaped(name) == shown
+    assert escaped("a\n\tb\x1b", keep="\n\t") == "a\n\tb\\x1b"
+    assert escaped("naïve 日本 🎉 e\u0301 \u200d") == "naïve 日本 🎉 e\u0301 \u200d"
+
+
+# The unit
+
+
+def test_the_unit_of_the_costs_is_remembered(here):
+    succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.toml", "--tradeoff",
+            "0", "--out", "m.miser", *FAST)  # fmt: skip
+    assert load("m.miser").about["cost_unit"] == "euros"
+    told = succeed("inspect", "m.miser")
+    assert "cost of a prediction (euros)" in told
+    assert "price (euros)" in told
+    told = succeed("predict", "m.miser", "regression.csv", "--out", "p.csv")
+    assert f"at a cost of {load('m.miser').cost_:g} euros each" in told
+    save(load("m.miser"), "again.miser")
+    assert Path("again.miser").read_bytes() == Path("m.miser").read_bytes()
+    succeed("curve", "regression.csv", "--target", "price", "--costs", "costs.toml", "--tradeoffs",
+            "0.0", "--out", "out", *FAST)  # fmt: skip
+    assert "price (euros)" in succeed("inspect", "out/models/model-1.miser")
+
+
+def test_a_model_without_a_unit(model):
+    told = succeed("inspect", model)
+    assert re.search("cost of a prediction  ", told)
+    assert "price alone" in told
 
 
 # As a program
@@ -716,6 +1224,82 @@ def test_as_a_program(here):
     done = program("-m", "greedymiser", "inspect", "c.toml")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: 'c.toml' is not a model of greedymiser: ")
+
+
+def test_a_terminal_that_knows_no_umlauts_loses_nothing(here, table, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    table[["age", "dear"]].set_axis(["größe", "日本"], axis=1).assign(preis=table["price"]).to_csv(
+        "data.csv", index=False
+    )
+    Path("c.csv").write_text("feature,cost\ngröße,1\n日本,2\n", encoding="utf-8")
+    done = program("-m", "greedymiser", "curve", "data.csv", "--target", "preis", "--costs",
+                   "c.csv", "--tradeoffs", "0.0", "--out", "übersicht", *FAST)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in Path("übersicht").iterdir()) == CURVE_FILES
+    assert r"gr\xf6\xdfe, \u65e5\u672c" in done.stdout
+    assert r"\xfcbersicht/curve.csv" in done.stdout
+    # What is read again is in UTF-8, wherever it goes.
+    done = subprocess.run(
+        [sys.executable, "-m", "greedymiser", "costs-template", "data.csv"],
+        capture_output=True,
+        check=True,
+    )
+    Path("shown.toml").write_bytes(done.stdout)
+    assert read_costs("shown.toml").costs.feature_names == ["größe", "日本", "preis"]
+
+
+def test_a_reader_who_has_seen_enough(here):
+    """As head: nothing is said, and the work is done all the same."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = ["fit", *REGRESSION, "--tradeoff", "0", "--out", "m.miser", *FAST]
+    with os.fdopen(writer, "w") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "greedymiser", *arguments],
+            stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, "")
+    assert load("m.miser").features_used_
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["inspect", "m.miser"], ["--help"]])
+def test_a_full_disk_behind_stdout(model, arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "greedymiser", *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    said = "Error: cannot write to the standard output: no space left on device\n"
+    assert done.stderr.lower() == said.lower()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+def test_closed_streams(model):
+    for streams in (">&-", ">&- 2>&-", "<&- >&- 2>&-"):
+        command = shlex.join([sys.executable, "-m", "greedymiser", "inspect", str(model)])
+        done = subprocess.run(
+            ["sh", "-c", f"{command} {streams}"], capture_output=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_files_that_cannot_be_written(here, model):
+    for arguments in (["predict", model, "regression.csv"], ["costs-template", "regression.csv"]):
+        Path("full.csv").unlink(missing_ok=True)
+        Path("full.csv").symlink_to("/dev/full")
+        said = complain(
+            *arguments, "--out", "full.csv", *(["--force"] if len(arguments) < 3 else [])
+        )
+        assert said == "no space left on device: 'full.csv'"
+    # That a model cannot be written is known before it is trained.
+    said = complain("fit", *REGRESSION, "--out", "/dev/full", "--max-iter", "1000000")
+    assert said == "cannot save a model as '/dev/full': it is not a regular file"
+    Path("out/report.html").mkdir(parents=True)
+    said = complain("curve", *REGRESSION, "--out", "out", "--max-iter", "1000000")
+    assert said == "cannot save a curve as 'out/report.html': it is a folder"
 
 
 WATCH = """
@@ -755,7 +1339,7 @@ def test_the_program_is_registered():
 
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("greedymiser.cli.DEMO_ROUNDS", 25)
+    monkeypatch.setattr("greedymiser.cli.commands.DEMO_ROUNDS", 25)
     blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     commands = "".join(blocks).replace("\\\n", " ").splitlines()
     told = {}
@@ -776,6 +1360,8 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     }
     assert "cost (dollars)" in told["demo"]
     assert "TSH" in told["demo"]
+    assert unforeseen(Path("demo"), WRITES_DEMO) == []
+    assert unforeseen(Path("yahoo-small"), WRITES_RESULTS) == []
     for folder in ("demo", "curve"):
         assert {*CURVE_FILES} <= {path.name for path in Path(folder).iterdir()}
     assert load("model.miser").cost_ <= 30
@@ -809,7 +1395,9 @@ def test_reproduce_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_reproduce_needs_its_data(tmp_path):
     assert "mq2008 needs data" in complain("reproduce", "mq2008", "--out", tmp_path)
     assert "scene15 needs data" in complain("reproduce", "scene15", "--out", tmp_path)
-    assert "S1.txt" in complain("reproduce", "mq2008", "--data", tmp_path, "--out", tmp_path)
+    (tmp_path / "data").mkdir()
+    out = tmp_path / "out"
+    assert "S1.txt" in complain("reproduce", "mq2008", "--data", tmp_path / "data", "--out", out)
     assert greedymiser("reproduce", "elsewhere").exit_code == 2
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 
 import numpy as np
@@ -177,6 +178,30 @@ def test_costs_that_cannot_be_written(tmp_path):
 
 
 # Errors
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: write_template(path, ["age"]),
+        lambda path: write_costs(path, CostModel({"age": 1})),
+    ],
+    ids=["template", "costs"],
+)
+def test_files_are_written_at_once_or_not_at_all(tmp_path, monkeypatch, write):
+    path = tmp_path / "costs.toml"
+    path.write_text("precious")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left") as caught:
+            write(path)
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_missing_file(tmp_path):

@@ -169,6 +169,16 @@ def test_a_file_that_is_no_image_is_an_error(pieces, codebooks):
 # Single descriptors
 
 
+def test_gradients_do_not_depend_on_where_memory_lies():
+    rng = np.random.default_rng(0)
+    kept = []  # what is kept pushes the next result to another address
+    for width in range(100, 140):
+        image = rng.integers(100, 140, (90, width), dtype=np.uint8)
+        for size in range(16, 80, 16):
+            kept += [bytearray(size), descriptors._gradients(image)]
+            assert np.array_equal(kept[-1], descriptors._gradients(image))
+
+
 def test_gradients_of_a_ramp_point_along_it():
     ramp = np.tile(np.arange(0, 250, dtype=np.uint8), (100, 1))
     right, down, length = descriptors._gradients(ramp)[:, 20:-20, 20:-20]

@@ -14,7 +14,7 @@ import pytest
 from greedymiser.cascades import EarlyExitRanker
 from greedymiser.costs import CostModel
 from greedymiser.datasets import load_yahoo_costs
-from greedymiser.estimators import MiserRanker
+from greedymiser.estimators import MiserRanker, MiserRegressor
 from greedymiser.experiments import mq2008, ranking, yahoo
 from greedymiser.experiments.methods import (
     CANDIDATES,
@@ -35,6 +35,7 @@ from greedymiser.experiments.methods import (
     measure,
     reading,
     references,
+    whole_curve,
 )
 from greedymiser.experiments.ranking_figures import draw_features, draw_methods, save
 from greedymiser.experiments.workspace import Workspace
@@ -627,3 +628,25 @@ def test_full_scales_follow_the_paper():
     assert yahoo.REAL.highest_prices == (1.0, 20.0, 100.0, 200.0)
     assert (ranking.LEARNING_RATE, ranking.DEPTH, ranking.EVERY) == (0.1, 4, 10)
     assert yahoo.STAND_IN.tradeoffs == yahoo.REAL.tradeoffs
+
+
+# Interruptions
+
+
+def test_half_a_curve_is_no_finished_step():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    def curve(callback=None):
+        return whole_curve(
+            MiserRegressor([1, 2], max_iter=2, n_jobs=1), X, X[:, 0], X_val=X, y_val=X[:, 0],
+            tradeoffs=[0.0, 1e-3, 1e-2], callback=callback,
+        )  # fmt: skip
+
+    assert len(curve().models) == 3
+    with pytest.raises(KeyboardInterrupt, match="2 of 3 trade-offs done"):
+        curve(interrupt)

@@ -276,7 +276,7 @@ def test_receipt_shows_the_score_below():
     ax = plot_receipt(model)
     _, panel = ax.figure.axes
     assert panel.lines[0].get_ydata().tolist() == model.validation_score_[:11].tolist()
-    assert panel.get_ylabel() == "validation\n−loss"  # noqa: RUF001
+    assert panel.get_ylabel() == "validation\nnegative log-loss"
     assert panel.get_xlabel() == "rounds"
     _, panel = plot_receipt(model, with_test_scores(curve)).figure.axes
     assert panel.get_ylabel() == "test\nneg_log_loss"

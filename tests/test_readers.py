@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from pandas._libs import parsers
 
-from greedymiser.datasets import is_svmlight, read_table
+from greedymiser.datasets import MISSING_WORDS, is_svmlight, load_letor, read_table
 
 LETOR = """\
 2 qid:10 1:0.5 3:0.25 #docid = A1 inc = 1
@@ -46,6 +47,7 @@ def test_csv(file):
     ("name", "text"),
     [
         ("t.csv", "a,b\r\n1,2\r\n"),
+        ("t.csv", "a,b\r1,2\r"),
         ("t.CSV", "\ufeffa, b\n1, 2"),
         ("t.csv", '\n"a","b"\n"1","2"\n\n'),
         ("t.tsv", "a\tb\n1\t2\n"),
@@ -69,6 +71,54 @@ def test_columns_to_read_as_text(file):
     path = file("t.csv", "code,n\n01,1\n2,2\n")
     assert read_table(path)["code"].tolist() == [1, 2]
     assert read_table(path, text=["code", "absent"])["code"].tolist() == ["01", "2"]
+
+
+def test_words_for_what_is_missing(file):
+    path = file("t.csv", "age,colour,kind\n1,None,None\nNA,red,NA\n2.5,null,\n")
+    told = []
+    frame = read_table(path, literal=["kind"], told=told.append)
+    np.testing.assert_array_equal(frame["age"], [1, np.nan, 2.5])
+    assert frame["age"].dtype == np.float64
+    assert frame["colour"].isna().tolist() == [True, False, True]
+    assert frame["kind"].isna().tolist() == [False, False, True]
+    assert frame["kind"].tolist()[:2] == ["None", "NA"]
+    assert told == [{"age": ["NA"], "colour": ["None", "null"]}]
+
+
+def test_every_word_of_pandas_is_known(file):
+    words = sorted(parsers.STR_NA_VALUES - {""})
+    assert sorted(MISSING_WORDS) == words
+    told = []
+    frame = read_table(file("t.csv", "\n".join(["x", "1", *words])), told=told.append)
+    assert frame["x"].isna().tolist() == [False] + [True] * len(words)
+    assert told == [{"x": words}]
+
+
+def test_words_in_columns_of_text(file):
+    path = file("t.csv", "code,kind\n7,1\nNA,nan\n,2\n")
+    frame = read_table(path, text=["code", "kind"], literal=["kind"])
+    assert frame["code"].isna().tolist() == [False, True, True]
+    assert frame["kind"].tolist() == ["1", "nan", "2"]
+
+
+def test_nothing_is_told_where_cells_are_only_empty(file):
+    read_table(file("t.csv", "a,b\n1,\n,x\n"), told=lambda words: pytest.fail(str(words)))
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "1" + "0" * 30], [1.0, 1e30]),
+        (["1", "", "9" * 400], [1.0, np.nan, np.inf]),
+        (["18446744073709551615", "-1"], [2.0**64, -1.0]),  # pandas makes text of them
+        (["NA", "18446744073709551615", "-1"], [np.nan, 2.0**64, -1.0]),
+    ],
+)
+def test_integers_that_are_too_wide_are_numbers_all_the_same(file, cells, expected):
+    lines = [f"{cell},x" for cell in cells]
+    frame = read_table(file("t.csv", "\n".join(["self,b", *lines])))
+    assert frame["self"].dtype == np.float64
+    np.testing.assert_array_equal(frame["self"], expected)
 
 
 def test_unnamed_columns_get_a_name(file):
@@ -179,6 +229,25 @@ def test_svmlight_with_features_that_it_leaves_out(file):
 
 def test_svmlight_without_features(file):
     assert list(read_table(file("t.txt", "1 qid:1\n0 qid:1\n")).columns) == ["label", "qid"]
+
+
+@pytest.mark.parametrize("label", ["1e999", "nan", "1e300", "-1.5"])
+def test_labels_that_are_no_integers(file, label):
+    frame = read_table(file("t.txt", f"{label} 1:1\n2 1:1\n"))
+    np.testing.assert_array_equal(frame["label"], [float(label), 2.0])
+
+
+@pytest.mark.parametrize("read", [read_table, load_letor])
+def test_gaps_that_would_fill_memory_are_refused(file, read):
+    path = file("t.txt", "1 qid:1 99999999:1\n" * 9)
+    with pytest.raises(ValueError, match=r"9 values, .* make \d+ columns, a table of 6\.7 GiB"):
+        read(path)
+    path = file("t.txt", f"1 qid:1 {2**20 + 1}:1\n")
+    with pytest.raises(ValueError, match="without gaps"):
+        read(path)
+    path = file("t.txt", f"1 qid:1 {2**63}:1\n")
+    with pytest.raises(ValueError, match="cannot read"):
+        read(path)
 
 
 def test_is_svmlight():

@@ -152,7 +152,7 @@ def test_csv_and_frame(curve, tmp_path):
     frame.loc[0, "cost"] = -1.0
     assert curve.points.loc[0, "cost"] != -1.0
     assert "7 trade-offs" in repr(curve)
-    assert (curve.scoring, curve.cost_unit) == ("negative SquaredError", "cents")
+    assert (curve.scoring, curve.cost_unit) == ("negative half the squared error", "cents")
 
 
 def test_given_tradeoffs_are_trained_once_each_and_callbacks_count():

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from greedymiser._files import write_file
 from greedymiser.costs import CostModel, first_repeated
 
 PathLike = str | os.PathLike[str]
@@ -47,6 +48,9 @@ PathLike = str | os.PathLike[str]
 _TOML_KEYS = ("unit", "tree_cost", "features", "groups", "resources", "needs")
 _GROUP_KEYS = ("cost", "features")
 _CSV_COLUMNS = ("feature", "cost", "group")
+
+# Names and values of a file are quoted, and somebody may have pasted a book.
+LONGEST_COMPLAINT = 500
 
 _TEMPLATE_HEAD = """\
 # What each feature costs. Replace the numbers; 0 is allowed, a negative cost is not.
@@ -117,7 +121,12 @@ def read_costs(path: PathLike) -> CostFile:
     except CostFileError:
         raise
     except (ValueError, TypeError) as error:
-        raise CostFileError(f"{str(path)!r}: {error}") from None
+        raise CostFileError(f"{str(path)!r}: {_cut(str(error))}") from None
+
+
+def _cut(text: str) -> str:
+    """A complaint that can be read, whatever it quotes."""
+    return text if len(text) <= LONGEST_COMPLAINT else f"{text[:300]} ... {text[-100:]}"
 
 
 def template(features: Sequence[str], suffix: str = ".toml") -> str:
@@ -133,7 +142,7 @@ def template(features: Sequence[str], suffix: str = ".toml") -> str:
 def write_template(path: PathLike, features: Sequence[str]) -> None:
     """Write a cost file in which every feature costs 1, TOML or CSV by the suffix of the path."""
     path = Path(path)
-    path.write_text(template(features, _kind(path)), encoding="utf-8", newline="")
+    write_file(path, template(features, _kind(path)).encode(), "costs")
 
 
 def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) -> None:
@@ -160,7 +169,7 @@ def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) ->
     for name, wanted in zip(costs.feature_names, costs.needs, strict=True):
         listing = ", ".join(_quoted(names[resource]) for resource in wanted)
         lines.append(f"{_key(name)} = [{listing}]")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+    write_file(path, ("\n".join(lines) + "\n").encode(), "costs")
 
 
 def _kind(path: Path) -> str:
@@ -180,6 +189,8 @@ def _parse_toml(text: str) -> CostFile:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"not valid TOML: {_uncapitalised(str(error))}") from None
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
     for key in data:
         if key not in _TOML_KEYS:
             raise ValueError(f"unknown key {key!r}; known are {', '.join(_TOML_KEYS)}")

@@ -22,6 +22,9 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike, NDArray
 
+from greedymiser.score_names import score_name
+from greedymiser.serving import as_predictor
+
 if TYPE_CHECKING:
     from greedymiser.tradeoff import TradeoffCurve
 
@@ -296,9 +299,8 @@ def _scores_by_round(model: Any, given: Any) -> tuple[Floats, str, str]:
     """Scores after 0, 1, ... rounds, what they are called, and the unit of cost."""
     if given is None:
         scores = np.asarray(getattr(model, "validation_score_", ()), dtype=float)
-        scoring = model.scoring if isinstance(model.scoring, str) else "score"
-        name = "validation\n" + ("−loss" if scoring == "loss" else scoring)  # noqa: RUF001
-        return scores[: model.n_iter_ + 1], name, ""
+        name = score_name(model.scoring, as_predictor(model).loss)
+        return scores[: model.n_iter_ + 1], f"validation\n{name}", ""
     if not hasattr(given, "traces"):
         return np.asarray(given, dtype=float)[: model.n_iter_ + 1], "score", ""
     traces = given.traces[given.traces["tradeoff"] == model.tradeoff]

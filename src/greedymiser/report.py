@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from greedymiser._files import write_file
 from greedymiser._version import __version__
 
 if TYPE_CHECKING:
@@ -95,16 +96,11 @@ def _write(target: Path, content: bytes) -> None:
         raise FileNotFoundError(f"cannot write {target}: {folder} is not an existing folder")
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a folder; name a file in it")
-    draft = folder / f".{target.name}.{os.getpid()}.tmp"
     try:
-        draft.write_bytes(content)
-        draft.replace(target)
+        write_file(target, content, "a report")
     except OSError as error:
         reason = error.strerror or error
         raise type(error)(f"cannot write {target}: {reason}") from error
-    finally:
-        if draft.exists():
-            draft.unlink()
 
 
 # -- the data ---------------------------------------------------------------------------------

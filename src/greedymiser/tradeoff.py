@@ -36,11 +36,11 @@ from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
     NOTHING_GIVEN,
     Given,
-    Schema,
     check_same_queries,
     encode_held_out,
     read_costs,
 )
+from greedymiser.score_names import score_name
 from greedymiser.serving import Predictor
 from greedymiser.threads import Threads, thread_count
 from greedymiser.training import blank_model, make_grower, root_gains, train
@@ -344,9 +344,8 @@ class _Path:
         traces = pd.concat(self._traces, ignore_index=True)
         traces = traces.sort_values(["tradeoff", "n_iter"], ignore_index=True)
         models = [self.models[tradeoff] for tradeoff in sorted(self.models)]
-        return TradeoffCurve(
-            traces, models, _score_name(self._blank, self._prepared.schema), cost_unit
-        )
+        name = score_name(self._blank.scoring, self._prepared.schema.loss)
+        return TradeoffCurve(traces, models, name, cost_unit)
 
 
 def _require_pandas() -> None:
@@ -398,13 +397,6 @@ def _checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
         if not 0 <= float(value) < np.inf:
             raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
     return list(dict.fromkeys(map(float, given)))
-
-
-def _score_name(estimator: Miser, schema: Schema) -> str:
-    scoring = estimator.scoring
-    if scoring is None or scoring == "loss":
-        return f"negative {type(schema.loss).__name__}"
-    return scoring if isinstance(scoring, str) else getattr(scoring, "__name__", str(scoring))
 
 
 def _trace(model: Miser) -> pd.DataFrame:

@@ -16,10 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.costs import CostModel
-from greedymiser.datasets.readers import LABEL, QID, is_svmlight, read_table
+from greedymiser.datasets.readers import (
+    LABEL,
+    MISSING_WORDS,
+    QID,
+    check_density,
+    is_svmlight,
+    read_table,
+)
 
 __all__ = [
     "LABEL",
+    "MISSING_WORDS",
     "QID",
     "CostedData",
     "is_svmlight",
@@ -178,7 +186,7 @@ def load_letor(
         X, y, qid = load_svmlight_file(
             str(path), n_features=n_features, dtype=np.float64, zero_based=False, query_id=True
         )
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"cannot read {str(path)!r} as a LETOR file: {error}") from error
     if len(y) == 0:
         raise ValueError(f"{str(path)!r} has no rows")
@@ -187,4 +195,5 @@ def load_letor(
             f"every line of a LETOR file needs a qid:, but {len(y) - len(qid)} of the {len(y)} "
             f"lines of {str(path)!r} have none"
         )
+    check_density(path, X)
     return X.toarray(), np.asarray(y, dtype=np.float64), np.asarray(qid, dtype=np.int64)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import bz2
 import csv
+import functools
 import gzip
+import io
 import os
 import re
 import warnings
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-
-from greedymiser.costs import first_repeated
 
 # How a frame calls the two columns of an SVMlight file that are not features.
 LABEL = "label"
@@ -26,6 +26,18 @@ _PARQUET = (".parquet", ".pq")
 _SVMLIGHT = (".txt", ".letor", ".svm", ".svmlight", ".libsvm")
 _COMPRESSED = (".gz", ".bz2")
 
+# Words that are taken for a missing value, beside the empty cell: those of pandas.
+MISSING_WORDS = (
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
+    "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+
+# SVMlight files become tables. So many columns are too many, and a table that is larger than this
+# may have so many gaps for each value that is written.
+MOST_COLUMNS = 2**20
+MOST_SPARSE_BYTES = 2**30
+MOST_GAPS = 1000
+
 # So many bytes tell whether a file is text.
 _PROBE = 4096
 
@@ -35,6 +47,8 @@ def read_table(
     *,
     features: Iterable[str] = (),
     text: Collection[str] = (),
+    literal: Collection[str] = (),
+    told: Callable[[dict[str, list[str]]], object] | None = None,
 ) -> Any:
     """Read a CSV, Parquet or SVMlight (LETOR) file, told by its suffix, into a pandas DataFrame.
 
@@ -52,6 +66,12 @@ def read_table(
         Features that an SVMlight file may leave out, because they are 0 on all of its lines.
     text : collection of str
         Columns to read as text even where they look like numbers.
+    literal : collection of str
+        Columns of a CSV file in which nothing but an empty cell is missing: in a target, None may
+        be the name of a class. In all others, ``MISSING_WORDS`` are missing too.
+    told : callable, optional
+        Is told which words of a CSV file were taken for missing values: a list for each column that
+        has any.
 
     Raises
     ------
@@ -74,14 +94,18 @@ def read_table(
     if path.stat().st_size == 0:
         raise ValueError(f"{str(path)!r} is empty")
     if suffix in _CSV:
-        frame = _read_csv(path, _CSV[suffix], text)
+        frame, words = _read_csv(path, _CSV[suffix], text, literal)
+        if words and told is not None:
+            told(words)
     elif suffix in _PARQUET:
         frame = _read_parquet(path)
     else:
         frame = _read_svmlight(path, features)
+    if frame.shape[1] == 0:
+        raise ValueError(f"{str(path)!r} has no columns")
     if len(frame) == 0:
         raise ValueError(f"{str(path)!r} has no rows")
-    return _with_categories(frame)
+    return frame if suffix in _SVMLIGHT else _with_categories(frame)
 
 
 def is_svmlight(path: str | os.PathLike[str]) -> bool:
@@ -127,45 +151,89 @@ def _check_text(path: Path, what: str) -> None:
         raise ValueError(f"{str(path)!r} is empty")
 
 
-def _read_csv(path: Path, separator: str, text: Collection[str]) -> Any:
+def _read_csv(
+    path: Path, separator: str, text: Collection[str], literal: Collection[str]
+) -> tuple[Any, dict[str, list[str]]]:
+    """The table, and the words in it that were taken for missing values, by column."""
     import pandas as pd
 
     _check_text(path, "a CSV")
     try:
         names = _csv_header(path, separator)
+        read = functools.partial(
+            pd.read_csv,
+            path,
+            sep=separator,
+            header=0,
+            names=names,
+            index_col=False,
+            skipinitialspace=True,
+            low_memory=False,
+            encoding="utf-8-sig",
+            dtype={name: str for name in text if name in names},
+            keep_default_na=False,
+        )
         with warnings.catch_warnings():
             # More cells in the rows than in the header.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
-                path,
-                sep=separator,
-                header=0,
-                names=names,
-                index_col=False,
-                skipinitialspace=True,
-                low_memory=False,
-                encoding="utf-8-sig",
-                dtype={name: str for name in text if name in names},
-            )
+            frame = read(na_values=[""])
+            words = _missing_words(frame, literal)
+            if words:  # without them, a column may turn out to be one of numbers
+                again = read(na_values=["", *MISSING_WORDS], usecols=list(words))
+                # pandas forgets them where integers are too wide for their type.
+                frame[list(words)] = again.mask(again.isin(MISSING_WORDS))
     except UnicodeDecodeError:
         raise ValueError(f"{str(path)!r} is not a CSV file in UTF-8") from None
     except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
         reason = str(error).rpartition("C error: ")[2].strip()
-        raise ValueError(f"cannot read {str(path)!r} as CSV: {reason}") from None
+        raise ValueError(f"cannot read {str(path)!r} as CSV: {reason[:200]}") from None
+    return _with_wide_numbers(frame, text), words
+
+
+def _missing_words(frame: Any, literal: Collection[str]) -> dict[str, list[str]]:
+    """Which of ``MISSING_WORDS`` each column has, if any; in a column of numbers there is none."""
+    import pandas as pd
+
+    found = {}
+    for name in frame.columns:
+        column = frame[name]
+        if name in literal or pd.api.types.is_numeric_dtype(column.dtype):
+            continue
+        words = column[column.isin(MISSING_WORDS)].unique().tolist()
+        if words:
+            found[name] = sorted(words)
+    return found
+
+
+def _with_wide_numbers(frame: Any, text: Collection[str]) -> Any:
+    """The frame with integers that no integer type holds as floats, not as objects or text."""
+    import pandas as pd
+
+    for name in frame.columns:
+        column = frame[name]
+        if name in text or pd.api.types.is_numeric_dtype(column.dtype):
+            continue
+        values = column.dropna()
+        if len(values) and all(map(_is_integer, values)):
+            frame[name] = [float(str(value)) for value in column]
     return frame
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, str):
+        return re.fullmatch(r"[+-]?\d+", value, re.ASCII) is not None
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _csv_header(path: Path, separator: str) -> list[str]:
     """Names of the columns; an unnamed one is called by its position, from 1."""
-    with _open(path) as file:
+    # Whatever ends lines: newlines inside of quotes stay as they are.
+    with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
         # Lines until the quotes are closed: a name may contain a line break.
-        lines = (line.decode("utf-8-sig") for line in file)
         filled = (line for line in lines if line.strip())
         row = next(csv.reader(filled, delimiter=separator, skipinitialspace=True))
     names = [name.strip() or f"column {i}" for i, name in enumerate(row, start=1)]
-    twice = first_repeated(names)
-    if twice is not None:
-        raise ValueError(f"{str(path)!r} has two columns named {twice!r}")
+    _check_distinct(path, names)
     if len(names) == 1:
         for other in ";\t|,":
             if other in names[0]:
@@ -174,6 +242,12 @@ def _csv_header(path: Path, separator: str) -> list[str]:
                     f"by {other!r} instead of {separator!r}?"
                 )
     return names
+
+
+def _check_distinct(path: Path, names: Iterable[str]) -> None:
+    twice = first_repeated(names)
+    if twice is not None:
+        raise ValueError(f"{str(path)!r} has two columns named {_short(twice)}")
 
 
 def _read_parquet(path: Path) -> Any:
@@ -189,10 +263,13 @@ def _read_parquet(path: Path) -> Any:
             "reading Parquet needs pyarrow, which is not installed; "
             "the extra greedymiser[frames] brings it"
         ) from None
-    except (ValueError, OSError) as error:  # what pyarrow raises for a file that is cut or damaged
+    except PermissionError:
+        raise
+    except Exception as error:  # pyarrow and pandas raise all sorts of things for a damaged file
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot read {str(path)!r} as Parquet: {_short(reason)}") from None
     frame.columns = [str(name) for name in frame.columns]
+    _check_distinct(path, frame.columns)
     return frame.reset_index(drop=True)
 
 
@@ -206,15 +283,18 @@ def _read_svmlight(path: Path, features: Iterable[str]) -> Any:
     try:
         X, y, qid = load_svmlight_file(str(path), dtype=np.float64, zero_based=True, query_id=True)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"cannot read {str(path)!r} as an SVMlight file: {error}") from None
+        reason = str(error)[:200]
+        raise ValueError(f"cannot read {str(path)!r} as an SVMlight file: {reason}") from None
     if len(qid) not in (0, len(y)):
         raise ValueError(f"only {len(qid)} of the {len(y)} lines of {str(path)!r} have a qid:")
+    check_density(path, X)
     # A column keeps the number that the file gives it; hardly any file counts from 0.
     first = 0 if X.shape[1] and X[:, 0].nnz else 1
     numbers = list(range(first, X.shape[1]))
     extra = {int(name) for name in features if re.fullmatch(r"0|[1-9]\d{0,8}", name)}
     absent = sorted(extra.difference(numbers))
-    columns = {LABEL: y if (y % 1).any() else y.astype(np.int64)}
+    whole = (np.abs(y) <= 2**53).all() and not (y % 1).any()  # not so if one is infinite or NaN
+    columns = {LABEL: y.astype(np.int64) if whole else y}
     if len(qid):
         columns[QID] = qid
     values = pd.DataFrame(X[:, first:].toarray(), columns=[str(n) for n in numbers])
@@ -223,6 +303,17 @@ def _read_svmlight(path: Path, features: Iterable[str]) -> Any:
     )
     both = pd.concat([values, zeros], axis=1)[[str(n) for n in sorted([*numbers, *absent])]]
     return pd.concat([pd.DataFrame(columns), both], axis=1)
+
+
+def check_density(path: Path, X: Any) -> None:
+    """Refuse a file whose feature numbers have such gaps that as a table it would fill memory."""
+    n_bytes = X.shape[0] * X.shape[1] * X.dtype.itemsize
+    sparse = n_bytes > MOST_SPARSE_BYTES and n_bytes > MOST_GAPS * X.data.nbytes
+    if sparse or X.shape[1] > MOST_COLUMNS:
+        raise ValueError(
+            f"{str(path)!r} has {X.nnz} values, but its feature numbers make {X.shape[1]} columns, "
+            f"a table of {n_bytes / 2**30:.1f} GiB; number its features without gaps"
+        )
 
 
 def _with_categories(frame: Any) -> Any:

@@ -279,7 +279,8 @@ def _gradients(image: NDArray[np.uint8]) -> Floats:
     smooth = cv2.GaussianBlur(image.astype(np.float32) / 255, (0, 0), 0.8)
     right = cv2.Sobel(smooth, cv2.CV_32F, 1, 0, ksize=1)
     down = cv2.Sobel(smooth, cv2.CV_32F, 0, 1, ksize=1)
-    return np.stack([right, down, cv2.magnitude(right, down)])
+    # Not cv2.magnitude: where IPP computes it, the last bit depends on where memory lies.
+    return np.stack([right, down, np.sqrt(right * right + down * down)])
 
 
 def _oriented(gradients: Floats) -> Floats:

@@ -7,6 +7,7 @@ was chosen is then reported by its test cost and test score.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from greedymiser.costs import CostModel
 from greedymiser.metrics import ndcg_score
 from greedymiser.serving import as_predictor
+from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +46,16 @@ CANDIDATES = [
 ]  # fmt: skip
 # Those that are not known before a model is there.
 MEASURED = CANDIDATES[3:]
+
+
+def whole_curve(*args: Any, **kwargs: Any) -> TradeoffCurve:
+    """``tradeoff_curve``, but an interruption is one: half a curve is no finished step."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "interrupted: ", UserWarning)
+        try:
+            return tradeoff_curve(*args, **kwargs)
+        except UserWarning as warning:
+            raise KeyboardInterrupt(str(warning)) from None
 
 
 @dataclass(frozen=True, eq=False)

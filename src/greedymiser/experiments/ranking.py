@@ -38,6 +38,7 @@ from greedymiser.experiments.methods import (
     curves,
     measure,
     reading,
+    whole_curve,
 )
 from greedymiser.experiments.ranking_figures import (
     draw_features,
@@ -46,7 +47,7 @@ from greedymiser.experiments.ranking_figures import (
     save,
 )
 from greedymiser.experiments.workspace import Results, Workspace
-from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
+from greedymiser.tradeoff import TradeoffCurve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -382,7 +383,7 @@ def _train(fold: Fold, tradeoff: float, scale: Scale) -> TradeoffCurve:
         costs=fold.costs, loss="squared_error", learning_rate=LEARNING_RATE,
         max_iter=scale.max_iter, max_depth=DEPTH, n_jobs=scale.n_jobs,
     )  # fmt: skip
-    return tradeoff_curve(
+    return whole_curve(
         model, train.X, train.y, sample_weight=train.copies, qid=train.qid,
         X_val=valid.X, y_val=valid.y, qid_val=valid.qid,
         X_test=test.X, y_test=test.y, qid_test=test.qid,

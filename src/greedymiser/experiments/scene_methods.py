@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from greedymiser.cascades import EarlyExitClassifier
 from greedymiser.costs import CostModel
 from greedymiser.estimators import MiserClassifier
-from greedymiser.experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE
+from greedymiser.experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE, whole_curve
 from greedymiser.experiments.scene_costs import support_size
 from greedymiser.experiments.scene_images import Floats, Images, Indices, kernel
-from greedymiser.tradeoff import tradeoff_curve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,7 +200,7 @@ def miser_curves(
     estimator = MiserClassifier(
         costs=costs, **{name: scale[name] for name in BOOSTING if name != "tradeoffs"}, n_jobs=1
     )
-    curve = tradeoff_curve(
+    curve = whole_curve(
         estimator, train.X, train.y, X_val=valid.X, y_val=valid.y,
         tradeoffs=scale["tradeoffs"], scoring="accuracy",
     )  # fmt: skip

@@ -4,7 +4,7 @@ A file is a safetensors container: plain arrays, and one JSON text that says wha
 one runs nothing that is in it, and everything in it is checked before a kernel sees it.
 
     layout           the format, by names
-    container        arrays and a text as bytes, and bytes as a file
+    container        arrays and a text as bytes, and the bytes of a file
     writing          from a model to arrays and a text
     checking         readers of JSON and arrays that refuse what is not as it should be
     reading_trees    from arrays to trees and stages

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._files import check_place, write_atomically
 from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
 from greedymiser.losses import Loss
-from greedymiser.persistence.container import ContentError, check_place, pack, write_atomically
+from greedymiser.persistence.container import ContentError, pack
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMAT,
@@ -27,6 +28,7 @@ from greedymiser.persistence.layout import (
     WIDEST_SPARE_TEXT,
 )
 from greedymiser.persistence.reading import decode
+from greedymiser.score_names import score_name
 from greedymiser.serving import (
     Above,
     Confident,
@@ -47,7 +49,13 @@ UNTOLD = {"costs", "estimator", "n_jobs", "verbose"}
 LONGEST_TOLD = 1000
 
 
-def save(model: Any, path: str | os.PathLike[str], *, response: str | None = None) -> None:
+def save(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    response: str | None = None,
+    cost_unit: str | None = None,
+) -> None:
     """Write a fitted model to a file that holds no code.
 
     The file is for serving: ``load`` gives a ``Predictor`` with the same predictions, bit for bit,
@@ -62,6 +70,9 @@ def save(model: Any, path: str | os.PathLike[str], *, response: str | None = Non
         For a loss of your own that has a ``response`` of its own: which of these it is. Its code
         cannot be stored. "two_classes" are the probabilities that belong to a log-odds, "softmax"
         those of several classes.
+    cost_unit : str or None
+        What the costs are counted in, such as "dollars", to be told by ``about["cost_unit"]``. None
+        keeps what a Predictor knows of it.
 
     Raises
     ------
@@ -82,11 +93,18 @@ def save(model: Any, path: str | os.PathLike[str], *, response: str | None = Non
     predictor = as_predictor(model)
     place = check_place(os.path.expanduser(path))
     try:
-        data = encode(predictor, about(model), response)
+        told = about(model) | ({"cost_unit": _unit(cost_unit)} if cost_unit else {})
+        data = encode(predictor, told, response)
         decode(data)  # what is written can be read
     except ContentError as fault:
         raise ValueError(f"cannot save the model: {fault}") from None
     write_atomically(place, data)
+
+
+def _unit(cost_unit: Any) -> str:
+    if not isinstance(cost_unit, str):
+        raise TypeError(f"cost_unit must be a string, got {cost_unit!r}")
+    return cost_unit
 
 
 def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None = None) -> bytes:
@@ -328,6 +346,7 @@ def _outcome(model: Any) -> dict[str, Any]:
     n_iter = getattr(model, "n_iter_", 0)
     if len(scores) > n_iter:
         told["validation_score"] = _told(float(scores[n_iter]))
+        told["score"] = score_name(model.scoring, as_predictor(model).loss)
     return told
 
 

@@ -1,49 +1,25 @@
-"""Damage model files in many ways, and see that loading refuses them or gives a model that works.
+"""Model files: taken to pieces, changed, and put together again.
 
-Usage: python tools/fuzz_model_files.py [--files 10000] [--seed 0] [--keep FOLDER]
-
-Every mutant either raises ModelFileError or loads. One that loads must predict, for few rows and
-for many, and survive another round trip. Mutants are tried in child processes under a memory limit
-and a time limit, so that a crash, a hang or a huge allocation is seen; the file that did it is
-kept. Exits with 1 if there is any.
+A file that loads must predict, for few rows and for many, survive another round trip, and be shown
+by ``greedymiser inspect`` without a word that the terminal would obey.
 """
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import json
-import resource
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-import traceback
-import warnings
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fuzz.mutations import ON_BYTES, Kind, Mutation, Random, edit_text, pick, refused
+from fuzz.tables import fails
 from greedymiser import ModelFileError, load
 from greedymiser.persistence.container import METADATA_KEY, TENSOR_DTYPES, pack, unpack
 from greedymiser.persistence.reading import decode
 from greedymiser.persistence.writing import encode
 
-SEEDS = Path(__file__).parents[1] / "tests" / "files"
-
-# Mutants per child process.
-CHUNK = 1000
-
-# What a mutant may take beyond what the process has when all kernels are compiled, and how long.
-MOST_BYTES = 512 * 2**20
-MOST_SECONDS = 10
-
-Random = np.random.Generator
+FOLDER = Path(__file__).parents[2] / "tests" / "files"
 
 NASTY_JSON: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3, 255, 256, 2**31 - 1, 2**31, 2**53 + 1, 2**63, 2**64, 10**99,
@@ -53,11 +29,6 @@ NASTY_JSON: list[Any] = [
     "classifier", "regressor", [], {}, [[]], [0], [""], {"": 0}, {"float": "inf"}, {"float": "nan"},
     [[[[[[[[[[]]]]]]]]]], ["a", "a"], [1, "a", 2.5, True], "a" * 1000, list(range(300)),
 ]  # fmt: skip
-
-# Pasted into JSON as they are.
-NASTY_TEXT = ["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000, "[" * 3000 + "]" * 3000, "}", "",
-              '{"a":' * 2000 + "1" + "}" * 2000, "\\ud800", '"\\ud800"', "\x00", "tru", "0x10",
-              "-0", "1E5", '"a":1,"a":2', "1.", ".5", "\ufeff", "é"]  # fmt: skip
 
 DTYPES = ["BOOL", "U8", "I8", "U16", "I16", "I32", "U32", "F16", "BF16", "F32", "I64", "U64", "F64",
           "C64", "F8_E4M3", "F4", "", "V8"]  # fmt: skip
@@ -93,33 +64,6 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 # -- mutations ----------------------------------------------------------------------------------
-
-
-def pick(rng: Random, choices: Any) -> Any:
-    return choices[rng.integers(len(choices))]
-
-
-def flip_bits(data: bytes, rng: Random, others: list[bytes]) -> bytes:
-    mutant = bytearray(data)
-    in_header = rng.random() < 0.5
-    end = 8 + int.from_bytes(data[:8], "little") if in_header else len(data)
-    for _ in range(rng.integers(1, 9)):
-        mutant[rng.integers(end)] ^= 1 << rng.integers(8)
-    return bytes(mutant)
-
-
-def truncate(data: bytes, rng: Random, others: list[bytes]) -> bytes:
-    if rng.random() < 0.2:
-        return data + rng.bytes(rng.integers(1, 100))
-    return data[: rng.integers(len(data))]
-
-
-def splice(data: bytes, rng: Random, others: list[bytes]) -> bytes:
-    other = pick(rng, others)
-    a, b = sorted(rng.integers(len(data), size=2))
-    c = rng.integers(len(other))
-    filler = [other[c : c + (b - a)], bytes(b - a), rng.bytes(b - a), b""]
-    return data[:a] + pick(rng, filler) + data[b:]
 
 
 def change_length(data: bytes, rng: Random, others: list[bytes]) -> bytes:
@@ -159,20 +103,6 @@ def edit_header(data: bytes, rng: Random, others: list[bytes]) -> bytes:
     return parts.with_header()
 
 
-def edit_text(text: str, rng: Random) -> str:
-    """Paste, cut or repeat somewhere in a text."""
-    at, size = rng.integers(len(text)), rng.integers(1, 30)
-    return pick(
-        rng,
-        [
-            text[:at] + pick(rng, NASTY_TEXT) + text[at + size :],
-            text[:at] + pick(rng, NASTY_TEXT) + text[at:],
-            text[:at] + text[at + size :],
-            text[:at] + text[at : at + size] + text[at:],
-        ],
-    )
-
-
 def edit_metadata_text(data: bytes, rng: Random, others: list[bytes]) -> bytes:
     parts = Parts(data)
     text = parts.text
@@ -186,14 +116,13 @@ def edit_metadata_text(data: bytes, rng: Random, others: list[bytes]) -> bytes:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Paths to everything inside a JSON value, but for the information that nobody reads."""
+    """Paths to everything inside a JSON value."""
     if not isinstance(value, dict | list):
         return [path]
     inside = value.items() if isinstance(value, dict) else enumerate(value)
     found = [path] if path else []
     for key, entry in inside:
-        if key != "about" or path:
-            found += places(entry, (*path, key))
+        found += places(entry, (*path, key))
     return found
 
 
@@ -201,7 +130,9 @@ def edit_metadata(data: bytes, rng: Random, others: list[bytes]) -> bytes:
     parts = Parts(data)
     model = json.loads(parts.text)
     for _ in range(rng.integers(1, 3)):
-        path = pick(rng, [*places(model), ("about",)])
+        # What is only told is edited as often as all the rest.
+        told = {name: model[name] for name in ("about",) if name in model}
+        path = pick(rng, places(pick(rng, [model, told])) or places(model))
         holder = model
         for key in path[:-1]:
             holder = holder[key]
@@ -317,21 +248,16 @@ def _without_trees(parts: Parts, model: dict[str, Any], n_outputs: int) -> None:
     parts.arrays["stages"] = np.zeros((1, 4), dtype=np.int64)
 
 
-MUTATIONS: list[Callable[[bytes, Random, list[bytes]], bytes]] = [
-    flip_bits, truncate, splice, change_length, edit_header, edit_metadata_text, edit_metadata,
-    edit_metadata, edit_values, edit_values, edit_values, edit_arrays, edit_labels,
+MUTATIONS: list[Mutation] = [
+    *ON_BYTES, change_length, edit_header, edit_metadata_text, edit_metadata, edit_metadata,
+    edit_values, edit_values, edit_values, edit_arrays, edit_labels,
 ]  # fmt: skip
 
 
-def mutant(seed: int, number: int, seeds: list[bytes]) -> tuple[str, bytes]:
-    """The mutation's name and the damaged file; the same for the same numbers."""
-    rng = np.random.default_rng([seed, number])
-    change = pick(rng, MUTATIONS)
-    with np.errstate(all="ignore"):
-        return change.__name__, change(pick(rng, seeds), rng, seeds)
+# -- using them ---------------------------------------------------------------------------------
 
-
-# -- trying them --------------------------------------------------------------------------------
+# To show what is longer takes more time than it tells.
+LONGEST_SHOWN = 100_000
 
 
 def rows_for(model: Any, n: int) -> Any:
@@ -357,116 +283,34 @@ def rows_for(model: Any, n: int) -> Any:
     return frame
 
 
-def use(model: Any) -> None:
-    """Do all that a served model does."""
-    for n in (1, 9, 70):
-        X = rows_for(model, n)
-        assert len(model.predict(X)) == n
-        assert model.prediction_costs(X).shape == (n,)
-        if model.kind == "classifier":
-            model.predict_proba(X)
+def use(path: Path) -> str:
+    """Load a file and do all that a served model does."""
+    try:
+        model = load(path, n_jobs=1)
+    except ModelFileError as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise  # refused, but much too late
+        return refused(path, error)
+    with np.errstate(all="ignore"):  # it may well predict nonsense
+        for n in (1, 9, 70):
+            X = rows_for(model, n)
+            assert len(model.predict(X)) == n
+            assert model.prediction_costs(X).shape == (n,)
+            if model.kind == "classifier":
+                model.predict_proba(X)
     model.receipt()
     assert len(model.features_used_) <= model.n_features
     assert len(model.resources_used_) <= len(model.costs.resource_names)
     assert np.isfinite(model.stage_costs).all()
     again = encode(model, model.about)
     assert encode(decode(again), model.about) == again
+    if len(again) < LONGEST_SHOWN:
+        assert not fails("inspect", path), "cannot be shown"
+    return "loaded"
 
 
-def try_mutants(seed: int, first: int, last: int, folder: Path) -> None:
-    """Try some mutants; prints what became of them as JSON."""
-    seeds = [path.read_bytes() for path in sorted(SEEDS.glob("*.miser"))]
-    warnings.simplefilter("ignore")
-    faulthandler.enable()
-    path = folder / "mutant.miser"
-    for data in seeds:  # compiles what is to be compiled
-        path.write_bytes(data)
-        use(load(path, n_jobs=1))
-    allowed = _virtual_memory() + MOST_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (allowed, resource.RLIM_INFINITY))
-    signal.signal(signal.SIGALRM, _too_slow)
-    fates: Counter[str] = Counter()
-    slowest, failures = 0.0, []
-    for number in range(first, last):
-        kind, data = mutant(seed, number, seeds)
-        path.write_bytes(data)
-        (folder / "number").write_text(str(number))
-        start = time.perf_counter()
-        signal.alarm(MOST_SECONDS)
-        try:
-            use(load(path, n_jobs=1))
-            fates[f"{kind}: loaded"] += 1
-        except ModelFileError as error:
-            if isinstance(error.__cause__, MemoryError):  # refused, but much too late
-                failures.append([number, traceback.format_exc(limit=-4)])
-            else:
-                fates[f"{kind}: refused"] += 1
-        except BaseException:
-            failures.append([number, traceback.format_exc(limit=-4)])
-        finally:
-            signal.alarm(0)
-        slowest = max(slowest, time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"fates": fates, "slowest": slowest, "peak": peak, "failures": failures}))
+def seeds() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(FOLDER.glob("*.miser"))}
 
 
-def _too_slow(*_: Any) -> None:
-    raise TimeoutError(f"took more than {MOST_SECONDS} s")
-
-
-def _virtual_memory() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return pages * resource.getpagesize()
-
-
-def run_chunk(seed: int, first: int, last: int, keep: Path) -> dict[str, Any]:
-    """Try some mutants in a child process; a crash is a failure, and its file is kept."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        chunk = [str(seed), str(first), str(last), name]
-        done = subprocess.run(
-            [sys.executable, __file__, "--chunk", *chunk],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode == 0:
-            return json.loads(done.stdout)
-        number = (folder / "number").read_text() if (folder / "number").exists() else "none"
-        if number != "none":
-            keep.mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / "mutant.miser", keep / f"crash-{seed}-{number}.miser")
-        said = f"the process ended with {done.returncode}\n{done.stderr[-2000:]}"
-        return {"fates": {}, "slowest": 0.0, "peak": 0, "failures": [[number, said]]}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"))
-    parser.add_argument("--chunk", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.chunk:
-        seed, first, last, folder = arguments.chunk
-        try_mutants(int(seed), int(first), int(last), Path(folder))
-        return 0
-    fates: Counter[str] = Counter()
-    slowest, peak, failures = 0.0, 0, []
-    for first in range(0, arguments.files, CHUNK):
-        last = min(first + CHUNK, arguments.files)
-        found = run_chunk(arguments.seed, first, last, arguments.keep)
-        fates.update(found["fates"])
-        slowest, peak = max(slowest, found["slowest"]), max(peak, found["peak"])
-        failures += found["failures"]
-    for fate, count in sorted(fates.items()):
-        print(f"{count:6d}  {fate}")
-    for number, said in failures:
-        print(f"mutant {number} of seed {arguments.seed} failed:\n{said}", file=sys.stderr)
-    print(
-        f"{sum(fates.values())} of {arguments.files} as they should; {len(failures)} failures; "
-        f"slowest {slowest:.2f} s; largest process {peak / 1024:.0f} MiB"
-    )
-    return int(bool(failures))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+MODELS = Kind("models", seeds, MUTATIONS, use, is_text=False)

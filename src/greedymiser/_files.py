@@ -1,0 +1,77 @@
+"""Bytes as a file that is never half written: the one writer of the house."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+
+def check_place(path: str | os.PathLike[str], what: str = "a model") -> Path:
+    """Where a file will be written; raises OSError if it cannot be there."""
+    name = os.fspath(path)
+    place = Path(os.path.realpath(name))  # a link goes on pointing to the file
+    cannot = f"cannot save {what} as {name!r}"
+    if place.is_symlink():  # what is left of a path when all links are followed
+        raise OSError(f"{cannot}: it is a link that leads back to itself")
+    if place.is_dir():
+        raise IsADirectoryError(f"{cannot}: it is a folder")
+    if name.endswith((os.sep, os.altsep or os.sep)):
+        raise IsADirectoryError(f"{cannot}: that is the name of a folder")
+    if not place.parent.is_dir():
+        folder = str(Path(name).parent)
+        raise FileNotFoundError(f"there is no folder {folder!r} to save {what} in")
+    if place.exists() and not place.is_file():
+        raise FileExistsError(f"{cannot}: it is not a regular file")
+    return place
+
+
+def write_atomically(place: Path, data: bytes) -> None:
+    """Write a file all at once: whoever interrupts finds the old one, or none."""
+    draft = place.parent / f".greedymiser-{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        # The umask says who may read a new file; one that was there keeps its permissions.
+        with os.fdopen(os.open(draft, flags, 0o666), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if place.exists():
+            os.chmod(draft, stat.S_IMODE(place.stat().st_mode))
+        os.replace(draft, place)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            _name(error, place)  # nobody has heard of the draft
+        raise
+    _sync_folder(place.parent)
+
+
+def write_file(path: str | os.PathLike[str], data: bytes, what: str) -> None:
+    """Write a file at once, or into a pipe or a device, whose place must not be taken."""
+    place = Path(path)
+    if not place.exists() or place.is_file() or place.is_dir():
+        write_atomically(check_place(path, what), data)
+        return
+    try:
+        place.write_bytes(data)
+    except OSError as error:
+        _name(error, place)
+        raise
+
+
+def _name(error: OSError, place: Path) -> None:
+    """Let an error name the file that could not be written."""
+    error.filename, error.filename2 = str(place), None
+
+
+def _sync_folder(folder: Path) -> None:
+    """See that the new name survives a power cut, where a folder can be asked to."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,480 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from typer.core import TyperGroup
+
+from greedymiser._version import __version__
+from greedymiser.cli.guarding import (
+    InputError,
+    Reads,
+    Writes,
+    check_not_read,
+    guarded,
+    interruption,
+    options,
+)
+from greedymiser.cli.inputs import (
+    Job,
+    Part,
+    Task,
+    check_column,
+    held_out,
+    load_model,
+    prepare,
+    rows_for,
+)
+from greedymiser.cli.outputs import (
+    WRITES_CURVE,
+    make_folder,
+    new_curve,
+    new_file,
+    new_model,
+    save_model,
+    write_curve,
+    write_table,
+)
+from greedymiser.cli.printing import (
+    as_number,
+    complain,
+    emit,
+    escaped,
+    quoted,
+    say,
+    show_frame,
+    shown_steps,
+)
+from greedymiser.cli.showing import (
+    cost_unit,
+    features_of,
+    show_features,
+    show_files,
+    show_points,
+    show_receipt,
+    show_settings,
+    show_stages,
+    show_summary,
+)
+from greedymiser.cli.training import (
+    best_for,
+    chosen_models,
+    fit_model,
+    make_estimator,
+    trained_curve,
+)
+from greedymiser.costfiles import CostFile, template, write_costs, write_template
+from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
+from greedymiser.persistence import load
+
+# To predict needs none of those that train: they are imported by the commands that do.
+if TYPE_CHECKING:
+    from greedymiser.cli.training import Model
+
+# Results with more rows than this are left to their files.
+LONGEST_TABLE = 20
+
+# What the experiments read, and what they and the demo write below their folders.
+READS_FOLDER = Reads(folder=True)
+WRITES_DEMO = Writes((*WRITES_CURVE.below, "thyroid_*.csv", "thyroid_costs.toml"))
+WRITES_RESULTS = Writes(("*.csv", "*.png", "cache"))
+
+# Rounds of the demo: no model of it is at its best after more than 60.
+DEMO_ROUNDS = 100
+
+
+class _Commands(TyperGroup):
+    """Commands whose complaints about usage may quote anything that was typed, or globbed."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with _harmless_complaints():
+            return super().invoke(ctx)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _harmless_complaints():
+            return super().make_context(*args, **kwargs)
+
+
+@contextmanager
+def _harmless_complaints() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(getattr(error, "message", None), str):  # as all errors of usage have it
+            error.message = escaped(error.message, keep="\n")  # type: ignore[attr-defined]
+        raise
+
+
+app = typer.Typer(
+    name="greedymiser",
+    cls=_Commands,
+    help="Boosted trees that pay for their features: what accuracy does each budget buy?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Experiment(enum.StrEnum):
+    """An experiment of the paper."""
+
+    yahoo = "yahoo"
+    mq2008 = "mq2008"
+    scene15 = "scene15"
+
+
+DataFile = Annotated[
+    Path, typer.Argument(help="CSV, Parquet or SVMlight/LETOR file, told by its suffix."), Reads()
+]
+ModelFile = Annotated[Path, typer.Argument(help="A model that fit or curve has written."), Reads()]
+Target = Annotated[
+    str | None, typer.Option(help="Column to predict. SVMlight files have their own.")
+]
+Costs = Annotated[
+    Path, typer.Option(help="TOML or CSV file with the costs; see costs-template."), Reads()
+]
+Valid = Annotated[
+    Path | None,
+    typer.Option(help="Rows to validate with; by default, 25% of DATA are held out."),
+    Reads(),
+]
+TaskOption = Annotated[Task | None, typer.Option(help="What the target is; guessed by default.")]
+Qid = Annotated[str | None, typer.Option(help="Column with the query of each row, for ranking.")]
+Drop = Annotated[
+    list[str] | None, typer.Option(help="Column that is not a feature. May be repeated.")
+]
+MaxIter = Annotated[int, typer.Option(min=1, help="Most rounds of boosting.")]
+MaxDepth = Annotated[int, typer.Option(min=1, help="Depth of the trees.")]
+LearningRate = Annotated[float, typer.Option(help="Step of each round.")]
+Scoring = Annotated[
+    str | None,
+    typer.Option(help="Validation score: a scikit-learn scorer, or ndcg@5 and the like."),
+]
+Jobs = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
+
+
+def _parse_tradeoffs(text: str) -> int | list[float]:
+    """A number of trade-offs, or the trade-offs themselves with commas between them."""
+    try:
+        count = int(text)
+    except ValueError:
+        try:
+            values = [float(part) for part in text.split(",")]
+        except ValueError:
+            raise typer.BadParameter(
+                f"{text!r} is neither a number of trade-offs nor a list such as 0,1e-4,1e-3",
+                param_hint="--tradeoffs",
+            ) from None
+        if not all(0 <= value < np.inf for value in values):
+            raise typer.BadParameter(
+                f"{text!r} has a trade-off that is negative or not finite", param_hint="--tradeoffs"
+            ) from None
+        return values
+    if count < 1:
+        raise typer.BadParameter("there must be at least one", param_hint="--tradeoffs")
+    return count
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"greedymiser {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    options.debug = debug
+
+
+@app.command()
+@guarded
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for the pictures, report and data."), WRITES_DEMO
+    ] = Path("demo-output"),
+) -> None:
+    """Show what each dollar of medical tests buys, on embedded thyroid data with real prices."""
+    from greedymiser.estimators import MiserClassifier
+
+    start = time.perf_counter()
+    new_curve(out)
+    data = load_thyroid()
+    X, X_test = data.as_frame()
+    say(
+        f"Thyroid disease: {len(X)} patients to learn from, {len(X_test)} to test.",
+        "The first model compiles the kernels, which takes a few seconds; later runs reuse them.",
+    )
+    everyone = Part(X, data.y_train, None)
+    held = held_out(everyone, Task.classification)
+    job = Job(
+        Task.classification,
+        CostFile(data.costs, "dollars"),
+        everyone.take(~held),
+        everyone.take(held),
+        Part(X_test, data.y_test, None),
+    )
+    trained = trained_curve(
+        job, MiserClassifier(max_iter=DEMO_ROUNDS), 8, "balanced_accuracy", None
+    )
+    models = chosen_models(trained)
+    files = write_curve(trained, models, out)
+    for name, frame, y in (("train", X, data.y_train), ("test", X_test, data.y_test)):
+        path = out / f"thyroid_{name}.csv"
+        write_table(frame.assign(diagnosis=y), path, "data")
+        files.append((path, f"the data, to {name}"))
+    write_costs(out / "thyroid_costs.toml", data.costs, unit="dollars")
+    files.append((out / "thyroid_costs.toml", "the prices"))
+    show_points(trained, models, "dollars", "tests ordered", _tests_ordered)
+    show_files(files)
+    say(f"Done in {time.perf_counter() - start:.0f} s. Open {out / 'report.html'} in a browser.")
+    _tell_of_half_a_curve(models, out)
+
+
+@app.command()
+@guarded
+def curve(
+    data: DataFile,
+    costs: Costs,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the curve, pictures, report and models."), WRITES_CURVE
+    ],
+    target: Target = None,
+    valid: Valid = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(help="Rows to report test scores on; nothing is chosen by them."),
+        Reads(),
+    ] = None,
+    task: TaskOption = None,
+    qid: Qid = None,
+    drop: Drop = None,
+    tradeoffs: Annotated[
+        str, typer.Option(help="How many trade-offs to train, or a list: 0,1e-4,1e-3.")
+    ] = "8",
+    max_iter: MaxIter = 300,
+    max_depth: MaxDepth = 4,
+    learning_rate: LearningRate = 0.1,
+    scoring: Scoring = None,
+    jobs: Jobs = None,
+) -> None:
+    """Train models from dear to cheap, and write what accuracy each cost buys."""
+    path = _parse_tradeoffs(tradeoffs)
+    job = prepare(
+        data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
+    )
+    new_curve(out)
+    estimator = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+    trained = trained_curve(job, estimator, path, scoring, jobs)
+    models = chosen_models(trained)
+    # Written before anything is shown: whatever happens to the terminal, the work is kept.
+    files = write_curve(trained, models, out)
+    show_points(trained, models, job.costs.unit, "uses", features_of)
+    show_files(files)
+    _tell_of_half_a_curve(models, out)
+
+
+@app.command()
+@guarded
+def fit(
+    data: DataFile,
+    costs: Costs,
+    out: Annotated[Path, typer.Option(help="File for the model."), Writes()],
+    target: Target = None,
+    valid: Valid = None,
+    task: TaskOption = None,
+    qid: Qid = None,
+    drop: Drop = None,
+    tradeoff: Annotated[
+        float | None, typer.Option(min=0, help="Drop in mean loss demanded per unit of cost.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="What one prediction may cost at most.")
+    ] = None,
+    max_iter: MaxIter = 300,
+    max_depth: MaxDepth = 4,
+    learning_rate: LearningRate = 0.1,
+    scoring: Scoring = None,
+    jobs: Jobs = None,
+) -> None:
+    """Train one model. With a budget and no trade-off, find the best model that it affords."""
+    job = prepare(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
+    new_model(out)
+    model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+    searched = budget is not None and tradeoff is None
+    if budget is not None and tradeoff is None:
+        model = best_for(budget, job, model, scoring, jobs)
+    else:
+        model.set_params(
+            costs=job.costs.costs, tradeoff=tradeoff or 0.0, budget=budget,
+            scoring=scoring or "loss",
+        )  # fmt: skip
+        fit_model(model, job)
+    told = {"search": "interrupted"} if searched and interruption.happened else {}
+    save_model(model, out, job.costs.unit, told)
+    written = load(out)
+    show_summary(written)
+    show_receipt(written)
+    say(f"Model: {out}")
+    if interruption.happened:
+        what = "the best model that the unfinished search had found"
+        rounds = f"the best of the rounds that were finished: {model.n_iter_}"
+        interruption.keep(f"{str(out)!r} has {what if searched else rounds}")
+
+
+@app.command()
+@guarded
+def predict(
+    model: ModelFile,
+    data: DataFile,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="CSV file for the predictions; shown if there is none."),
+        Writes(),
+    ] = None,
+    qid: Qid = None,
+    drop: Drop = None,
+) -> None:
+    """Predict, from the columns that the model has bought; it does not miss the others."""
+    import pandas as pd
+
+    trained = load_model(model)
+    X, queries = rows_for(trained, data, qid, drop or ())
+    raw, left = trained.run(trained.table(X), queries)
+    columns = {"prediction": trained.respond(raw)}
+    if trained.classes is not None:
+        probabilities = trained.probabilities(raw).T
+        for label, column in zip(trained.classes.tolist(), probabilities, strict=True):
+            columns[f"probability_{label}"] = column
+    bills = trained.stage_costs[left]
+    if len(trained.stages) > 1:  # rows differ in what they pay
+        columns["cost"] = bills
+    table = pd.DataFrame(columns)
+    if out is None:
+        emit(table.to_csv(index=False))
+        return
+    write_table(table, new_file(out), "predictions")
+    paid = "a cost" if len(trained.stages) == 1 else "a mean cost"
+    bill = f"{as_number(float(np.mean(bills)))} {cost_unit(trained) or ''}".rstrip()
+    say(
+        f"{len(table)} predictions at {paid} of {bill} each, "
+        f"from {len(trained.features_used_)} of {trained.n_features} features: {out}"
+    )
+
+
+@app.command()
+@guarded
+def inspect(model: ModelFile) -> None:
+    """Show what a model costs, what it has bought and when, and how it was trained."""
+    trained = load_model(model)
+    show_summary(trained)
+    show_stages(trained)
+    show_receipt(trained)
+    show_features(trained)
+    show_settings(trained)
+
+
+@app.command()
+@guarded
+def costs_template(
+    data: DataFile,
+    target: Target = None,
+    qid: Qid = None,
+    drop: Drop = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="TOML or CSV file to write; shown if there is none."),
+        Writes(),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+) -> None:
+    """Write a cost file for a table in which every feature costs 1, to be filled in."""
+    frame = read_table(data)
+    others = [target, qid, *(drop or ())]
+    if is_svmlight(data):
+        others += [LABEL, *([QID] if QID in frame.columns else [])]
+    for name in others:
+        if name is not None:
+            check_column(frame, data, name)
+    features = [name for name in frame.columns if name not in others]
+    if not features:
+        raise InputError(f"{str(data)!r} has no features, only {quoted(frame.columns)}")
+    if out is None:
+        emit(template(features))
+        return
+    if out.exists() and not force:
+        raise InputError(f"{str(out)!r} exists already; --force overwrites it")
+    write_template(new_file(out), features)
+    say(f"{len(features)} features, each at a cost of 1: fill in {out}")
+
+
+@app.command()
+@guarded
+def reproduce(
+    name: Annotated[Experiment, typer.Argument(help="Experiment of the paper.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the original data; yahoo can do without."),
+        READS_FOLDER,
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for results and finished steps; results/NAME by default."),
+        WRITES_RESULTS,
+    ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="A quick version, to see that everything works.")
+    ] = False,
+    jobs: Jobs = None,
+) -> None:
+    """Run an experiment of the paper: its tables and figures. An interrupted run can be resumed."""
+    # Imported here, because each experiment asks for libraries of its own.
+    experiment = importlib.import_module(f"greedymiser.experiments.{name}")
+    from greedymiser.experiments.workspace import Workspace
+
+    folder = out or Path("results") / name
+    check_not_read(folder, WRITES_RESULTS, "data", data, READS_FOLDER)
+    make_folder(folder)
+    with shown_steps() as told:
+        try:
+            results = experiment.run(data, Workspace(folder, {}, told), small, n_jobs=jobs)
+        except KeyboardInterrupt:
+            complain("Finished steps are kept: the same command goes on from there.")
+            raise
+    for title, table in results.tables.items():
+        if len(table) <= LONGEST_TABLE:
+            show_frame(title, table)
+    say(f"Data: {results.data}", "")
+    show_files(
+        [(folder / f"{title}.csv", "table") for title in results.tables]
+        + [(path, "figure") for path in results.figures.values()]
+    )
+
+
+def _tell_of_half_a_curve(models: Sequence[Model], out: Path) -> None:
+    if interruption.happened:
+        interruption.keep(f"{str(out)!r} has the {len(models)} models that were finished")
+
+
+def _tests_ordered(model: Model) -> str:
+    """Name the blood tests of the thyroid data, and count the questions."""
+    blood = ("TSH", "T3", "TT4", "T4U", "FTI")
+    tests = [str(name) for name in model.features_used_ if name in blood]
+    questions = len(model.features_used_) - len(tests)
+    asked = [f"{questions} question{'s' if questions > 1 else ''}"] if questions else []
+    return ", ".join([*tests, *asked]) or "nothing"

@@ -1,0 +1,341 @@
+"""From files to rows, what they mean, and what their columns cost."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.cli.guarding import InputError
+from greedymiser.cli.printing import complain, quoted, say, warn
+from greedymiser.costfiles import CostFile, read_costs
+from greedymiser.datasets import LABEL, MISSING_WORDS, QID, is_svmlight, read_table
+from greedymiser.persistence import load
+from greedymiser.serving import Predictor
+
+# Without --valid, one row (or query) in so many is held out, always the same ones.
+HOLD_OUT = 4
+SEED = 0
+
+# A target of integers with more distinct values than this is taken for a quantity, not for classes.
+MOST_CLASSES = 20
+
+
+class Task(enum.StrEnum):
+    """What the target means."""
+
+    regression = "regression"
+    classification = "classification"
+    ranking = "ranking"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of the files mean."""
+
+    target: str
+    # None if rows do not belong to queries.
+    qid: str | None
+    # Columns that are neither features nor anything else.
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Columns that are not features."""
+        return (self.target, *([self.qid] if self.qid else []), *self.dropped)
+
+
+class Spelled:
+    """The words that were taken for missing values, in all files that a command reads."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, dict[str, None]] = {}
+
+    def note(self, words: dict[str, list[str]]) -> None:
+        for column, found in words.items():
+            for word in found:
+                self._columns.setdefault(word, {})[column] = None
+
+    def tell(self, features: Collection[Any]) -> None:
+        """Say it, once, of the columns that are features."""
+        told = []
+        for word in sorted(self._columns):
+            columns = [name for name in self._columns[word] if name in set(features)]
+            if columns:
+                told.append(f"{word!r} in {quoted(columns)}")
+        if told:
+            complain(f"Note: read as missing, like empty cells: {'; '.join(told)}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows to train, validate or test with."""
+
+    X: Any
+    y: NDArray[Any]
+    qid: NDArray[Any] | None
+
+    def take(self, rows: NDArray[np.bool_]) -> Part:
+        return Part(self.X[rows], self.y[rows], None if self.qid is None else self.qid[rows])
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a model is trained from."""
+
+    task: Task
+    costs: CostFile
+    train: Part
+    valid: Part
+    test: Part | None
+
+
+def prepare(
+    data: Path,
+    costs: Path,
+    *,
+    target: str | None,
+    task: Task | None,
+    qid: str | None,
+    drop: Sequence[str],
+    valid: Path | None,
+    test: Path | None = None,
+) -> Job:
+    """Read all files, check them against each other, and say what was understood."""
+    prices = read_costs(costs)
+    spelled = Spelled()
+    # In SVMlight, what is 0 in all rows is not written, but it has a price all the same.
+    frame = read_table(
+        data,
+        features=prices.costs.feature_names or (),
+        literal=[name for name in (target, qid) if name],
+        told=spelled.note,
+    )
+    columns = _columns(frame, data, target, qid, drop)
+    train = _part(frame, data, columns)
+    _check_costs(prices, costs, train.X.columns.tolist(), data, columns)
+    if task is not Task.classification:
+        _check_no_words_among_numbers(train, data, columns)
+    if task is None:
+        task = _guess(train)
+        source = columns.qid or columns.target
+        say(f"Task: {task} (guessed from {source!r}; --task says otherwise)")
+    if task is Task.ranking and train.qid is None:
+        raise InputError(
+            f"ranking needs the query of each row, but {str(data)!r} has no qid:"
+            if is_svmlight(data)
+            else "ranking needs the query of each row: name its column with --qid"
+        )
+    checked = None if valid is None else _part_like(train, valid, columns, spelled)
+    tested = None if test is None else _part_like(train, test, columns, spelled)
+    spelled.tell(train.X.columns)
+    if checked is None:
+        held = held_out(train, task)
+        if not held.any():
+            raise InputError(
+                f"{str(data)!r} has too few {'queries' if task is Task.ranking else 'rows'} to "
+                "hold some out for validation; give a file with --valid"
+            )
+        train, checked = train.take(~held), train.take(held)
+    sizes = [f"{len(train.y)} rows to learn from", f"{len(checked.y)} to validate with"]
+    sizes += [] if tested is None else [f"{len(tested.y)} to test with"]
+    say(f"{', '.join(sizes)}; {train.X.shape[1]} features")
+    return Job(task, prices, train, checked, tested)
+
+
+def _columns(
+    frame: Any, path: Path, target: str | None, qid: str | None, drop: Sequence[str]
+) -> Columns:
+    if is_svmlight(path):
+        target = target or LABEL
+        qid = qid or (QID if QID in frame.columns else None)
+    if target is None:
+        raise InputError(f"name the target with --target; {_has(frame, path)}")
+    for name in (target, qid, *drop):
+        if name is not None:
+            check_column(frame, path, name)
+    if qid == target:
+        raise InputError(f"{target!r} cannot be both the target and the query")
+    return Columns(target, qid, tuple(drop))
+
+
+def _has(frame: Any, path: Path) -> str:
+    return f"the columns of {str(path)!r} are {quoted(frame.columns, most=12)}"
+
+
+def check_column(frame: Any, path: Path, name: str) -> None:
+    """Complain if a table lacks a column, and say which one may be meant."""
+    if name not in frame.columns:
+        near = difflib.get_close_matches(name, list(frame.columns), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else _has(frame, path)
+        raise InputError(f"{str(path)!r} has no column {name!r}; {hint}")
+
+
+def _part(frame: Any, path: Path, columns: Columns) -> Part:
+    import pandas as pd
+
+    for name in (columns.target, columns.qid):
+        if name is None:
+            continue
+        check_column(frame, path, name)
+        missing = int(frame[name].isna().sum())
+        if missing:
+            raise InputError(
+                f"column {name!r} of {str(path)!r} is missing in {missing} of {len(frame)} rows"
+            )
+        if pd.api.types.is_float_dtype(frame[name].dtype) and np.isinf(frame[name]).any():
+            raise InputError(f"column {name!r} of {str(path)!r} has a number that is infinite")
+    X = frame.drop(columns=[name for name in columns.others if name in frame.columns])
+    if X.shape[1] == 0:
+        raise InputError(f"{str(path)!r} has no features beside {quoted(columns.others)}")
+    qid = None if columns.qid is None else frame[columns.qid].to_numpy()
+    return Part(X, frame[columns.target].to_numpy(), qid)
+
+
+def _part_like(train: Part, path: Path, columns: Columns, spelled: Spelled) -> Part:
+    """Read rows for the same features, in the same order."""
+    text = train.X.select_dtypes("category").columns.tolist()
+    if train.y.dtype == object:
+        text.append(columns.target)
+    frame = read_table(
+        path,
+        features=train.X.columns,
+        text=text,
+        literal=[name for name in (columns.target, columns.qid) if name],
+        told=spelled.note,
+    )
+    for name in train.X.columns:
+        check_column(frame, path, name)
+    part = _part(frame, path, columns)
+    return Part(part.X[train.X.columns], part.y, part.qid)
+
+
+def _check_costs(
+    prices: CostFile, path: Path, features: Sequence[str], data: Path, columns: Columns
+) -> None:
+    known = prices.costs.feature_names or []
+    missing = [name for name in features if name not in set(known)]
+    if missing:
+        raise InputError(
+            f"{str(path)!r} has no cost for {quoted(missing)}, which {str(data)!r} has; "
+            "add it, or leave the column out with --drop"
+        )
+    unknown = [name for name in known if name not in set(features)]
+    if unknown:
+        why = "is not a feature" if unknown[0] in columns.others else "is not a column"
+        raise InputError(
+            f"{str(path)!r} has a cost for {quoted(unknown)}, which {why} of {str(data)!r}"
+        )
+
+
+def _check_no_words_among_numbers(train: Part, data: Path, columns: Columns) -> None:
+    """In a target None may be a class, but not among numbers: there it is one that is missing."""
+    if train.y.dtype != object:
+        return
+    words = np.isin(train.y, MISSING_WORDS)
+    if words.any() and not words.all() and all(map(_is_number, train.y[~words])):
+        raise InputError(
+            f"column {columns.target!r} of {str(data)!r} has numbers, and {words.sum()} of "
+            f"{len(words)} rows say {quoted(sorted(set(train.y[words])))}: leave these rows out, "
+            "or say --task classification if that is a class"
+        )
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _guess(train: Part) -> Task:
+    if train.qid is not None:
+        return Task.ranking
+    if train.y.dtype.kind == "f" and ((train.y % 1).any() or np.abs(train.y).max() > 2**53):
+        return Task.regression
+    is_number = train.y.dtype.kind in "iuf"
+    many = is_number and len(np.unique(train.y)) > MOST_CLASSES
+    return Task.regression if many else Task.classification
+
+
+def held_out(train: Part, task: Task) -> NDArray[np.bool_]:
+    """Mark one row in four: of each class, or all rows of one query in four."""
+    if task is Task.ranking:
+        assert train.qid is not None
+        queries, query_of = np.unique(train.qid, return_inverse=True)
+        return _one_in_four(np.zeros(len(queries), dtype=np.intp))[query_of]
+    if task is Task.classification:
+        return _one_in_four(np.unique(train.y, return_inverse=True)[1])
+    return _one_in_four(np.zeros(len(train.y), dtype=np.intp))
+
+
+def _one_in_four(stratum: NDArray[np.intp]) -> NDArray[np.bool_]:
+    shuffled = np.random.RandomState(SEED).permutation(len(stratum))
+    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    starts = np.searchsorted(stratum[order], stratum[order])
+    marked = np.zeros(len(stratum), dtype=bool)
+    marked[order] = (np.arange(len(order)) - starts) % HOLD_OUT == HOLD_OUT - 1
+    return marked
+
+
+def load_model(path: Path) -> Predictor:
+    """Read a model file."""
+    try:
+        return load(path)
+    except (FileNotFoundError, IsADirectoryError):
+        raise InputError(f"there is no model at {str(path)!r}") from None
+
+
+def rows_for(
+    model: Predictor, path: Path, qid: str | None, drop: Sequence[str]
+) -> tuple[Any, NDArray[Any] | None]:
+    """The table that a model predicts from, and the queries of its rows where it asks for them."""
+    if qid is not None and model.kind != "ranker":
+        raise InputError(f"--qid is for models that rank, and this one is a {model.kind}")
+    names, spelled = model.feature_names, Spelled()
+    if names is None:
+        frame = read_table(path, literal=[qid] if qid else [], told=spelled.note)
+    else:
+        text = [names[f] for f, known in model.categories.items() if known.dtype == object]
+        frame = read_table(
+            path, features=names, text=text, literal=[qid] if qid else [], told=spelled.note
+        )
+    if qid is None and is_svmlight(path) and QID in frame.columns:
+        qid = QID
+    for name in (*drop, *([qid] if qid else [])):
+        check_column(frame, path, name)
+    queries = None if qid is None else frame[qid].to_numpy()
+    if queries is None and model.compares_rows:
+        warn(
+            "no column tells the query of each row (--qid names one): "
+            "all rows are taken for one query, and ranked against each other"
+        )
+    if names is None:
+        others = [*drop, *([LABEL] if is_svmlight(path) else []), *([qid] if qid else [])]
+        spelled.tell([name for name in frame.columns if name not in others])
+        return _by_position(model, frame, path, others), queries
+    unread = [name for name in model.features_used_ if name in drop]
+    if unread:
+        raise InputError(f"the model uses {quoted(unread)}, which --drop leaves out")
+    missing = [name for name in model.features_used_ if name not in frame.columns]
+    if missing:
+        raise InputError(f"{str(path)!r} has no column {quoted(missing)}, which the model uses")
+    spelled.tell(model.features_used_)
+    return frame, queries
+
+
+def _by_position(model: Predictor, frame: Any, path: Path, others: Sequence[str]) -> NDArray[Any]:
+    frame = frame[[name for name in frame.columns if name not in others]]
+    if frame.shape[1] != model.n_features:
+        raise InputError(
+            f"the model knows its {model.n_features} features by position, but {str(path)!r} "
+            f"has {frame.shape[1]} columns"
+        )
+    return frame.to_numpy()

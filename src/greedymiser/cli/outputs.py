@@ -1,0 +1,120 @@
+"""From models to files."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from greedymiser._files import check_place, write_file
+from greedymiser.cli.guarding import InputError, Writes
+from greedymiser.persistence import save
+from greedymiser.persistence.writing import about
+from greedymiser.serving import as_predictor
+
+# To predict needs none of those that train: they are imported by the commands that do.
+if TYPE_CHECKING:
+    from greedymiser.cli.training import Model
+    from greedymiser.tradeoff import TradeoffCurve
+
+# By custom, the name of a model file ends like this.
+SUFFIX = ".miser"
+
+# The files of a curve, and what they are.
+CURVE_FILES = {
+    "report.html": "the report, for a browser",
+    "curve.csv": "the curve as a table",
+    "curve.png": "score against cost",
+    "features.png": "what is bought at each trade-off",
+    "receipt.png": "what the best model bought, and when",
+}
+
+WRITES_CURVE = Writes((*CURVE_FILES, f"models/model-*{SUFFIX}"))
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder, and see that it can be written to: before the work, not after it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write to the folder {str(path)!r}: {error.strerror}") from None
+    return path
+
+
+def new_file(path: Path) -> Path:
+    """See that a file can be written here, and make its folder."""
+    if path.is_dir():
+        raise InputError(f"cannot write the file {str(path)!r}: there is a folder of that name")
+    make_folder(path.parent)
+    return path
+
+
+def new_model(path: Path) -> Path:
+    """See that a model can be saved here: before it is trained, not after."""
+    check_place(new_file(path))
+    return path
+
+
+def new_curve(out: Path) -> Path:
+    """See that a curve can be written to this folder."""
+    make_folder(out)
+    make_folder(out / "models")
+    for name in CURVE_FILES:
+        check_place(out / name, "a curve")
+    return out
+
+
+def save_model(model: Model, out: Path, unit: str | None, told: Mapping[str, str]) -> None:
+    """Save a model, with what is told of it beyond how it was trained."""
+    saved = replace(as_predictor(model), about={**about(model), **told})
+    save(saved, out, cost_unit=unit)
+
+
+def write_table(table: Any, out: Path, what: str) -> None:
+    """Write a CSV file, all of it or none."""
+    write_file(out, table.to_csv(index=False).encode("utf-8", "backslashreplace"), what)
+
+
+def write_curve(
+    trained: TradeoffCurve, models: Sequence[Model], out: Path
+) -> list[tuple[Path, str]]:
+    """Write all there is to a curve; tell the files and what they are."""
+    folder = make_folder(out / "models")
+    written = [folder / f"model-{number}{SUFFIX}" for number, _ in enumerate(models, 1)]
+    for model, path in zip(models, written, strict=True):
+        save(model, path, cost_unit=trained.cost_unit)
+    write_table(trained.points, out / "curve.csv", "a curve")
+    for name, picture in _pictures(trained).items():
+        write_file(out / name, picture, "a picture")
+    trained.report(out / "report.html")
+    for model_file in folder.glob(f"model-*{SUFFIX}"):
+        if model_file not in written:  # of an earlier, longer curve
+            model_file.unlink()
+    files = [(out / name, what) for name, what in CURVE_FILES.items()]
+    return [*files, (folder, f"the {len(models)} models")]
+
+
+def _pictures(trained: TradeoffCurve) -> dict[str, bytes]:
+    # Imported here, because to predict needs no matplotlib.
+    from greedymiser.plotting import plot_receipt
+
+    pictures = {}
+    with warnings.catch_warnings():
+        # One for each letter that the font lacks; the picture shows where.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        axes: dict[str, Any] = {
+            "curve.png": trained.plot(),
+            "features.png": trained.plot_features(),
+            "receipt.png": plot_receipt(trained.best(), trained),
+        }
+        for name, ax in axes.items():
+            picture = io.BytesIO()
+            ax.figure.savefig(picture, format="png", dpi=150)
+            pictures[name] = picture.getvalue()
+    return pictures

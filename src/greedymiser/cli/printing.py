@@ -1,0 +1,253 @@
+"""What reaches the terminal: nothing that commands it, and nothing that it cannot show.
+
+Names come from files that anybody may have written. Whatever is printed goes through ``escaped``,
+and through rich as ``Text``, in which brackets are not markup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressDisplay
+from rich.table import Table
+from rich.text import Text
+
+# Columns of a terminal that there is none of: when output goes to a file or a pipe.
+PLAIN_WIDTH = 120
+
+# What a terminal obeys instead of showing it (C0, DEL, C1), what breaks lines or turns their
+# direction, what cannot be seen at all, and halves of characters, which cannot be encoded.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+# Why nothing more can be printed on stdout; None as long as something can.
+_stdout = SimpleNamespace(lost=None)
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """Spell out the characters that a terminal would obey, but for those to keep."""
+
+    def spelled(found: re.Match[str]) -> str:
+        sign = found[0]
+        return sign if sign in keep else sign.encode("unicode_escape").decode("ascii")
+
+    return _UNSAFE.sub(spelled, text)
+
+
+# -- streams ------------------------------------------------------------------------------------
+
+
+def open_streams() -> None:
+    """Let no stream fail on what it cannot encode, and give a closed one a place to go."""
+    _stdout.lost = None
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def lost_output() -> OSError | None:
+    """Why stdout did not take all that was printed; None if it did.
+
+    A closed pipe or a full disk behind stdout must not stop the work: its results are in files.
+    """
+    return _stdout.lost
+
+
+def _print(write: Callable[[], object]) -> None:
+    if _stdout.lost is not None:
+        return
+    try:
+        write()
+        sys.stdout.flush()
+    except OSError as error:
+        _stdout.lost = error
+        # What is left in the buffer must not fail again when Python ends.
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+class _Console(Console):
+    """A console that leaves closed pipes to us."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
+def _console() -> Console:
+    return _Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+# -- lines --------------------------------------------------------------------------------------
+
+
+def complain(text: str, keep: str = "") -> None:
+    """Print a line on stderr."""
+    with contextlib.suppress(OSError):  # there is nobody left to tell
+        typer.echo(escaped(text, keep), err=True)
+
+
+def on_one_line(text: str) -> str:
+    """A message without its line breaks."""
+    return re.sub(r"\s*[\r\n]\s*", " ", text.strip())
+
+
+def warn(text: str) -> None:
+    """Say on stderr what may not be as it was meant."""
+    complain(f"Warning: {on_one_line(text)}")
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Show a warning as ``warnings.showwarning`` is asked to."""
+    warn(str(message))
+
+
+def say(*lines: str) -> None:
+    """Print lines on stdout."""
+    text = Text("\n".join(escaped(line) for line in lines))
+    _print(lambda: _console().print(text, soft_wrap=True))
+
+
+def emit(data: str) -> None:
+    """Print data on stdout: into a file or a pipe as they are, in UTF-8 as our files are."""
+    if sys.stdout.isatty():
+        _print(lambda: typer.echo(escaped(data, keep="\n\t"), nl=False))
+        return
+
+    def write() -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data.encode("utf-8", "backslashreplace"))
+        sys.stdout.buffer.flush()
+
+    _print(write)
+
+
+# -- tables and bars ----------------------------------------------------------------------------
+
+
+def show_table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left: str = ""
+) -> None:
+    """Print a table; columns are flush right, but for those named in ``left``."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        title=Text(escaped(title)) if title else None,
+        title_justify="left",
+        title_style="bold",
+        show_header=any(head.strip() for head in heads),
+        pad_edge=False,
+    )
+    for head in heads:
+        at_left = head in left.split(",")
+        table.add_column(
+            Text(escaped(head)),
+            justify="left" if at_left else "right",
+            overflow="fold",
+            no_wrap=not at_left,
+        )
+    for row in rows:
+        table.add_row(*(Text(escaped(cell)) for cell in row))
+    _print(lambda: _console().print(table))
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show a bar on a terminal; give what tells it (what, done, total), or None elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with ProgressDisplay(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=escaped(what), completed=done, total=total
+        )
+
+
+@contextmanager
+def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how far one thing is, on a terminal; give what tells it (done, total)."""
+    with _bar() as told:
+        yield (lambda done, total: None) if told is None else functools.partial(told, what)
+
+
+@contextmanager
+def shown_steps() -> Iterator[Callable[[str, int, int], None]]:
+    """Show the step that is being done: a bar on a terminal, elsewhere a line when one begins."""
+    begun: set[str] = set()
+
+    def tell(what: str, done: int, total: int) -> None:
+        if what not in begun:
+            begun.add(what)
+            complain(what)
+
+    with _bar() as told:
+        yield told or tell
+
+
+def show_frame(title: str, frame: Any) -> None:
+    """Print as many of the first columns of a data frame as there is room for."""
+    columns = {
+        escaped(name): [escaped(_cell(value)) for value in frame[name]] for name in frame.columns
+    }
+    widths = [max(map(len, [name, *cells])) + 3 for name, cells in columns.items()]
+    shown = [name for name, end in zip(columns, np.cumsum(widths), strict=True)
+             if end <= _console().width]  # fmt: skip
+    rows = list(zip(*(columns[name] for name in shown), strict=True))
+    show_table(title, shown, rows, left="method")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def as_number(value: float) -> str:
+    """A cost, a price."""
+    return f"{value:.6g}"
+
+
+def as_score(value: float) -> str:
+    """A score, to four digits where they tell anything."""
+    return f"{value:.4f}" if 0.01 <= abs(value) < 1000 or value == 0 else f"{value:.4g}"
+
+
+def listing(names: Sequence[Any], most: int = 6) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(str(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def quoted(names: Sequence[Any], most: int = 5) -> str:
+    """The first names in quotes, and how many more there are."""
+    return listing([repr(str(name)) for name in names], most)
+
+
+def in_unit(head: str, unit: str | None) -> str:
+    """Head of a column, with the unit of what is below."""
+    return f"{head} ({unit})" if unit else head

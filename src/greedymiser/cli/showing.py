@@ -1,0 +1,183 @@
+"""From models to tables on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from greedymiser.cli.printing import (
+    as_number,
+    as_score,
+    escaped,
+    in_unit,
+    listing,
+    say,
+    show_table,
+)
+from greedymiser.score_names import score_name
+from greedymiser.serving import Predictor
+
+# To predict needs none of those that train: they are imported by the commands that do.
+if TYPE_CHECKING:
+    from greedymiser.cli.training import Model
+    from greedymiser.tradeoff import TradeoffCurve
+
+
+def features_of(model: Model) -> str:
+    """What a model uses, in a few words."""
+    return listing(model.features_used_) or "nothing"
+
+
+def show_points(
+    trained: TradeoffCurve, models: Sequence[Model], unit: str | None, buys: str,
+    describe: Callable[[Model], str],
+) -> None:  # fmt: skip
+    """Print the models of a curve."""
+    points = trained.points
+    has_test = "test_score" in points.columns
+    heads = ["model", "trade-off", in_unit("cost", unit), "score"]
+    heads += [*(["test score"] if has_test else []), "trees", "features", buys]
+    rows = []
+    for number, (point, model) in enumerate(zip(points.to_dict("records"), models, strict=True), 1):
+        cost = f"{point['cost']:.2f}" if unit == "dollars" else as_number(point["cost"])
+        row = [str(number), f"{point['tradeoff']:.3g}", cost, as_score(point["score"])]
+        row += [as_score(point["test_score"])] if has_test else []
+        row += [str(int(point["n_trees"])), str(int(point["n_features"])), describe(model)]
+        rows.append(row)
+    show_table("", heads, rows, left=buys)
+    say(f"Score: {trained.scoring}; higher is better.")
+
+
+def show_files(files: Sequence[tuple[Path, str]]) -> None:
+    """Print which files were written."""
+    width = max(len(escaped(str(path))) for path, _ in files)
+    say(*(f"{escaped(str(path)).ljust(width)}  {what}" for path, what in files))
+
+
+def cost_unit(model: Predictor) -> str | None:
+    """What a model's file says that its costs are counted in."""
+    unit = model.about.get("cost_unit")
+    return unit if isinstance(unit, str) and unit else None
+
+
+def show_summary(model: Predictor) -> None:
+    """Print what a model is."""
+    told = _told(model)
+    last = model.stages[-1]
+    rows = [
+        ("kind", _text(model.about.get("estimator", model.kind))),
+        (in_unit("cost of a prediction", cost_unit(model)), _cost_range(model)),
+        ("features", f"{len(model.features_used_)} of {model.n_features}"),
+        ("rounds, trees", f"{_rounds(model)}, {last.n_trees}"),
+        ("trade-off", _text(_parameters(told).get("tradeoff", "unknown"))),
+        ("budget", _text(_parameters(told).get("budget", "unknown"))),
+        ("stopped by", _text(told.get("stopped", "unknown"))),
+    ]
+    if model.classes is not None:
+        rows.insert(1, ("classes", listing(model.classes.tolist())))
+    if "validation_score" in told:
+        rows.append((f"validation {_score_of(model, told)}", _text(told["validation_score"])))
+    if "search" in told:
+        rows.append(("search", _text(told["search"])))
+    show_table("Model", ["", " "], rows, left=", ")
+
+
+def _score_of(model: Predictor, told: dict[str, Any]) -> str:
+    """Name of the validation score; files of earlier versions leave it to be guessed."""
+    if isinstance(told.get("score"), str):
+        return str(told["score"])
+    scoring = _parameters(told).get("scoring")
+    return score_name(scoring if isinstance(scoring, str) else "loss", model.loss)
+
+
+def _told(model: Predictor) -> dict[str, Any]:
+    """What a file tells about the training of the trees, below the exits between them."""
+    told = dict(model.about)
+    while isinstance(told.get("base"), dict):
+        told = told["base"]
+    return told
+
+
+def _parameters(told: dict[str, Any]) -> dict[str, Any]:
+    found = told.get("parameters")
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """Show a parameter, which a file may hold in any form."""
+    if value is None:
+        return "none"
+    return as_number(value) if isinstance(value, float) else str(value)
+
+
+def _rounds(model: Predictor) -> int:
+    return sum(stage.last - stage.first for stage in model.stages)
+
+
+def _cost_range(model: Predictor) -> str:
+    least, most = as_number(model.stage_costs[0]), as_number(model.cost_)
+    return most if len(model.stages) == 1 else f"{least} to {most}"
+
+
+def show_stages(model: Predictor) -> None:
+    """Print after which trees rows may leave, if they may."""
+    if len(model.stages) == 1:
+        return
+    rows = [
+        (str(k), str(stage.n_trees), as_number(cost), model.why_stopped(k))
+        for k, (stage, cost) in enumerate(zip(model.stages, model.stage_costs, strict=True))
+    ]
+    heads = ["stage", "trees so far", "cost so far", "a row leaves when"]
+    show_table("Stages", heads, rows, left="a row leaves when")
+
+
+def show_receipt(model: Predictor) -> None:
+    """Print what a model has bought."""
+    receipt = model.receipt()
+    if not receipt:
+        say("The model has bought nothing: it predicts the same for every row.", "")
+        return
+    rows = [
+        (
+            str(line.iteration),
+            str(line.feature),
+            ", ".join(line.resources),
+            as_number(line.price),
+            as_number(line.spent),
+            f"{line.gain:.3g}",
+        )
+        for line in receipt
+    ]
+    price = in_unit("price", cost_unit(model))
+    heads = ["round", "feature", "pays for", price, "spent", "gain"]
+    show_table("Receipt", heads, rows, left="feature,pays for")
+
+
+def show_features(model: Predictor) -> None:
+    """Print what a model uses, and how much each feature gave."""
+    ensembles = {id(stage.ensemble): stage.ensemble for stage in model.stages}
+    gains = np.sum([ensemble.importances() for ensemble in ensembles.values()], axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):  # gains are what a file says
+        shares = 100 * (gains / max(gains.sum(), np.finfo(np.float64).tiny))
+    prices = model.costs.prices()
+    named = zip(model.features, model.features_used_, strict=True)
+    used = sorted(named, key=lambda pair: -shares[pair[0]])
+    rows = [(str(name), as_number(prices[f]), f"{shares[f]:.1f}%") for f, name in used]
+    if rows:
+        show_table("Features", ["feature", "price alone", "share of gain"], rows, left="feature")
+
+
+def show_settings(model: Predictor) -> None:
+    """Print how a model was trained."""
+    rows = []
+    told: Any = model.about
+    while isinstance(told, dict):
+        parameters, changed = _parameters(told), told.get("changed")
+        names = [str(name) for name in changed] if isinstance(changed, list) else []
+        rows += [(name, _text(parameters[name])) for name in names if name in parameters]
+        told = told.get("base")
+    rows.append(("costs", str(model.costs).strip("<>")))
+    show_table("Settings that are not the default", ["name", "value"], rows, left="name,value")

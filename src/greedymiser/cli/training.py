@@ -1,0 +1,117 @@
+"""From rows to models."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from greedymiser.cli.guarding import InputError, interruption
+from greedymiser.cli.inputs import Job, Task
+from greedymiser.cli.printing import as_number, shown_progress
+
+# To predict needs none of those that train: they are imported by the commands that do.
+if TYPE_CHECKING:
+    from greedymiser.boosting import Progress
+    from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
+    from greedymiser.tradeoff import TradeoffCurve
+
+    Model = MiserRegressor | MiserClassifier | MiserRanker
+
+
+def make_estimator(
+    task: Task, max_iter: int, max_depth: int, learning_rate: float, jobs: int | None
+) -> Model:
+    """The estimator of a task."""
+    from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
+
+    kinds: dict[Task, type[Model]] = {
+        Task.regression: MiserRegressor,
+        Task.classification: MiserClassifier,
+        Task.ranking: MiserRanker,
+    }
+    return kinds[task](
+        max_iter=max_iter, max_depth=max_depth, learning_rate=learning_rate, n_jobs=jobs
+    )
+
+
+def fit_model(model: Model, job: Job) -> None:
+    """Train one model; an interruption keeps the rounds that are finished."""
+    from greedymiser.estimators import BudgetWarning
+
+    queries = {}
+    if job.task is Task.ranking:
+        queries = {"qid": job.train.qid, "qid_val": job.valid.qid}
+    with shown_progress("rounds") as told, warnings.catch_warnings():
+        # A model that can afford nothing is not what anybody asks for.
+        warnings.simplefilter("error", BudgetWarning)
+
+        def watch(progress: Progress) -> None:
+            told(progress.n_iter, progress.max_iter)
+
+        train, valid = job.train, job.valid
+        try:
+            model.fit(train.X, train.y, X_val=valid.X, y_val=valid.y, callbacks=[watch], **queries)
+        except KeyboardInterrupt:
+            if not getattr(model, "n_iter_", 0):
+                raise  # there is nothing to keep
+            interruption.happened = True
+
+
+def trained_curve(
+    job: Job, estimator: Model, tradeoffs: int | Sequence[float], scoring: str | None,
+    jobs: int | None,
+) -> TradeoffCurve:  # fmt: skip
+    """Train a model per trade-off; an interruption keeps the models that are finished."""
+    from greedymiser.tradeoff import tradeoff_curve
+
+    queries: dict[str, Any] = {}
+    if job.task is Task.ranking:
+        queries = {"qid": job.train.qid, "qid_val": job.valid.qid}
+    tests: dict[str, Any] = {}
+    if job.test is not None:
+        tests = {"X_test": job.test.X, "y_test": job.test.y}
+        if job.task is Task.ranking:
+            queries["qid_test"] = job.test.qid
+    estimator.set_params(costs=job.costs.costs)
+    with shown_progress("trade-offs") as told, warnings.catch_warnings():
+        # The command says itself what an interruption has left.
+        warnings.filterwarnings("ignore", "interrupted: ")
+        trained = tradeoff_curve(
+            estimator, job.train.X, job.train.y, X_val=job.valid.X, y_val=job.valid.y,
+            tradeoffs=tradeoffs, scoring=scoring, n_jobs=jobs, callback=told,
+            cost_unit=job.costs.unit or "", **queries, **tests,
+        )  # fmt: skip
+    return trained
+
+
+def best_for(
+    budget: float, job: Job, estimator: Model, scoring: str | None, jobs: int | None
+) -> Model:
+    """Search the best model that a budget affords."""
+    from greedymiser.estimators import BudgetWarning
+
+    # Under the budget already when trees grow: models may then spend all of it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BudgetWarning)
+        trained = trained_curve(job, estimator.set_params(budget=budget), 8, scoring, jobs)
+    best = trained.best(budget=budget)
+    if not best.features_used_ and interruption.happened:
+        raise KeyboardInterrupt  # nothing useful was found so far
+    if not best.features_used_:
+        prices = job.costs.costs.prices()
+        cheapest = int(np.argmin(prices))
+        name = (job.costs.costs.feature_names or [])[cheapest]
+        raise InputError(
+            f"a budget of {as_number(budget)} buys no useful feature; "
+            f"the cheapest of all is {name!r} and costs {as_number(prices[cheapest])}"
+        )
+    return best
+
+
+def chosen_models(trained: TradeoffCurve) -> list[Model]:
+    """The model of each point: as many rounds of its trade-off as validated best."""
+    rounds = trained.points["n_iter"]
+    return [model.truncate(int(n)) for model, n in zip(trained.models, rounds, strict=True)]

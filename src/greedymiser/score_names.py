@@ -1,0 +1,55 @@
+"""What scores are called, wherever they are told: on a terminal, in a plot, a report or a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from greedymiser.losses import (
+    AbsoluteError,
+    BinaryLogLoss,
+    Gamma,
+    Huber,
+    LambdaMART,
+    MultinomialLogLoss,
+    Poisson,
+    Quantile,
+    SquaredError,
+)
+
+# Losses are means over the rows; the halves are those of their formulas.
+_LOSSES: dict[type, str] = {
+    SquaredError: "half the squared error",
+    AbsoluteError: "absolute error",
+    Huber: "Huber loss",
+    Quantile: "quantile loss",
+    Poisson: "half the Poisson deviance",
+    Gamma: "half the gamma deviance",
+    BinaryLogLoss: "log-loss",
+    MultinomialLogLoss: "log-loss",
+}
+
+
+def score_name(scoring: Any, loss: Any) -> str:
+    """Name a score, of which higher is better.
+
+    Parameters
+    ----------
+    scoring : str, callable or None
+        As the estimators take it: the name of a scorer, or "loss" or None for the loss itself.
+    loss : Loss
+        The loss that was trained with.
+
+    Examples
+    --------
+    >>> score_name("loss", BinaryLogLoss())
+    'negative log-loss'
+    >>> score_name("balanced_accuracy", BinaryLogLoss())
+    'balanced_accuracy'
+    """
+    if isinstance(scoring, str) and scoring != "loss":
+        return scoring
+    if scoring is not None and scoring != "loss":
+        return str(getattr(scoring, "__name__", scoring))
+    if isinstance(loss, LambdaMART):  # whose value is how much NDCG lacks to 1
+        return f"NDCG@{loss.truncation} minus 1"
+    return f"negative {_LOSSES.get(type(loss), 'loss')}"
