@@ -161,10 +161,11 @@ def test_classifiers(frame, target, numbers, tmp_path, labels):
     for X in (frame, numbers):
         model = MiserClassifier(tradeoff=1e-4, **SMALL).fit(X, y)
         loaded = as_predictor(model)
-        if labels.dtype.byteorder == ">":
-            model.classes_ = model.classes_.astype(labels.dtype.newbyteorder("="))
+        known = {">": labels.dtype.newbyteorder("=")}.get(labels.dtype.byteorder, labels.dtype)
         if labels.dtype.str == "<U999":
-            model.classes_ = model.classes_.astype("<U300")  # as wide as it must be
+            known = "<U300"  # as wide as it must be
+        target = replace(model.schema_.target, labels=model.classes_.astype(known))
+        model.schema_ = replace(model.schema_, target=target)
         loaded = assert_same(model, tmp_path / "m.miser", X)
         assert loaded.predict(X).tolist() == model.predict(X).tolist()
 

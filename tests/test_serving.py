@@ -438,7 +438,7 @@ def test_files_answer_as_losses_of_a_user_did(rows, tmp_path):
     X, y = rows
 
     class Sigmoid(OneColumn):
-        gradients, values = BinaryLogLoss.gradients, BinaryLogLoss.values
+        gradients, values = BinaryLogLoss().gradients, BinaryLogLoss().values
 
         def response(self, raw):
             return 1.0 / (1.0 + np.exp(-raw))

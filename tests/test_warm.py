@@ -17,7 +17,9 @@ PROBE = """if True:
     folders = warm_up()
     assert folders
     # Those that are only called by other kernels come with these from the cache.
+    from greedymiser.threads import share
     inner = {name for kernel in KERNELS for name in kernel.py_func.__code__.co_names}
+    inner |= set(share.__code__.co_names)
     outer = [kernel for kernel in KERNELS if kernel.__name__ not in inner]
     idle = [kernel.__name__ for kernel in outer if not kernel.signatures]
     before = [(kernel, len(kernel.signatures)) for kernel in KERNELS]

@@ -139,6 +139,7 @@ def _train() -> None:
             regressor.fit(values, y, given, X_val=values, y_val=y)
     MiserRegressor(**more, monotonic_cst=[1, 0, 0, 0], max_leaf_nodes=5).fit(X, y)
     MiserRegressor(**more, loss="quantile").fit(X, y)
+    MiserRegressor(**more, loss=_OwnLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
     MiserRegressor(**more, loss="poisson").fit(X, np.exp(5.0 * y))
     Cronus(regressor, n_stages=2, max_sweeps=1).fit(X, y).predict(X)
@@ -148,11 +149,76 @@ def _train() -> None:
     ranker = MiserRanker(**more).fit(X, labels, qid=qid, X_val=X, y_val=labels, qid_val=qid)
     exits = EarlyExitRanker(ranker, budget=ranker.cost_, every=5).fit(X, labels, qid=qid)
     exits.predict(X, qid)
+    _train_on_threads(more)
+    _score()
+    _train_in_pieces()
 
 
-def _rows() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+class _OwnLoss(Loss):
+    """A loss that only Python knows."""
+
+    def values(self, y: Any, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (raw - y) ** 2
+
+    def gradients(self, y: Any, raw: NDArray[np.float64]) -> Any:
+        return 2.0 * (raw - y), np.full_like(raw, 2.0)
+
+
+def _train_on_threads(more: dict[str, Any]) -> None:
+    """So many rows that two threads share them."""
+    from greedymiser.estimators import MiserClassifier, MiserRegressor
+
+    X, y, _ = _rows(20_000)
+    many = {**more, "max_iter": 2, "n_jobs": 2, "early_stopping": False}
+    for tradeoff in (0.0, 1e-6):
+        MiserRegressor(**many, tradeoff=tradeoff).fit(X, y)
+    MiserClassifier(**many).fit(X, y > 0)
+
+
+def _score() -> None:
+    """All scores that are computed beside the data."""
+    from greedymiser.scores import KNOWN_SCORES, known_score
+
+    X, y, weight = _rows()
+    raw = np.nan_to_num(X[:, :1].T).copy()
+    kinds: list[tuple[Kind, Loss, NDArray[np.float64], NDArray[Any] | None]] = [
+        ("regressor", SquaredError(), y, None),
+        ("classifier", BinaryLogLoss(), (y > 0).astype(np.float64), np.arange(2)),
+    ]
+    for kind, loss, target, classes in kinds:
+        for scoring, given in itertools.product(KNOWN_SCORES[kind], (None, weight)):
+            score = known_score(scoring, kind, loss, classes)
+            if score is not None and "log_error" not in scoring and "deviance" not in scoring:
+                score.bind(target, given)(raw)
+    ranked = known_score("ndcg@5", "ranker", LambdaMART())
+    assert ranked is not None
+    ranked.bind(np.floor(np.abs(y)), None)(raw)
+
+
+def _train_in_pieces() -> None:
+    """What engines need whose rows are in several places."""
+    from greedymiser.binning import BinMapper
+    from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
+    from greedymiser.engines.cpu import CpuShard, Tuning
+    from greedymiser.engines.sharded import ShardedRows
+    from greedymiser.tables import ArrayTable
+    from greedymiser.threads import Threads
+
+    X, y, _ = _rows()
+    with Threads(1) as threads:
+        binned = BinMapper().fit_transform(ArrayTable(X), None, None, threads)
+        sample = Sample(binned, y, None, SquaredError())
+        rows = ShardedRows([CpuShard(sample, threads, Tuning())], sample, float(len(y)))
+        rows.start(np.zeros(1))
+        root = rows.begin_tree(0, SplitRules())
+        node = np.zeros(1, dtype=OPEN_DTYPE)
+        node["gradient"], node["hessian"], node["count"] = root[:3]
+        rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
+
+
+def _rows(n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((200, 4))
+    X = rng.standard_normal((n, 4))
     X[:, 3] = rng.integers(5, size=len(X))
     y = X[:, 0] + (X[:, 1] > 0) + (X[:, 3] > 2) + 0.1 * rng.standard_normal(len(X))
     weight = rng.uniform(1.0, 2.0, len(X))

@@ -18,6 +18,7 @@ from greedymiser import ModelFileError, load
 from greedymiser.persistence.container import METADATA_KEY, TENSOR_DTYPES, pack, unpack
 from greedymiser.persistence.reading import decode
 from greedymiser.persistence.writing import encode
+from greedymiser.serving import gives_probabilities
 
 FOLDER = Path(__file__).parents[2] / "tests" / "files"
 
@@ -296,7 +297,7 @@ def use(path: Path) -> str:
             X = rows_for(model, n)
             assert len(model.predict(X)) == n
             assert model.prediction_costs(X).shape == (n,)
-            if model.kind == "classifier":
+            if model.kind == "classifier" and gives_probabilities(model.loss):
                 model.predict_proba(X)
     model.receipt()
     assert len(model.features_used_) <= model.n_features

@@ -75,6 +75,7 @@ from greedymiser.cli.training import (
 from greedymiser.costfiles import CostFile, template, write_costs, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
 from greedymiser.persistence import load
+from greedymiser.serving import gives_probabilities
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
@@ -357,7 +358,7 @@ def predict(
     X, queries = rows_for(trained, data, qid, drop or ())
     raw, left = trained.run(trained.table(X), queries)
     columns = {"prediction": trained.respond(raw)}
-    if trained.classes is not None:
+    if trained.classes is not None and gives_probabilities(trained.loss):
         probabilities = trained.probabilities(raw).T
         for label, column in zip(trained.classes.tolist(), probabilities, strict=True):
             columns[f"probability_{label}"] = column
