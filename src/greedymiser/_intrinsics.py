@@ -173,6 +173,23 @@ def yield_core(typing_context: Any) -> Any:
 
 
 @intrinsic
+def nap(typing_context: Any) -> Any:
+    """Sleep for the shortest while that the system offers, about a tenth of a millisecond."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        is_windows = sys.platform == "win32"
+        # Milliseconds there, microseconds elsewhere.
+        name, length = ("Sleep", 1) if is_windows else ("usleep", 20)
+        result = ir.VoidType() if is_windows else ir.IntType(32)
+        kind = ir.FunctionType(result, [ir.IntType(32)])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(function, [ir.IntType(32)(length)])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
 def publish(typing_context: Any, team: Any, at: Any, function: Any, arguments: Any) -> Any:
     """Write the address of a compiled function, and of a tuple of arguments, to ``team[at:at+2]``.
 

@@ -142,33 +142,56 @@ def new_sums(n: int = 1) -> NDArray[np.int64]:
 
 # Numbers that are added before they are passed on to the long integer.
 _BLOCK = 1024
+# Four tables of sums by sign and exponent.
+SUM_TABLE = 4 << 12
+_EXPONENT = np.uint64(0x7FF)
 
 
 @njit
 def add_exactly(total, values):
-    """Add numbers to an exact sum.
+    """Add numbers to an exact sum."""
+    add_with_table(total, values, np.zeros(SUM_TABLE, dtype=np.int64))
 
-    Mantissas (53 bits) are added by exponent first, up to 1024 at a time: 63 bits, and one addition
-    per number.
+
+@inner
+def add_with_table(total, values, table):
+    """Do as ``add_exactly`` does, with a table that is 0 before and after.
+
+    Mantissas (53 bits) are added by sign and exponent first, up to 1024 at a time: 63 bits, and one
+    addition per number. Four tables take turns, since neighbours often have the same exponent, and
+    an addition to memory would have to wait for the one before.
     """
-    by_exponent = np.zeros(2048, dtype=np.int64)
     for first in range(0, values.size, _BLOCK):
-        lowest, highest = np.int64(2047), np.int64(0)
-        for i in range(np.uint64(first), np.uint64(min(first + _BLOCK, values.size))):
-            bits = bits_of(values[i])
-            exponent = (bits >> np.int64(52)) & np.int64(0x7FF)
-            mantissa = bits & _MANTISSA
-            if exponent == np.int64(0x7FF):
-                kind = 2 if mantissa != 0 else (1 if bits < 0 else 0)
-                total[_DIGITS + kind] += 1
-                continue
-            mantissa |= np.int64(exponent > 0) << np.int64(52)
-            by_exponent[np.uint64(exponent)] += -mantissa if bits < 0 else mantissa
+        start, stop = np.uint64(first), np.uint64(min(first + _BLOCK, values.size))
+        lowest, highest = np.int64(0x7FF), np.int64(0)
+        for i in range(start, stop):
+            exponent = (bits_of(values[i]) >> np.int64(52)) & np.int64(0x7FF)
             lowest, highest = min(lowest, exponent), max(highest, exponent)
+        if highest == 0x7FF:
+            count_strange(total, values[first : first + _BLOCK])
+            continue
+        for i in range(start, stop):
+            bits = bits_of(values[i])
+            kind = np.uint64(bits) >> np.uint64(52)
+            mantissa = (bits & _MANTISSA) | (np.int64(kind & _EXPONENT > 0) << np.int64(52))
+            table[((i & np.uint64(3)) << np.uint64(12)) | kind] += mantissa
         for exponent in range(lowest, highest + 1):
-            if by_exponent[exponent] != 0:
-                add_shifted(total, by_exponent[exponent], max(exponent - 1, 0))
-                by_exponent[exponent] = 0
+            for sign in range(2):
+                number = np.int64(0)
+                for turn in range(4):
+                    at = (turn << 12) | (sign << 11) | exponent
+                    number += table[at]
+                    table[at] = 0
+                if number != 0:
+                    add_shifted(total, -number if sign else number, max(exponent - 1, 0))
+
+
+@inner
+def count_strange(total, values):
+    """Count infinities and NaN. What is finite beside them does not show in the sum."""
+    for i in range(values.size):
+        if not np.isfinite(values[i]):
+            total[_DIGITS + (2 if np.isnan(values[i]) else (1 if values[i] < 0 else 0))] += 1
 
 
 @inner

@@ -73,10 +73,6 @@ class History:
     purchases: list[Purchase] = field(default_factory=list)
     train_loss: list[float] = field(default_factory=list)
     validation_score: list[float] = field(default_factory=list)
-    # What the model costs after each round (eq. 3).
-    costs: list[float] = field(default_factory=list)
-    # Features that the model uses, those of earlier fits included.
-    features: set[int] = field(default_factory=set)
     # Why there are no more rounds.
     stopped: str = "max_iter"
 
@@ -122,25 +118,28 @@ def boost(
             history.stopped = "budget" if grower.out_of_reach.any() else "nothing pays"
             return
         _record(history, grower, validation, growths, t)
-        progress = _progress(history, t + 1, max_iter, time.perf_counter() - start)
-        # A list, not a generator: every callback hears of every round.
-        if Action.STOP in [callback(progress) for callback in callbacks]:
-            history.stopped = "callback"
-            return
+        if callbacks:
+            progress = _progress(history, grower, t + 1, max_iter, time.perf_counter() - start)
+            # A list, not a generator: every callback hears of every round.
+            if Action.STOP in [callback(progress) for callback in callbacks]:
+                history.stopped = "callback"
+                return
         if _out_of_patience(history, patience):
             history.stopped = "early stopping"
             return
 
 
-def _progress(history: History, n_iter: int, max_iter: int, elapsed: float) -> Progress:
+def _progress(
+    history: History, grower: Grower, n_iter: int, max_iter: int, elapsed: float
+) -> Progress:
     return Progress(
         n_iter=n_iter,
         max_iter=max_iter,
         done=len(history.rounds),
         train_loss=history.train_loss[-1],
         validation_score=history.validation_score[-1] if history.validation_score else None,
-        cost=history.costs[-1],
-        n_features=len(history.features),
+        cost=grower.ledger.total(n_iter * len(history.rounds[-1])),
+        n_features=int(np.count_nonzero(grower.used)),
         elapsed=elapsed,
     )
 
@@ -169,14 +168,12 @@ def _record(
             validation.add_tree(growth.tree, k)
         history.validation_score.append(validation.score())
     history.train_loss.append(train_loss)
-    history.costs.append(grower.ledger.total((iteration + 1) * len(growths)))
     names = grower.ledger.costs.feature_names
     for k, growth in enumerate(growths):
         for line in growth.bought:
             feature = line.feature if names is None else names[line.feature]
             terms = (line.resources, line.price, line.spent, line.gain)
             history.purchases.append(Purchase(iteration, k, line.depth, feature, *terms))
-        history.features |= growth.tree.features
     history.rounds.append([growth.tree for growth in growths])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +70,7 @@ class Growth:
     bought: list[Bought]
 
 
-@dataclass(frozen=True)
-class _Level:
+class _Level(NamedTuple):
     """Nodes first:last of a tree, which may be split."""
 
     first: int
@@ -109,6 +109,8 @@ class Grower:
         self.params = params
         # Features that the budget has ruled out. What is owned only grows, so this is final.
         self.out_of_reach = np.zeros(n_features, dtype=bool)
+        # Features that any tree splits on.
+        self.used = np.zeros(n_features, dtype=bool)
         # Where a feature's category sets are in a split table; -1 for numeric features.
         self._set_of_feature = np.full(n_features, -1, dtype=np.int64)
         self._set_of_feature[categorical] = np.arange(len(categorical))
@@ -120,6 +122,9 @@ class Grower:
         # The tree that grows: one record of settling.DRAFT_DTYPE per node.
         self._draft = np.zeros(31, dtype=DRAFT_DTYPE)
         self._sets = np.zeros((0, CATEGORY_WORDS), dtype=np.uint64)
+        # What the ledger keeps up to date, as one row for all nodes.
+        self._prices, self._owned = ledger.prices[None], ledger.owned_features[None]
+        self._reachable = ~self.out_of_reach[None]
 
     def grow(self, output: int, n_trees: int) -> Growth:
         """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
@@ -174,17 +179,18 @@ class Grower:
         """
         if len(nodes) == 0:
             return None
-        payable = reachable = ~self.out_of_reach
-        if self._knows_bounds:
-            most = settling.largest_impurity(self._draft, nodes, self._settings, self.rows.n_rows)
-            bound = 0.5 * most / self.params.total_weight
-            payable = reachable & (bound > self.params.tradeoff * self.ledger.prices)
-            while len(nodes) > 1 and not (payable == reachable).all():
-                prices = self.ledger.prices_if(payable)
-                wider = reachable & (bound > self.params.tradeoff * prices * (1 - 1e-12))
-                if (wider == payable).all():
-                    break
-                payable = wider
+        if not self._knows_bounds:
+            return self._reachable if self._reachable.any() else None
+        most = settling.largest_impurity(self._draft, nodes, self._settings, self.rows.n_rows)
+        bound = 0.5 * most / self.params.total_weight
+        reachable = self._reachable[0]
+        payable = reachable & (bound > self.params.tradeoff * self.ledger.prices)
+        while len(nodes) > 1 and not (payable == reachable).all():
+            prices = self.ledger.prices_if(payable)
+            wider = reachable & (bound > self.params.tradeoff * prices * (1 - 1e-12))
+            if (wider == payable).all():
+                break
+            payable = wider
         return payable[None] if payable.any() else None
 
     def _settle(
@@ -204,11 +210,10 @@ class Grower:
         chosen = np.full(len(nodes), -1, dtype=np.int64)
         n_leaves = (self._n_nodes + 1) // 2
         room = (self.params.max_leaf_nodes or 2**62) - n_leaves
-        prices, owned = self.ledger.prices[None], self.ledger.owned_features[None]
         tradeoff, total_weight = self.params.tradeoff, self.params.total_weight
         while True:
             row, feature, n_chosen = settling.settle(
-                table.candidates, prices, owned, tradeoff, total_weight, room, chosen
+                table.candidates, self._prices, self._owned, tradeoff, total_weight, room, chosen
             )
             if row < 0:
                 return chosen, n_chosen
@@ -218,6 +223,7 @@ class Grower:
                 bought.append(self._buy(depth, feature, gain))
             else:
                 self.out_of_reach[feature] = True
+                self._reachable = ~self.out_of_reach[None]
                 table.candidates["gain"][:, feature] = -math.inf
 
     def _affordable(self, feature: int, n_trees: int) -> bool:
@@ -249,6 +255,7 @@ class Grower:
         n_sets = settling.divide(
             self._draft, nodes, table.candidates, table.category_sets, chosen, first,
             self._set_of_feature, self._monotone, self._settings, len(self._sets), splits, sets,
+            self.used,
         )  # fmt: skip
         if n_sets > len(self._sets):
             self._sets = np.concatenate([self._sets, sets[splits["bin"] < 0]])
@@ -263,7 +270,8 @@ class Grower:
         nodes = np.empty(self._n_nodes, dtype=NODE_DTYPE)
         n_leaves = (self._n_nodes + 1) // 2
         leaves, bounds = np.empty(n_leaves, dtype=np.int64), np.empty((n_leaves, 2))
-        settling.finish(self._draft, self._settings, self.thresholds, nodes, leaves, bounds)
+        thresholds = tuple(self.thresholds)
+        settling.finish(self._draft, self._settings, thresholds, nodes, leaves, bounds)
         return Growth(Tree(nodes, self._sets), leaves, bounds, bought)
 
 

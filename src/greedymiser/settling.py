@@ -141,11 +141,12 @@ def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):
 @njit(error_model="numpy")
 def divide(
     draft, open_nodes, candidates, category_sets, chosen, first_child, set_of_feature, monotone,
-    settings, n_sets, splits, sets,
+    settings, n_sets, splits, sets, used,
 ):  # fmt: skip
     """Write the chosen splits into their nodes, and their children behind the last node.
 
-    ``splits`` and ``sets`` tell the engine. Returns the number of category sets of the tree.
+    ``splits`` and ``sets`` tell the engine, ``used`` which features the model needs. Returns the
+    number of category sets of the tree.
     """
     s = 0
     for row in range(open_nodes.size):
@@ -157,6 +158,7 @@ def divide(
         left = first_child + 2 * s
         node.feature, node.left, node.bin = f, left, cell.bin
         node.gain = cell.gain / settings[0].total_weight
+        used[f] = True
         node.missing_left = cell.missing_left
         if set_of_feature[f] >= 0:
             node.bin = -1
@@ -198,6 +200,7 @@ def value_of(node, settings):
 @njit(error_model="numpy")
 def finish(draft, settings, thresholds, nodes, leaves, bounds):
     """Turn a draft into the nodes of a tree (trees.NODE_DTYPE), and tell its leaves apart."""
+    values, starts = thresholds
     n_leaves = 0
     for i in range(nodes.size):
         node, out = draft[i], nodes[i]
@@ -211,7 +214,7 @@ def finish(draft, settings, thresholds, nodes, leaves, bounds):
         out.missing_left = node.missing_left
         out.depth = node.depth
         if node.left >= 0 and node.category_set < 0:
-            out.threshold = thresholds.values[thresholds.starts[node.feature] + node.bin]
+            out.threshold = values[starts[node.feature] + node.bin]
         if node.left < 0:
             leaves[n_leaves] = i
             bounds[n_leaves, 0], bounds[n_leaves, 1] = node.lower, node.upper

@@ -8,7 +8,7 @@ interpreter and long beside the microseconds that a call takes.
 A *team* works inside compiled code: a kernel that is given the team's words calls ``share``, and
 every thread of the team takes items of the work by an atomic counter, without touching Python.
 The helpers wait inside compiled code for the next kernel, so that entering one costs a
-microsecond or two; when nothing comes for a while they go to sleep on a lock.
+microsecond or two; when nothing comes they take naps, and after a while they go to sleep.
 
 Compared with Numba's own parallel loops this may be called from several threads at once and
 survives a fork, compiles no faster and no slower, and needs no thread library.
@@ -35,6 +35,7 @@ from greedymiser._intrinsics import (
     call_shared,
     fetch_add,
     load_word,
+    nap,
     publish,
     relax,
     store_word,
@@ -63,8 +64,9 @@ _TEAM_WORDS = 32
 # The epoch that sends the helpers home.
 _OVER = -1
 
-# How often a helper looks for work before it goes to sleep: about a tenth of a millisecond.
-_PATIENCE = 2000
+# How often a helper looks for work, a few tenths of a millisecond long, before it takes naps; and
+# how many naps it takes, about ten milliseconds long, before it leaves compiled code and sleeps.
+_PATIENCE, _NAPS = 6000, 100
 # How often to look before letting somebody else have the core.
 _LOOKS = 100
 
@@ -255,8 +257,8 @@ def take_items(team, worker):
 @njit
 def serve(team, worker, seen):
     """Join work as it opens; return its last epoch when nothing has come for a while."""
-    looks = 0
-    while looks < _PATIENCE:
+    looks, naps = 0, 0
+    while naps < _NAPS:
         epoch = load_word(team, _EPOCH)
         if epoch == _OVER:
             return epoch
@@ -266,8 +268,12 @@ def serve(team, worker, seen):
                 take_items(team, worker)
             fetch_add(team, _ACTIVE, -1)
             seen = epoch
-            looks = 0
-        looks = wait_a_little(looks)
+            looks, naps = 0, 0
+        elif looks < _PATIENCE:
+            looks = wait_a_little(looks)
+        else:
+            nap()
+            naps += 1
     return seen
 
 

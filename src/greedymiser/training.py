@@ -79,7 +79,7 @@ def train(
         held_out = prepared.validation
         held_out.rows.start(prepared.raw_of(model.ensemble, held_out.cases))
         validation = watch(held_out)
-    history = History(features=set(model.ensemble.features))
+    history = History()
     before = _scores_before(prepared, validation)
     try:
         boost(
@@ -104,7 +104,9 @@ def make_grower(prepared: Prepared, params: Parameters, model: Model) -> Grower:
     ledger = Ledger(schema.costs, model.ensemble.features)
     categorical = np.array(list(schema.categories), dtype=np.intp)
     grower_params = _grower_params(prepared, params)
-    return Grower(prepared.rows, ledger, prepared.cuts.thresholds, categorical, grower_params)
+    grower = Grower(prepared.rows, ledger, prepared.cuts.thresholds, categorical, grower_params)
+    grower.used[model.ensemble.features] = True
+    return grower
 
 
 def root_gains(prepared: Prepared, grower: Grower) -> Floats:

@@ -126,13 +126,12 @@ class SplitTable(NamedTuple):
     category_sets: NDArray[np.uint64]
 
 
-def blank_table(n_nodes: int, categorical: NDArray[np.int64]) -> SplitTable:
-    """A table without splits; ``categorical`` is -1 for numeric features."""
-    candidates = np.empty((n_nodes, len(categorical)), dtype=CANDIDATE_DTYPE)
+def blank_table(n_nodes: int, n_features: int, n_categorical: int) -> SplitTable:
+    """A table without splits."""
+    candidates = np.empty((n_nodes, n_features), dtype=CANDIDATE_DTYPE)
     candidates["gain"] = -np.inf
     # Never empty: kernels take the address of a set before they know whether they need it.
-    n_categorical = max(1, int(categorical.max(initial=-1)) + 1)
-    sets = np.zeros((n_nodes, n_categorical, CATEGORY_WORDS), dtype=np.uint64)
+    sets = np.zeros((n_nodes, n_categorical or 1, CATEGORY_WORDS), dtype=np.uint64)
     return SplitTable(candidates, sets)
 
 

@@ -101,7 +101,8 @@ def scan_table(
     columns : array of shape (1 or n_nodes, n_features)
         Features in play.
     """
-    table = blank_table(len(nodes), features["categorical"])
+    n_categorical = int(np.count_nonzero(features["categorical"] >= 0))
+    table = blank_table(len(nodes), len(features), n_categorical)
     scan_blocks(histograms, lane_feature, features, nodes, columns, scale, *table)
     return table
 
@@ -164,7 +165,7 @@ def spread(hist, first, last, words):
 
 @inner
 def cumulate(hist, n, words):
-    """Do as ``spread`` does with the sums of words up to each bin."""
+    """Do as ``spread`` does with the sums of words up to each of the first n bins."""
     n_words = np.uint64(hist.size // BINS)
     for i in range(n_words):
         total = np.int64(0)
@@ -209,46 +210,61 @@ def best_cut(words, n_cuts, gm, hm, cm, node, scale):
     """
     layout = scale.layout
     scores = words[SCRATCH - 1]
+    # Counts rise from cut to cut, so those with enough rows on both sides are neighbours.
+    first = first_with(words, n_cuts, scale, scale.min_count - cm)
+    last = first_with(words, n_cuts, scale, node.count - scale.min_count + 1 - cm)
     if layout == PACKED_ONE:
-        score_cuts(words, n_cuts, PACKED_ONE, gm, hm, cm, node, scale, scores)
+        score_cuts(words, first, last, PACKED_ONE, gm, hm, node, scale, scores)
     elif layout == PACKED_TWO:
-        score_cuts(words, n_cuts, PACKED_TWO, gm, hm, cm, node, scale, scores)
+        score_cuts(words, first, last, PACKED_TWO, gm, hm, node, scale, scores)
     elif layout == WIDE_ONE:
-        score_cuts(words, n_cuts, WIDE_ONE, gm, hm, cm, node, scale, scores)
+        score_cuts(words, first, last, WIDE_ONE, gm, hm, node, scale, scores)
     else:
-        score_cuts(words, n_cuts, WIDE_TWO, gm, hm, cm, node, scale, scores)
-    return largest(scores, n_cuts)
+        score_cuts(words, first, last, WIDE_TWO, gm, hm, node, scale, scores)
+    return largest(scores, first, last)
+
+
+@inner
+def first_with(words, n_cuts, scale, count):
+    """The first cut that has so many rows on its left; n_cuts if none has."""
+    low, high = np.uint64(0), n_cuts
+    while low < high:
+        middle = (low + high) >> np.uint64(1)
+        if unpack(words, middle, scale.layout, scale.shift)[2] < count:
+            low = middle + np.uint64(1)
+        else:
+            high = middle
+    return low
 
 
 @inner(forceinline=True, error_model="numpy")
-def score_cuts(words, n_cuts, layout, gm, hm, cm, node, scale, scores):
-    """Write G^2/(H + l2) of both children of each cut, as bits; -1 where it is not allowed.
+def score_cuts(words, first, last, layout, gm, hm, node, scale, scores):
+    """Write G^2/(H + l2) of both children of some cuts, as bits; -1 where one has too little H.
 
     Bits of floats that are not negative are ordered as the floats are, and a vector of integers
     has a largest one without further ado.
     """
-    total_g, total_h, total_c = node.gradient, node.hessian, node.count
+    total_g, total_h = node.gradient, node.hessian
     g_step, h_step, l2, shift = scale.gradient, scale.hessian, scale.l2, scale.shift
-    least, fewest = scale.min_hessian, scale.min_count
-    for b in range(n_cuts):
-        g, h, c = unpack(words, b, layout, shift)
-        g, h, c = g + gm, h + hm, c + cm
+    least = scale.min_hessian
+    for b in range(first, last):
+        g, h, _ = unpack(words, b, layout, shift)
+        g, h = g + gm, h + hm
         gl, gr = float(g) * g_step, float(total_g - g) * g_step
         left, right = float(h) * h_step, float(total_h - h) * h_step
         score = gl * gl / (left + l2) + gr * gr / (right + l2)
-        allowed = (c >= fewest) & (total_c - c >= fewest) & (h > 0) & (total_h - h > 0)
-        allowed &= (left >= least) & (right >= least)
+        allowed = (h > 0) & (total_h - h > 0) & (left >= least) & (right >= least)
         scores[b] = bits_of(score) if allowed else np.int64(-1)
 
 
 @inner(error_model="numpy")
-def largest(scores, n):
-    """The largest of n integers, and where it stands first."""
+def largest(scores, first, last):
+    """The largest of some integers, and where it stands first; -1 if there are none."""
     best = np.int64(-1)
-    for b in range(n):
+    for b in range(first, last):
         best = max(best, scores[b])
-    at = np.uint64(0)
-    while at < n and scores[at] != best:
+    at = first
+    while at < last and scores[at] != best:
         at += np.uint64(1)
     return best, at
 

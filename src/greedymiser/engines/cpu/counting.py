@@ -12,6 +12,8 @@ import numpy as np
 from greedymiser._intrinsics import add_pair_to_eight, add_pair_to_four, prefetch
 from greedymiser.binning import LANES
 from greedymiser.compiling import inner, njit
+from greedymiser.engines import SplitTable
+from greedymiser.engines.cpu.state import Data, Kept, Level, Pieces, TreeState
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
 from greedymiser.engines.scanning import BINS, SCRATCH, scan
 from greedymiser.threads import share
@@ -69,9 +71,19 @@ AHEAD = 32
 
 
 @njit
-def measure_level(open_nodes, columns, lane_feature):
-    """Blocks in which any feature is in play, how many there are, and the number of rows."""
-    active = np.empty(lane_feature.size // LANES, dtype=np.bool_)
+def plan_level(open_nodes, columns, lane_feature, nodes, keep, free, n_free, valid, active, pairs):
+    """Plan what is counted at a level; fills ``active`` and ``pairs``.
+
+    Returns the number of active blocks, of pairs, of free slots, and of slots that were missing.
+    """
+    n_active = mark_active(columns, lane_feature, active)
+    n_pairs, n_free, n_missing = plan_pairs(open_nodes, nodes, keep, free, n_free, valid, pairs)
+    return n_active, n_pairs, n_free, n_missing
+
+
+@inner
+def mark_active(columns, lane_feature, active):
+    """Mark the blocks in which any feature is in play; return how many there are."""
     n_active = 0
     for b in range(active.size):
         active[b] = False
@@ -80,20 +92,16 @@ def measure_level(open_nodes, columns, lane_feature):
             for row in range(columns.shape[0]):
                 active[b] |= f >= 0 and columns[row, max(f, 0)]
         n_active += active[b]
-    n_rows = 0
-    for row in range(open_nodes.size):
-        n_rows += open_nodes[row].count
-    return active, n_active, n_rows
+    return n_active
 
 
-@njit
-def plan_pairs(open_nodes, nodes, keep, free, n_free, valid):
+@inner
+def plan_pairs(open_nodes, nodes, keep, free, n_free, valid, pairs):
     """Pair siblings: the smaller is counted, the larger is the parent minus the smaller.
 
     ``free[:n_free]`` are slots that nobody uses; histograms get one if they are to be kept and if
-    there is one. Returns the pairs, and the number of free slots and of those that were missing.
+    there is one. Returns the number of pairs, of free slots, and of slots that were missing.
     """
-    pairs = np.empty(open_nodes.size, dtype=PAIR_DTYPE)
     row_of = np.full(np.max(open_nodes["node"]) + 2, -1, dtype=np.int64)
     for row in range(open_nodes.size):
         row_of[open_nodes[row].node] = row
@@ -132,7 +140,7 @@ def plan_pairs(open_nodes, nodes, keep, free, n_free, valid):
         pair.small_slot = nodes[small].slot
         if large >= 0:
             pair.large_slot = nodes[large].slot
-    return pairs[:n_pairs], n_free, n_missing
+    return n_pairs, n_free, n_missing
 
 
 @njit
@@ -200,7 +208,9 @@ def find_splits(team, data, tree, kept, level, answer):
 
     The blocks are the outer loop: a block's codes are fetched once and serve every node.
     """
-    arguments = (data, tree, kept, level, answer)
+    # Plain tuples are quicker to hand over, and named ones easier to read.
+    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), Level(*level)
+    arguments = (data, tree, kept, level, SplitTable(*answer))
     share(team, find_in_blocks, arguments, level.active.size, 1)
 
 
@@ -232,6 +242,8 @@ def count_and_find(team, data, tree, kept, level, cut, answer):
 
     All histograms have slots. Integer sums do not depend on how rows are cut.
     """
+    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), Level(*level)
+    cut, answer = Pieces(*cut), SplitTable(*answer)
     n_blocks = level.active.size
     for b in range(n_blocks):
         if not level.active[b]:
@@ -290,6 +302,7 @@ def find_in_lanes(worker, first, last, data, tree, kept, level, answer):
 @njit
 def count_nodes(team, data, tree, nodes, blocks, found):
     """Count some nodes on some blocks, and nothing else."""
+    data, tree = Data(*data), TreeState(*tree)
     share(team, count_some_nodes, (data, tree, nodes, blocks, found), nodes.size * blocks.size, 1)
 
 

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.binning import LANES
 from greedymiser.engines import Columns, SplitTable, blank_table
 from greedymiser.engines.cpu import counting
-from greedymiser.engines.cpu.state import Data, TreeState, Tuning
+from greedymiser.engines.cpu.state import Data, Kept, Level, Pieces, TreeState, Tuning
 from greedymiser.engines.scanning import BINS
 from greedymiser.threads import Threads
-
-
-class _Kept(NamedTuple):
-    """Histograms (slots, blocks, bins of all lanes), and whether each of them was counted."""
-
-    slots: NDArray[np.int64]
-    valid: NDArray[np.bool_]
-
-
-class _Level(NamedTuple):
-    """What kernels must know of the nodes that are asked for."""
-
-    open_nodes: NDArray[np.void]
-    pairs: NDArray[np.void]
-    columns: Columns
-    # Blocks in which any feature is in play.
-    active: NDArray[np.bool_]
-
-
-class _Cut(NamedTuple):
-    """Rows to count, cut into pieces; histograms for those that are not the first of theirs."""
-
-    pieces: NDArray[np.void]
-    firsts: NDArray[np.int64]
-    partial: NDArray[np.int64]
 
 
 class Histograms:
@@ -47,6 +20,9 @@ class Histograms:
         self._data = data
         self._threads = threads
         self._tuning = tuning
+        self._n_rows = data.codes.shape[1]
+        self._n_categorical = int(np.count_nonzero(data.features["categorical"] >= 0))
+        self._active = np.empty(len(data.codes), dtype=np.bool_)
         self._make_room(1)
         self.begin(1)
 
@@ -61,29 +37,36 @@ class Histograms:
     def _make_room(self, bin_words: int) -> None:
         n_blocks, size = len(self._data.codes), LANES * BINS * bin_words
         none = np.empty((0, n_blocks, size), dtype=np.int64)
-        self._kept = _Kept(none, np.empty((0, n_blocks), dtype=np.bool_))
+        self._kept = Kept(none, np.empty((0, n_blocks), dtype=np.bool_))
         self._partial = np.empty((0, size), dtype=np.int64)
 
     def find(
         self, state: TreeState, nodes: NDArray[np.void], columns: Columns, last: bool
     ) -> SplitTable:
         """Best split of each node on each feature in play."""
-        answer = blank_table(len(nodes), self._data.features["categorical"])
-        measured = counting.measure_level(nodes, columns, self._data.lane_feature)
-        active, n_active, n_rows = measured
-        n_threads = self._threads.n_threads
-        # Where there are too few blocks for all threads, rows are cut as well.
-        few = n_threads > 1 and n_active < 2 * n_threads and n_rows >= 2 * self._tuning.rows
-        n_missing = self._pair_up(state, nodes, keep=few or not last)
-        level = _Level(nodes, self._pairs, columns, active)
-        if few and n_missing == 0:
-            cut = self._cut_rows(state, level, n_rows * n_active)
-            team = self._threads.team()
-            counting.count_and_find(team, self._data, state, self._kept, level, cut, answer)
+        data, n_threads, n_nodes = self._data, self._threads.n_threads, len(nodes)
+        answer = blank_table(n_nodes, len(data.features), self._n_categorical)
+        # Where there may be too few blocks for all threads, rows are cut as well.
+        few = n_threads > 1 and self._n_rows >= 2 * self._tuning.rows
+        keep = few or not last
+        if keep and self._n_free <= n_nodes:
+            self._grow_slots(n_nodes + 1)
+        pairs = np.empty(n_nodes, dtype=counting.PAIR_DTYPE)
+        n_active, n_pairs, self._n_free, n_missing = counting.plan_level(
+            nodes, columns, data.lane_feature, state.nodes, keep, self._free, self._n_free,
+            self._kept.valid, self._active, pairs,
+        )  # fmt: skip
+        self._pairs = pairs[:n_pairs]
+        level = (nodes, self._pairs, columns, self._active)
+        given = (tuple(data), tuple(state), tuple(self._kept), level)
+        n_rows = int(nodes["count"].sum()) if n_threads > 1 else 0
+        if few and n_active < 2 * n_threads and n_missing == 0 and n_rows >= 2 * self._tuning.rows:
+            pieces = self._cut_rows(state, Level(*level), n_rows * n_active)
+            counting.count_and_find(self._threads.team(), *given, tuple(pieces), tuple(answer))
         else:
-            cells = n_active * LANES * (n_rows + BINS * len(nodes))
+            cells = n_active * LANES * (n_rows + BINS * n_nodes)
             team = self._threads.team(cells, 2 * self._tuning.cells)
-            counting.find_splits(team, self._data, state, self._kept, level, answer)
+            counting.find_splits(team, *given, tuple(answer))
         return answer
 
     def release(self, state: TreeState, splits: NDArray[np.void]) -> None:
@@ -92,16 +75,7 @@ class Histograms:
             self._pairs, splits, state.nodes, self._free, self._n_free
         )
 
-    def _pair_up(self, state: TreeState, nodes: NDArray[np.void], keep: bool) -> int:
-        """Plan which nodes are counted; return how many histograms could not be kept."""
-        if keep and self._n_free <= len(nodes):
-            self._grow_slots(len(nodes) + 1)
-        self._pairs, self._n_free, n_missing = counting.plan_pairs(
-            nodes, state.nodes, keep, self._free, self._n_free, self._kept.valid
-        )
-        return int(n_missing)
-
-    def _cut_rows(self, state: TreeState, level: _Level, cells: int) -> _Cut:
+    def _cut_rows(self, state: TreeState, level: Level, cells: int) -> Pieces:
         """Cut the rows to count into pieces that keep all threads busy."""
         n_tasks = 4 * self._threads.n_threads
         longest = max(self._tuning.rows, cells // n_tasks)
@@ -113,7 +87,7 @@ class Histograms:
         )
         if len(self._partial) < n_partial:
             self._partial = np.empty((n_partial, self._partial.shape[1]), dtype=np.int64)
-        return _Cut(pieces[:n_pieces], firsts, self._partial)
+        return Pieces(pieces[:n_pieces], firsts, self._partial)
 
     def _grow_slots(self, wanted: int) -> None:
         have, (n_blocks, size) = len(self._kept.slots), self._kept.slots.shape[1:]
@@ -122,7 +96,7 @@ class Histograms:
         if more <= 0:
             return
         slots, valid = self._kept
-        self._kept = _Kept(
+        self._kept = Kept(
             np.concatenate([slots, np.empty((more, n_blocks, size), dtype=np.int64)]),
             np.concatenate([valid, np.zeros((more, n_blocks), dtype=np.bool_)]),
         )

@@ -34,7 +34,7 @@ class Partition:
 
     def __init__(self, data: Data, threads: Threads, tuning: Tuning):
         n = data.codes.shape[1]
-        self._data = data
+        self._plain_data = tuple(data)
         self._threads = threads
         self._flags = np.empty(n, dtype=np.bool_)
         self._noted = NOBODY
@@ -64,7 +64,10 @@ class Partition:
             state.scale["min_hessian"] = rules.min_hessian
             state.scale["min_count"] = rules.min_samples_leaf
             state.scale["bounded"] = rules.monotonic_cst is not None
-        sums = rows.quantise(self._team(n), gradients, hessians, grid, rules.bound_gains, state)
+        self._n_nodes = 1
+        sums = rows.quantise(
+            self._team(n), gradients, hessians, tuple(grid), rules.bound_gains, tuple(state)
+        )
         return Root(sums[0], sums[1], n, sums[2])
 
     def divide(
@@ -75,11 +78,14 @@ class Partition:
         with_energies: bool,
     ) -> Floats:
         """Move rows into children; return the energies of left and right children, if asked."""
-        self._make_room(int(splits["left"][-1]) + 2)
+        self._n_nodes += 2 * len(splits)
+        if self._n_nodes > len(self.state.nodes):
+            self._make_room()
         energies = np.empty((len(splits) if with_energies else 0, 2))
+        team, state = self._team(len(self._flags)), tuple(self.state)
         rows.divide(
-            self._team(len(self._flags)), self._data, self.state, splits, category_sets,
-            self._longest, self._flags, with_words, energies,
+            team, self._plain_data, state, splits, category_sets, self._longest, self._flags,
+            with_words, energies,
         )  # fmt: skip
         return energies
 
@@ -95,16 +101,15 @@ class Partition:
     def add_leaves(self, leaves: NDArray[np.int64], values: Floats, raw: Floats) -> None:
         """Add the values of all leaves to the raw predictions of their rows."""
         rows.add_leaves(
-            self._team(len(raw)), self._data, self.state, leaves, values, *self._noted,
+            self._team(len(raw)), self._plain_data, tuple(self.state), leaves, values, *self._noted,
             self._longest, raw,
         )  # fmt: skip
 
-    def _make_room(self, n_nodes: int) -> None:
+    def _make_room(self) -> None:
         nodes = self.state.nodes
-        if n_nodes > len(nodes):
-            bigger = np.empty(2 * n_nodes, dtype=nodes.dtype)
-            bigger[: len(nodes)] = nodes
-            self.state = self.state._replace(nodes=bigger)
+        bigger = np.empty(2 * self._n_nodes, dtype=nodes.dtype)
+        bigger[: len(nodes)] = nodes
+        self.state = self.state._replace(nodes=bigger)
 
     def _team(self, n_rows: int) -> Team:
         return self._threads.team(n_rows, self._least)

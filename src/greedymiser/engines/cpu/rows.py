@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser._intrinsics import prefetch
-from greedymiser.arithmetic import add_exactly
+from greedymiser._intrinsics import bits_of, from_bits, prefetch
+from greedymiser.arithmetic import add_with_table
 from greedymiser.binning import LANES
 from greedymiser.compiling import inner, njit
-from greedymiser.engines.cpu.counting import size
+from greedymiser.engines.cpu.counting import AHEAD, size
+from greedymiser.engines.cpu.state import Data, TreeState
+from greedymiser.engines.grid import Grid
 from greedymiser.engines.scanning import BINS
 from greedymiser.losses.formulas import write_gradients, write_values
 from greedymiser.losses.ranking import add_lambdas
@@ -19,6 +21,9 @@ CHUNK = 4096
 
 # Stands for infinity where 0 times it must be 0.
 HUGE = 1e300
+
+# All bits of a float but its sign.
+SIZE = np.int64(2**63 - 1)
 
 
 # -- derivatives ----------------------------------------------------------------------------------
@@ -79,11 +84,7 @@ def measure(start, stop, weight, gradients, hessians, found):
             w = weight[start:stop]
             for i in range(np.uint64(g.size)):
                 g[i] *= w[i]
-        most = 0.0
-        for i in range(np.uint64(g.size)):
-            # Not "if larger": NaN must win.
-            most = most if abs(g[i]) <= most else abs(g[i])
-        found[k, 0] = most
+        found[k, 0] = from_bits(largest_bits(g) & SIZE)
         if hessians.shape[0] == 0:
             continue
         h = hessians[k, start:stop]
@@ -91,11 +92,25 @@ def measure(start, stop, weight, gradients, hessians, found):
             w = weight[start:stop]
             for i in range(np.uint64(h.size)):
                 h[i] *= w[i]
-        most, least = 0.0, np.inf
-        for i in range(np.uint64(h.size)):
-            most = most if h[i] <= most else h[i]
-            least = least if h[i] >= least else h[i]
-        found[k, 1], found[k, 2] = most, least
+        bits = largest_bits(h)
+        found[k, 1], found[k, 2] = from_bits(bits & SIZE), 0.0
+        if bits < 0:  # some are negative
+            found[k, 2] = np.min(h)
+
+
+@inner
+def largest_bits(values):
+    """The largest size of some floats, as bits; with a sign if any of them has one.
+
+    Bits of sizes are ordered as the sizes are, NaN above all, and LLVM makes vectors of integers.
+    """
+    most, signs = np.int64(0), np.int64(0)
+    for i in range(np.uint64(values.size)):
+        bits = bits_of(values[i])
+        most = max(most, bits & SIZE)
+        # Minus zero is no negative number.
+        signs |= bits if values[i] < 0.0 else np.int64(0)
+    return most | (signs & ~SIZE)
 
 
 @inner
@@ -119,6 +134,7 @@ def quantise(team, gradients, hessians, grid, bound_gains, tree):
 
     Returns the sums of gradients and Hessians, and the energy.
     """
+    tree, grid = TreeState(*tree), Grid(*grid)
     scale = tree.scale
     scale[0].layout, scale[0].shift = grid.layout, grid.shift
     scale[0].gradient, scale[0].hessian = grid.gradient, grid.hessian
@@ -251,6 +267,7 @@ def divide(team, data, tree, splits, category_sets, longest, flags, with_words, 
     All nodes of a level are cut into pieces. First every piece finds out who goes left; then it is
     known where each piece's rows go, and they move. ``energies`` are written if there is room.
     """
+    data, tree = Data(*data), TreeState(*tree)
     sides = sides_of(splits, category_sets, data.features)
     cuts = plan_cuts(splits, tree.nodes, longest)
     share(team, mark_cuts, (data, tree, splits, sides, cuts, flags), cuts.size, 1)
@@ -272,12 +289,21 @@ def mark_cuts(worker, first, last, data, tree, splits, sides, cuts, flags):
         node = tree.nodes[splits[cut.split].node]
         lane = data.feature_lane[splits[cut.split].feature]
         codes, rows, left_codes = data.codes[lane // LANES], tree.rows[node.side], sides[cut.split]
-        move = np.uint64(8 * (lane % LANES))
+        move, byte = np.uint64(8 * (lane % LANES)), np.uint64(255)
+        ahead, end = np.uint64(AHEAD), np.uint64(rows.size - 1)
+        start, stop = np.uint64(cut.start), np.uint64(cut.stop)
         count = np.int64(0)
-        for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
-            left = left_codes[(codes[np.uint64(rows[i])] >> move) & np.uint64(255)]
-            flags[i] = left
-            count += left
+        if node.parent < 0 and tree.is_whole:  # all rows, in their order
+            for i in range(start, stop):
+                left = left_codes[(codes[i] >> move) & byte]
+                flags[i] = left
+                count += left
+        else:
+            for i in range(start, stop):
+                prefetch(codes, np.uint64(rows[min(i + ahead, end)]))
+                left = left_codes[(codes[np.uint64(rows[i])] >> move) & byte]
+                flags[i] = left
+                count += left
         cut.n_left = count
 
 
@@ -317,13 +343,11 @@ def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bou
         side = tree.nodes[splits[cut.split].node].side
         if is_bounded:
             add_energies(flags, tree.words[side], tree.scale[0], cut)
-        scatter(flags, tree.rows[side], cut, tree.rows[1 - side])
         if not with_words:
-            continue
-        if tree.words.shape[2] == 1:
-            scatter(flags, tree.words[side, :, 0], cut, tree.words[1 - side, :, 0])
+            scatter(flags, tree.rows[side], cut, tree.rows[1 - side])
         else:
-            scatter_pairs(flags, tree.words[side], cut, tree.words[1 - side])
+            rows, words = tree.rows[1 - side], tree.words[1 - side]
+            scatter_with_words(flags, tree.rows[side], tree.words[side], cut, rows, words)
 
 
 @inner(error_model="numpy")
@@ -341,29 +365,39 @@ def add_energies(flags, words, scale, cut):
 
 
 @inner
-def scatter(flags, values, cut, out):
-    """Copy the values of a piece to their side of the node."""
+def scatter(flags, rows, cut, out):
+    """Copy the rows of a piece to their side of the node."""
     left, right = np.uint64(cut.left_at), np.uint64(cut.right_at)
     one = np.uint64(1)
     for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
         go = np.uint64(flags[i])
-        out[left if flags[i] else right] = values[i]
+        out[left if flags[i] else right] = rows[i]
         left += go
         right += one - go
 
 
 @inner
-def scatter_pairs(flags, values, cut, out):
-    """Do as ``scatter`` does with two words per row."""
+def scatter_with_words(flags, rows, words, cut, rows_out, words_out):
+    """Do as ``scatter`` does with the words of the rows beside them."""
     left, right = np.uint64(cut.left_at), np.uint64(cut.right_at)
     zero, one = np.uint64(0), np.uint64(1)
-    for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
-        go = np.uint64(flags[i])
-        at = left if flags[i] else right
-        out[at, zero] = values[i, zero]
-        out[at, one] = values[i, one]
-        left += go
-        right += one - go
+    if words.shape[1] == 1:
+        for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
+            go = np.uint64(flags[i])
+            at = left if flags[i] else right
+            rows_out[at] = rows[i]
+            words_out[at, zero] = words[i, zero]
+            left += go
+            right += one - go
+    else:
+        for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
+            go = np.uint64(flags[i])
+            at = left if flags[i] else right
+            rows_out[at] = rows[i]
+            words_out[at, zero] = words[i, zero]
+            words_out[at, one] = words[i, one]
+            left += go
+            right += one - go
 
 
 # -- leaves ---------------------------------------------------------------------------------------
@@ -376,6 +410,7 @@ def add_leaves(team, data, tree, leaves, values, splits, category_sets, longest,
     The last splits (``splits``) were only noted: their rows find out here which of two values is
     theirs. The rows of all other leaves were moved.
     """
+    data, tree = Data(*data), TreeState(*tree)
     sides = sides_of(splits, category_sets, data.features)
     cuts = plan_cuts(splits, tree.nodes, longest)
     side_of = np.full(np.max(leaves) + 2, -1, dtype=np.int64)
@@ -415,7 +450,7 @@ def add_to_sides(worker, first, last, data, tree, splits, sides, side_values, cu
         codes, rows, left_codes = data.codes[lane // LANES], tree.rows[node.side], sides[cut.split]
         move = np.uint64(8 * (lane % LANES))
         left_value, right_value = side_values[2 * cut.split], side_values[2 * cut.split + 1]
-        ahead, end = np.uint64(32), np.uint64(rows.size - 1)
+        ahead, end = np.uint64(AHEAD), np.uint64(rows.size - 1)
         for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
             row = np.uint64(rows[i])
             prefetch(codes, np.uint64(rows[min(i + ahead, end)]))
@@ -429,6 +464,7 @@ def add_to_sides(worker, first, last, data, tree, splits, sides, side_values, cu
 @njit
 def add_tree(team, data, nodes, category_sets, raw):
     """Walk all rows down a finished tree; add the values of their leaves."""
+    data = Data(*data)
     n_chunks = -(-data.codes.shape[1] // CHUNK)
     share(team, walk_chunks, (data, nodes, category_sets, raw), n_chunks, 1)
 
@@ -461,16 +497,21 @@ def walk_chunks(worker, first, last, data, nodes, category_sets, raw):
 
 
 @njit(error_model="numpy")
-def sum_loss(team, formula, y, raw, weight, totals):
-    """Exact sum of the loss of all rows; every thread has a row in ``totals``, which must be 0."""
-    share(team, sum_chunks, (formula, y, raw, weight, totals), -(-y.size // CHUNK), 1)
+def sum_loss(team, formula, y, raw, weight, totals, tables):
+    """Exact sum of the loss of all rows.
+
+    Every thread has a row in ``totals`` and one in ``tables``, which are 0 before; the latter also
+    after.
+    """
+    arguments = (formula, y, raw, weight, totals, tables)
+    share(team, sum_chunks, arguments, -(-y.size // CHUNK), 1)
     for k in range(1, totals.shape[0]):
         for i in range(totals.shape[1]):
             totals[0, i] += totals[k, i]
 
 
 @inner(error_model="numpy")
-def sum_chunks(worker, first, last, formula, y, raw, weight, totals):
+def sum_chunks(worker, first, last, formula, y, raw, weight, totals, tables):
     """Add chunks first:last of the rows."""
     values = np.empty(CHUNK)
     for chunk in range(first, last):
@@ -479,4 +520,4 @@ def sum_chunks(worker, first, last, formula, y, raw, weight, totals):
         if weight.size > 0:
             for i in range(np.uint64(stop - start)):
                 values[i] *= weight[np.uint64(start) + i]
-        add_exactly(totals[worker], values[: stop - start])
+        add_with_table(totals[worker], values[: stop - start], tables[worker])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import add_exactly, new_sums
+from greedymiser.arithmetic import SUM_TABLE, add_exactly, new_sums
 from greedymiser.binning import LANES
 from greedymiser.engines import Floats, Root, Sample, SplitRules
 from greedymiser.engines.cpu import counting, rows
@@ -35,6 +35,7 @@ class CpuShard:
         self._data = Data(binned.codes, binned.lane_feature, binned.feature_lane, features, is_half)
         self._raw = np.empty((sample.loss.n_outputs, self.n_rows))
         self._weight = NOTHING if sample.weight is None else sample.weight
+        self._tables = np.zeros((threads.n_threads, SUM_TABLE), dtype=np.int64)
         # What only training needs: rows that only validate do without it.
         self._derivatives: Derivatives | None = None
         self._partition: Partition | None = None
@@ -51,7 +52,9 @@ class CpuShard:
         sample, formula = self.sample, self.sample.loss.formula
         totals = new_sums(self._threads.n_threads)
         if formula is not None:
-            rows.sum_loss(self._team(), formula, sample.y, self._raw, self._weight, totals)
+            rows.sum_loss(
+                self._team(), formula, sample.y, self._raw, self._weight, totals, self._tables
+            )
         else:
             seen = self._raw if sample.loss.n_outputs > 1 else self._raw[0]
             values = np.asarray(sample.loss.values(sample.y, seen), dtype=np.float64)
@@ -65,7 +68,8 @@ class CpuShard:
             raise ValueError(
                 f"the tree asks for {needed} features, but the rows have {len(self._data.features)}"
             )
-        rows.add_tree(self._team(), self._data, tree.nodes, tree.category_sets, self._raw[output])
+        raw, sets = self._raw[output], tree.category_sets
+        rows.add_tree(self._team(), tuple(self._data), tree.nodes, sets, raw)
 
     # -- a tree -----------------------------------------------------------------------------------
 
@@ -93,7 +97,8 @@ class CpuShard:
         shape = (len(nodes), len(blocks), LANES * BINS * self.grid.bin_words)
         found = np.empty(shape, dtype=np.int64)
         team = self._threads.team()
-        counting.count_nodes(team, self._data, self._partition.state, nodes, blocks, found)
+        state = self._partition.state
+        counting.count_nodes(team, tuple(self._data), tuple(state), nodes, blocks, found)
         return found
 
     def partition(

@@ -34,6 +34,33 @@ class Data(NamedTuple):
     is_half: NDArray[np.bool_]
 
 
+class Kept(NamedTuple):
+    """Histograms (slots, blocks, bins of all lanes), and whether each of them was counted."""
+
+    slots: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+
+
+class Level(NamedTuple):
+    """The nodes that are asked for."""
+
+    # engines.OPEN_DTYPE, and counting.PAIR_DTYPE.
+    open_nodes: NDArray[np.void]
+    pairs: NDArray[np.void]
+    # Features in play, and blocks in which any is.
+    columns: NDArray[np.bool_]
+    active: NDArray[np.bool_]
+
+
+class Pieces(NamedTuple):
+    """Rows to count, cut into pieces; histograms for those that are not the first of theirs."""
+
+    # counting.PIECE_DTYPE.
+    pieces: NDArray[np.void]
+    firsts: NDArray[np.int64]
+    partial: NDArray[np.int64]
+
+
 class TreeState(NamedTuple):
     """The tree that is growing."""
 
