@@ -9,6 +9,7 @@ QUESTIONS = (
     "memory",
     "serving_speed",
     "train_speed",
+    "scaling",
     "yahoo_shape",
     "path_speed",
     "score_speed",

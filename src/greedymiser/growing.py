@@ -71,10 +71,10 @@ class Growth:
 
 
 class _Level(NamedTuple):
-    """Nodes first:last of a tree, which may be split."""
+    """Nodes of a tree that may be split, all of one depth."""
 
-    first: int
-    last: int
+    # OPEN_DTYPE: those that have rows enough for two.
+    nodes: NDArray[np.void]
     depth: int
 
 
@@ -115,6 +115,8 @@ class Grower:
         self._set_of_feature = np.full(n_features, -1, dtype=np.int64)
         self._set_of_feature[categorical] = np.arange(len(categorical))
         self._settings = _settings(params)
+        # Nodes with fewer rows than two leaves are not asked for.
+        self._fewest = 2 * params.rules.min_samples_leaf
         monotone = params.rules.monotonic_cst
         self._monotone = np.array(() if monotone is None else monotone, dtype=np.int64)
         # Bounded values make the parent worse and the gain larger: nothing is known of it then.
@@ -128,48 +130,42 @@ class Grower:
 
     def grow(self, output: int, n_trees: int) -> Growth:
         """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
-        self._plant(output)
+        level: _Level | None = self._plant(output)
         bought: list[Bought] = []
-        level: _Level | None = _Level(0, 1, 0)
         while level is not None and level.depth != self.params.max_depth:
             level = self._next_level(level, n_trees, bought)
         return self._finish(bought)
 
     def root_gains(self, output: int) -> Floats:
         """Raw gain of the best root split on each feature, per unit of weight."""
-        self._plant(output)
-        root, every = self._open(_Level(0, 1, 0)), np.ones((1, len(self.out_of_reach)), dtype=bool)
+        root, every = self._plant(output).nodes, np.ones((1, len(self.out_of_reach)), dtype=bool)
         if len(root) == 0:  # too few rows for two
             return np.full(len(self.out_of_reach), -math.inf)
         table = self.rows.split_table(root, every, last=True)
         return table.candidates["gain"][0] / self.params.total_weight
 
-    def _plant(self, output: int) -> None:
+    def _plant(self, output: int) -> _Level:
+        """Begin a tree; return its root."""
         root = self.rows.begin_tree(output, self.params.rules, self.params.step)
         self._n_nodes = 1
         self._sets = self._sets[:0]
         grid = self.rows.grid
         self._settings["gradient"], self._settings["hessian"] = grid.gradient, grid.hessian
         settling.plant(self._draft, *root)
+        nodes = np.empty(1, dtype=OPEN_DTYPE)
+        return _Level(nodes[: settling.write_open(self._draft, 0, 1, self._fewest, nodes)], 0)
 
     # -- one level ------------------------------------------------------------------------------
 
     def _next_level(self, level: _Level, n_trees: int, bought: list[Bought]) -> _Level | None:
         """Split what pays; return the children, None if there are none."""
-        nodes = self._open(level)
-        columns = self._columns_in_play(nodes)
+        columns = self._columns_in_play(level.nodes)
         if columns is None:
             return None
         last = level.depth + 1 == self.params.max_depth
-        table = self.rows.split_table(nodes, columns, last)
-        chosen, n_chosen = self._settle(nodes, table, level.depth, n_trees, bought)
-        return self._divide(level, nodes, table, chosen, n_chosen, last) if n_chosen else None
-
-    def _open(self, level: _Level) -> NDArray[np.void]:
-        """The nodes of a level that have enough rows to be split."""
-        nodes = np.empty(level.last - level.first, dtype=OPEN_DTYPE)
-        fewest = 2 * self.params.rules.min_samples_leaf
-        return nodes[: settling.write_open(self._draft, level.first, level.last, fewest, nodes)]
+        table = self.rows.split_table(level.nodes, columns, last)
+        chosen, n_chosen = self._settle(level, table, n_trees, bought)
+        return self._divide(level, table, chosen, n_chosen, last) if n_chosen else None
 
     def _columns_in_play(self, nodes: NDArray[np.void]) -> Columns | None:
         """Features that could pay at some node of the level; None if there are none.
@@ -194,12 +190,7 @@ class Grower:
         return payable[None] if payable.any() else None
 
     def _settle(
-        self,
-        nodes: NDArray[np.void],
-        table: SplitTable,
-        depth: int,
-        n_trees: int,
-        bought: list[Bought],
+        self, level: _Level, table: SplitTable, n_trees: int, bought: list[Bought]
     ) -> tuple[NDArray[np.int64], int]:
         """Choose splits best first while they pay.
 
@@ -207,7 +198,8 @@ class Grower:
         goes on by itself while what it chooses is paid for (eq. 5, from raw gains), and comes back
         when something must be bought.
         """
-        chosen = np.full(len(nodes), -1, dtype=np.int64)
+        chosen = np.empty(len(level.nodes), dtype=np.int64)
+        chosen.fill(-1)
         n_leaves = (self._n_nodes + 1) // 2
         room = (self.params.max_leaf_nodes or 2**62) - n_leaves
         tradeoff, total_weight = self.params.tradeoff, self.params.total_weight
@@ -220,7 +212,7 @@ class Grower:
             if self._affordable(feature, n_trees):
                 chosen[row] = feature
                 gain = float(table.candidates["gain"][row, feature]) / total_weight
-                bought.append(self._buy(depth, feature, gain))
+                bought.append(self._buy(level.depth, feature, gain))
             else:
                 self.out_of_reach[feature] = True
                 self._reachable = ~self.out_of_reach[None]
@@ -239,7 +231,6 @@ class Grower:
     def _divide(
         self,
         level: _Level,
-        nodes: NDArray[np.void],
         table: SplitTable,
         chosen: NDArray[np.int64],
         n_chosen: int,
@@ -252,17 +243,18 @@ class Grower:
             self._draft = np.append(self._draft, np.zeros(self._n_nodes, dtype=DRAFT_DTYPE))
         splits = np.empty(n_chosen, dtype=SPLIT_DTYPE)
         sets = np.zeros((n_chosen, CATEGORY_WORDS), dtype=np.uint64)
-        n_sets = settling.divide(
-            self._draft, nodes, table.candidates, table.category_sets, chosen, first,
+        children = np.empty(2 * n_chosen, dtype=OPEN_DTYPE)
+        n_sets, n_children = settling.divide(
+            self._draft, level.nodes, table.candidates, table.category_sets, chosen, first,
             self._set_of_feature, self._monotone, self._settings, len(self._sets), splits, sets,
-            self.used,
+            self.used, self._fewest, children,
         )  # fmt: skip
         if n_sets > len(self._sets):
             self._sets = np.concatenate([self._sets, sets[splits["bin"] < 0]])
         energies = self.rows.partition(splits, sets, last)
         if self._knows_bounds and not last:
             self._draft["energy"][first : self._n_nodes] = energies.ravel()
-        return _Level(first, self._n_nodes, level.depth + 1)
+        return _Level(children[:n_children], level.depth + 1)
 
     # -- the finished tree ----------------------------------------------------------------------
 

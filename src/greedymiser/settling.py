@@ -141,12 +141,12 @@ def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):
 @njit(error_model="numpy")
 def divide(
     draft, open_nodes, candidates, category_sets, chosen, first_child, set_of_feature, monotone,
-    settings, n_sets, splits, sets, used,
+    settings, n_sets, splits, sets, used, fewest, children,
 ):  # fmt: skip
     """Write the chosen splits into their nodes, and their children behind the last node.
 
-    ``splits`` and ``sets`` tell the engine, ``used`` which features the model needs. Returns the
-    number of category sets of the tree.
+    ``splits`` and ``sets`` tell the engine, ``used`` which features the model needs, ``children``
+    (see ``write_open``) what comes next. Returns the number of category sets, and of children.
     """
     s = 0
     for row in range(open_nodes.size):
@@ -186,7 +186,7 @@ def divide(
             low.upper = middle
             high.lower = middle
         s += 1
-    return n_sets
+    return n_sets, write_open(draft, first_child, first_child + 2 * s, fewest, children)
 
 
 @inner(error_model="numpy")

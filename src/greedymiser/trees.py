@@ -104,18 +104,21 @@ class Ensemble:
         """Return an ensemble with more trees at the end."""
         if not trees:
             return self
-        parts = [self.nodes]
+        starts = self.tree_starts[-1] + np.cumsum([0, *(len(tree.nodes) for tree in trees)])
+        # Filled piece by piece: NumPy takes its time to concatenate records.
+        nodes = np.empty(starts[-1], dtype=NODE_DTYPE)
+        nodes[: starts[0]] = self.nodes
         n_sets = len(self.category_sets)
-        for tree in trees:
-            nodes = tree.nodes.copy()
-            nodes["category_set"][nodes["category_set"] >= 0] += n_sets
-            n_sets += len(tree.category_sets)
-            parts.append(nodes)
-        ends = self.tree_starts[-1] + np.cumsum([len(tree.nodes) for tree in trees])
+        for tree, start in zip(trees, starts.tolist(), strict=False):
+            mine = nodes[start : start + len(tree.nodes)]
+            mine[:] = tree.nodes
+            if len(tree.category_sets):
+                mine["category_set"][mine["category_set"] >= 0] += n_sets
+                n_sets += len(tree.category_sets)
         return replace(
             self,
-            nodes=np.concatenate(parts),
-            tree_starts=np.append(self.tree_starts, ends).astype(np.int64),
+            nodes=nodes,
+            tree_starts=np.append(self.tree_starts, starts[1:]).astype(np.int64),
             category_sets=np.concatenate(
                 [self.category_sets, *(tree.category_sets for tree in trees)]
             ),

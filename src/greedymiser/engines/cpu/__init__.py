@@ -52,11 +52,8 @@ class CpuRows(CpuShard):
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
         assert self._histograms is not None
-        assert self._partition is not None
-        energies = super().partition(splits, category_sets, last)
-        if not last:
-            self._histograms.release(self._partition.state, splits)
-        return energies
+        self._histograms.divided(splits)
+        return super().partition(splits, category_sets, last)
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         def best(leaf: int) -> float:

@@ -71,11 +71,26 @@ AHEAD = 32
 
 
 @njit
-def plan_level(open_nodes, columns, lane_feature, nodes, keep, free, n_free, valid, active, pairs):
+def plan_level(
+    open_nodes,
+    columns,
+    lane_feature,
+    nodes,
+    keep,
+    free,
+    n_free,
+    valid,
+    before,
+    splits,
+    active,
+    pairs,
+):
     """Plan what is counted at a level; fills ``active`` and ``pairs``.
 
-    Returns the number of active blocks, of pairs, of free slots, and of slots that were missing.
+    ``before`` and ``splits`` are the pairs of the level above and what became of them. Returns the
+    number of active blocks, of pairs, of free slots, and of slots that were missing.
     """
+    n_free = release_slots(before, splits, nodes, free, n_free)
     n_active = mark_active(columns, lane_feature, active)
     n_pairs, n_free, n_missing = plan_pairs(open_nodes, nodes, keep, free, n_free, valid, pairs)
     return n_active, n_pairs, n_free, n_missing
@@ -143,9 +158,11 @@ def plan_pairs(open_nodes, nodes, keep, free, n_free, valid, pairs):
     return n_pairs, n_free, n_missing
 
 
-@njit
+@inner
 def release_slots(pairs, splits, nodes, free, n_free):
     """Take back the histograms of nodes that were not split; return the number of free slots."""
+    if pairs.size == 0:
+        return n_free
     is_split = np.zeros(nodes.size, dtype=np.bool_)
     for s in range(splits.size):
         is_split[splits[s].node] = True

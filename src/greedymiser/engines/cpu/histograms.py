@@ -6,11 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.binning import LANES
-from greedymiser.engines import Columns, SplitTable, blank_table
+from greedymiser.engines import SPLIT_DTYPE, Columns, SplitTable, blank_table
 from greedymiser.engines.cpu import counting
 from greedymiser.engines.cpu.state import Data, Kept, Level, Pieces, TreeState, Tuning
 from greedymiser.engines.scanning import BINS
 from greedymiser.threads import Threads
+
+NO_PAIRS = np.empty(0, dtype=counting.PAIR_DTYPE)
+NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE)
 
 
 class Histograms:
@@ -32,7 +35,7 @@ class Histograms:
             self._make_room(bin_words)
         self._n_free = len(self._kept.slots)
         self._free = np.arange(self._n_free)
-        self._pairs = np.empty(0, dtype=counting.PAIR_DTYPE)
+        self._pairs, self._splits = NO_PAIRS, NO_SPLITS
 
     def _make_room(self, bin_words: int) -> None:
         n_blocks, size = len(self._data.codes), LANES * BINS * bin_words
@@ -54,7 +57,7 @@ class Histograms:
         pairs = np.empty(n_nodes, dtype=counting.PAIR_DTYPE)
         n_active, n_pairs, self._n_free, n_missing = counting.plan_level(
             nodes, columns, data.lane_feature, state.nodes, keep, self._free, self._n_free,
-            self._kept.valid, self._active, pairs,
+            self._kept.valid, self._pairs, self._splits, self._active, pairs,
         )  # fmt: skip
         self._pairs = pairs[:n_pairs]
         level = (nodes, self._pairs, columns, self._active)
@@ -69,11 +72,9 @@ class Histograms:
             counting.find_splits(team, *given, tuple(answer))
         return answer
 
-    def release(self, state: TreeState, splits: NDArray[np.void]) -> None:
-        """Give up the histograms of nodes that were not split."""
-        self._n_free = counting.release_slots(
-            self._pairs, splits, state.nodes, self._free, self._n_free
-        )
+    def divided(self, splits: NDArray[np.void]) -> None:
+        """Learn which nodes were split: the histograms of the others are given up."""
+        self._splits = splits
 
     def _cut_rows(self, state: TreeState, level: Level, cells: int) -> Pieces:
         """Cut the rows to count into pieces that keep all threads busy."""
