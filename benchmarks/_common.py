@@ -40,7 +40,7 @@ def regression_data(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarr
     for i, f in enumerate(useful):
         x = X[:, f]
         y += worth[i] * (np.sin(2 * x) if i % 3 == 0 else x if i % 3 == 1 else (x > 0.5))
-        y += 0.5 * worth[i] * x * (X[:, useful[(i + 7) % 60]] > 0)
+        y += 0.5 * worth[i] * x * (X[:, useful[(i + 7) % len(useful)]] > 0)
     return X, y
 
 
