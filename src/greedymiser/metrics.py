@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from greedymiser.arithmetic import exact_sum
 from greedymiser.compiling import inner, njit
+from greedymiser.threads import Team, new_team, share
 
 # Gains of 2**label add up to a float as long as labels do not exceed this.
 MOST_RELEVANT = 1000.0
@@ -60,8 +61,13 @@ class Judged:
     # Discounted gain of each query in the best order.
     ideal: NDArray[np.float64]
 
-    def ndcg(self, score: NDArray[np.float64], no_relevant: float = 1.0) -> NDArray[np.float64]:
-        """NDCG@k of each query; a score that is not a number comes last."""
+    def ndcg(
+        self,
+        score: NDArray[np.float64],
+        no_relevant: float = 1.0,
+        team: Team | None = None,
+    ) -> NDArray[np.float64]:
+        """NDCG@k of each query, on the threads of a team; a score that is no number comes last."""
         score = np.ascontiguousarray(score, dtype=np.float64)
         if score.shape != self.gain.shape:
             raise ValueError(f"score must have shape {self.gain.shape}, got {score.shape}")
@@ -69,9 +75,8 @@ class Judged:
         if unknown.any():
             score = np.where(unknown, -np.inf, score)
         found = np.empty(len(self.ideal))
-        ndcg_of_queries(
-            score, self.gain, self.starts, self.discount, self.ideal, no_relevant, found
-        )
+        given = (score, self.gain, self.starts, self.discount, self.ideal, no_relevant, found)
+        share_queries(new_team(1) if team is None else team, given)
         return found
 
 
@@ -120,8 +125,14 @@ def mean_of_queries(
 
 
 @njit
-def ndcg_of_queries(score, gain, starts, discount, ideal, no_relevant, out):
-    """NDCG of each query.
+def share_queries(team, given):
+    """NDCG of all queries."""
+    share(team, ndcg_of_queries, given, given[2].size - 1, 16)
+
+
+@inner
+def ndcg_of_queries(worker, first, last, score, gain, starts, discount, ideal, no_relevant, out):
+    """NDCG of queries first:last.
 
     Documents with equal scores share their places: each gets the mean discount of the run, so the
     score does not depend on the order of the rows. Places from k on have no discount, but a run
@@ -135,7 +146,7 @@ def ndcg_of_queries(score, gain, starts, discount, ideal, no_relevant, out):
     # What the documents of a run gain together, and how many they are; kept at its first place.
     gained = np.zeros(discount.size, dtype=np.int64)
     count = np.zeros(discount.size, dtype=np.int64)
-    for q in range(starts.size - 1):
+    for q in range(first, last):
         if ideal[q] <= 0.0:
             out[q] = no_relevant
             continue
@@ -143,20 +154,20 @@ def ndcg_of_queries(score, gain, starts, discount, ideal, no_relevant, out):
         places = fill_best(score, start, stop, best)
         for i in range(start, stop):
             if score[i] >= best[places - 1]:
-                first = first_place(best, places, score[i])
-                gained[first] += gain[i]
-                count[first] += 1
+                place = first_place(best, places, score[i])
+                gained[place] += gain[i]
+                count[place] += 1
         total = 0.0
-        first = 0
-        while first < places:
-            share = discount[first]
-            last = first + 1
-            while last < places and best[last] == best[first]:
-                share += discount[last]
-                last += 1
-            total += gained[first] * (share / count[first])
-            gained[first], count[first] = 0, 0
-            first = last
+        place = 0
+        while place < places:
+            worth = discount[place]
+            end = place + 1
+            while end < places and best[end] == best[place]:
+                worth += discount[end]
+                end += 1
+            total += gained[place] * (worth / count[place])
+            gained[place], count[place] = 0, 0
+            place = end
         out[q] = total / ideal[q]
 
 

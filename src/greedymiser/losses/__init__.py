@@ -19,6 +19,7 @@ from greedymiser.arithmetic import exact_sum
 from greedymiser.losses import formulas, ranking
 from greedymiser.losses.formulas import Formula
 from greedymiser.metrics import Judged, judge, mean_of_queries, query_weights
+from greedymiser.threads import Team
 
 Floats = NDArray[np.float64]
 
@@ -305,8 +306,12 @@ class LambdaMART(Loss):
 
     def value(self, y: Any, raw: Floats, weight: Floats | None = None) -> float:
         """One minus the mean NDCG at the truncation."""
+        return self.value_by(None, y, raw, weight)
+
+    def value_by(self, team: Team | None, y: Any, raw: Floats, weight: Floats | None) -> float:
+        """``value``, on the threads of a team."""
         judged, weights = self._judge(y, weight)
-        return 1.0 - mean_of_queries(judged.ndcg(raw), weights)
+        return 1.0 - mean_of_queries(judged.ndcg(raw, team=team), weights)
 
     def _judge(self, y: Floats, weight: Floats | None) -> tuple[Judged, Floats | None]:
         """What labels and weights say of each query; the same rows come round after round."""

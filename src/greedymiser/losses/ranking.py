@@ -12,6 +12,10 @@ from greedymiser.compiling import inner, njit
 
 Floats = NDArray[np.float64]
 
+# What is known of a group of documents: their number, label, gain, score and the mean discount of
+# their places; then what is computed of it, and two rows to compute in.
+GROUP_FIELDS, GRADIENT, HESSIAN = 9, 5, 6
+
 
 class Queries(NamedTuple):
     """What the labels say of each query: all that does not change from round to round."""
@@ -19,6 +23,8 @@ class Queries(NamedTuple):
     # Query q has rows starts[q]:starts[q + 1].
     starts: NDArray[np.intp]
     labels: Floats
+    # The documents of each query by label, counted from the first of the query.
+    by_label: NDArray[np.intp]
     # 2^label - 1, and the best DCG that a query can have (0 where nothing is relevant).
     gains: Floats
     ideals: Floats
@@ -34,7 +40,9 @@ class Queries(NamedTuple):
         write_discounts(discounts)
         gains, ideals = np.exp2(labels) - 1.0, np.empty(len(starts) - 1)
         write_ideals(gains, starts, truncation, discounts, ideals)
-        return cls(starts, labels, gains, ideals, discounts, truncation)
+        query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        by_label = np.lexsort((labels, query)) - starts[query]
+        return cls(starts, labels, by_label, gains, ideals, discounts, truncation)
 
 
 @njit(error_model="numpy")
@@ -62,57 +70,82 @@ def add_lambdas(worker, first, last, queries, raw, sigma, gradient, hessian):
     and pairs are pairs of groups. A group counts if it begins before the truncation, so there
     are at most truncation times the number of groups such pairs, however many ties there are.
     """
+    longest = queries.discounts.size
+    edges = np.empty(longest + 1, dtype=np.int64)
+    groups = np.empty((GROUP_FIELDS, longest))
     for q in range(first, last):
         start, stop = queries.starts[q], queries.starts[q + 1]
-        gradient[start:stop] = 0.0
-        hessian[start:stop] = 0.0
         if queries.ideals[q] == 0.0:
+            gradient[start:stop] = 0.0
+            hessian[start:stop] = 0.0
             continue
-        label, gain, score = queries.labels[start:stop], queries.gains[start:stop], raw[start:stop]
         # Best score first; among equal scores the least relevant first.
-        by_label = np.argsort(label, kind="mergesort")
+        score, by_label = raw[start:stop], queries.by_label[start:stop]
         order = by_label[np.argsort(-score[by_label], kind="mergesort")]
-        edges = np.empty(order.size + 1, dtype=np.int64)
-        value = np.empty(order.size)
-        n_groups, n_top = form_groups(order, label, score, queries, edges, value)
+        n_groups, n_top = form_groups(q, order, score, queries, edges, groups)
+        add_pairs(n_groups, n_top, sigma, queries.ideals[q], groups)
         for a in range(n_groups):
-            i = order[edges[a]]
-            g, h = 0.0, 0.0
-            # One group of a pair must be near the top, and those near the top come first.
-            for b in range(n_groups if a < n_top else n_top):
-                j = order[edges[b]]
-                if label[i] == label[j]:
-                    continue
-                swing = abs(gain[i] - gain[j]) * abs(value[a] - value[b])
-                sign = 1.0 if label[i] > label[j] else -1.0
-                doubt = 1.0 / (1.0 + exp(sigma * sign * (score[i] - score[j])))
-                weight = sigma * swing / queries.ideals[q] * float(edges[b + 1] - edges[b])
-                g -= sign * weight * doubt
-                h += sigma * weight * doubt * (1.0 - doubt)
             for k in range(edges[a], edges[a + 1]):
-                gradient[start + order[k]] = g
-                hessian[start + order[k]] = h
+                gradient[start + order[k]] = groups[GRADIENT, a]
+                hessian[start + order[k]] = groups[HESSIAN, a]
+
+
+@inner(error_model="numpy")
+def add_pairs(n_groups, n_top, sigma, ideal, groups):
+    """Sum up for every group what the groups that it is compared with say.
+
+    One group of a pair must be near the top, and those near the top come first. The inner loops
+    are without branches, so that LLVM makes vectors of them: equal labels have a swing of 0.
+    """
+    size, label, gain, score, value = groups[0], groups[1], groups[2], groups[3], groups[4]
+    gradient, hessian, push, bend = groups[GRADIENT], groups[HESSIAN], groups[7], groups[8]
+    end = np.uint64(n_groups)
+    for b in range(end):
+        gradient[b], hessian[b] = 0.0, 0.0
+    for top in range(np.uint64(n_top)):
+        a, after = top, top + np.uint64(1)
+        label_a, gain_a, score_a, value_a, size_a = label[a], gain[a], score[a], value[a], size[a]
+        for b in range(after, end):
+            swing = abs(gain_a - gain[b]) * abs(value_a - value[b])
+            sign = 1.0 if label_a > label[b] else -1.0
+            doubt = 1.0 / (1.0 + exp(sigma * sign * (score_a - score[b])))
+            base = sigma * swing / ideal
+            of_b, of_a = base * size[b], base * size_a
+            push[b] = sign * of_b * doubt
+            bend[b] = sigma * of_b * doubt * (1.0 - doubt)
+            gradient[b] += sign * of_a * doubt
+            hessian[b] += sigma * of_a * doubt * (1.0 - doubt)
+        g, h = gradient[a], hessian[a]
+        for b in range(after, end):
+            g -= push[b]
+            h += bend[b]
+        gradient[a], hessian[a] = g, h
 
 
 @inner
-def form_groups(order, label, score, queries, edges, value):
-    """Cut the ranking into groups that are alike in score and label.
+def form_groups(q, order, score, queries, edges, groups):
+    """Cut the ranking of a query into groups that are alike in score and label.
 
-    Write where they begin and the mean discount of their places; return how many there are, and
-    how many begin before the truncation.
+    Write where they begin, and what ``add_pairs`` must know of them; return how many there are,
+    and how many begin before the truncation.
     """
+    label = queries.labels[queries.starts[q] : queries.starts[q + 1]]
+    gain = queries.gains[queries.starts[q] : queries.starts[q + 1]]
     n_groups, n_top, start = 0, 0, 0
     while start < order.size:
+        document = order[start]
         stop, total = start, 0.0
         while (
             stop < order.size
-            and score[order[stop]] == score[order[start]]
-            and label[order[stop]] == label[order[start]]
+            and score[order[stop]] == score[document]
+            and label[order[stop]] == label[document]
         ):
             total += queries.discounts[stop]
             stop += 1
         edges[n_groups] = start
-        value[n_groups] = total / (stop - start)
+        groups[0, n_groups] = float(stop - start)
+        groups[1, n_groups], groups[2, n_groups] = label[document], gain[document]
+        groups[3, n_groups], groups[4, n_groups] = score[document], total / (stop - start)
         n_groups += 1
         if start < queries.truncation:
             n_top = n_groups

@@ -10,6 +10,7 @@ from greedymiser.engines import Columns, Floats, Root, Sample, SplitRules, Split
 from greedymiser.engines.cpu.histograms import Histograms
 from greedymiser.engines.cpu.shard import CpuShard
 from greedymiser.engines.cpu.state import Tuning
+from greedymiser.losses import LambdaMART
 from greedymiser.threads import Threads
 
 __all__ = ["CpuEngine", "CpuRows", "CpuShard", "Tuning"]
@@ -65,5 +66,7 @@ class CpuRows(CpuShard):
         loss = self.sample.loss
         if loss.is_additive:
             return float(rounded(self.loss_sum())) / self._total
+        if type(loss) is LambdaMART:
+            return loss.value_by(self._team(), self.sample.y, self._raw[0], self.sample.weight)
         seen = self._raw if loss.n_outputs > 1 else self._raw[0]
         return float(loss.value(self.sample.y, seen, self.sample.weight))
