@@ -41,6 +41,7 @@ ROOMS = [
     "training",
     "estimators",
     "tradeoff",
+    "search",
     "cascades",
     "acquisition",
     "lightgbm_format",

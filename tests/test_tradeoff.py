@@ -35,7 +35,7 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.losses import SquaredError
-from greedymiser.tradeoff import _Whole
+from greedymiser.search import _Whole
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0],

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
         save,
         to_lightgbm,
     )
+    from greedymiser.search import MiserSearchCV
     from greedymiser.serving import Predictor, as_predictor
-    from greedymiser.tradeoff import MiserSearchCV, TradeoffCurve, tradeoff_curve
+    from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
 
 # Where each public name lives. A room is entered when somebody asks for one of its names: to load
 # and serve a model needs none of those that train.
@@ -57,7 +58,8 @@ _ROOM_OF = {
         "metrics": ("ndcg_score",),
         "persistence": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
         "serving": ("Predictor", "as_predictor"),
-        "tradeoff": ("MiserSearchCV", "TradeoffCurve", "tradeoff_curve"),
+        "search": ("MiserSearchCV",),
+        "tradeoff": ("TradeoffCurve", "tradeoff_curve"),
     }.items()
     for name in names
 }

@@ -92,6 +92,8 @@ class Grower:
     categorical : sequence of int
         Categorical features, in ascending order.
     params : GrowerParams
+    allowed : array of bool, optional
+        Features that may be used; all of them, unless somebody says otherwise.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Grower:
         thresholds: Thresholds,
         categorical: NDArray[np.intp],
         params: GrowerParams,
+        allowed: NDArray[np.bool_] | None = None,
     ):
         n_features = ledger.costs.n_features
         self.rows = rows
@@ -126,7 +129,8 @@ class Grower:
         self._sets = np.zeros((0, CATEGORY_WORDS), dtype=np.uint64)
         # What the ledger keeps up to date, as one row for all nodes.
         self._prices, self._owned = ledger.prices[None], ledger.owned_features[None]
-        self._reachable = ~self.out_of_reach[None]
+        self._allowed = np.ones(n_features, dtype=bool) if allowed is None else allowed
+        self._reachable = self._allowed[None]
 
     def grow(self, output: int, n_trees: int) -> Growth:
         """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
@@ -215,7 +219,7 @@ class Grower:
                 bought.append(self._buy(level.depth, feature, gain))
             else:
                 self.out_of_reach[feature] = True
-                self._reachable = ~self.out_of_reach[None]
+                self._reachable = (self._allowed & ~self.out_of_reach)[None]
                 table.candidates["gain"][:, feature] = -math.inf
 
     def _affordable(self, feature: int, n_trees: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from greedymiser.boosting import Callback, History, Patience, Validation, boost
 from greedymiser.costs import Ledger, Purchase
@@ -67,13 +68,15 @@ def train(
     model: Model,
     watch: Watch,
     callbacks: Sequence[Callback] = (),
+    allowed: NDArray[np.bool_] | None = None,
 ) -> Model:
     """Add rounds to a model, all that there will be; ``best_iter`` says how many are worth keeping.
 
+    Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise.
     An interruption from the keyboard ends the training: the model has the rounds that were
     finished, and ``stopped`` is "interrupted".
     """
-    grower = make_grower(prepared, params, model)
+    grower = make_grower(prepared, params, model, allowed)
     validation = None
     if prepared.validation is not None:
         held_out = prepared.validation
@@ -97,14 +100,20 @@ def train(
     return _extended(model, history, before)
 
 
-def make_grower(prepared: Prepared, params: Parameters, model: Model) -> Grower:
+def make_grower(
+    prepared: Prepared,
+    params: Parameters,
+    model: Model,
+    allowed: NDArray[np.bool_] | None = None,
+) -> Grower:
     """A grower for the next tree of a model."""
     schema = prepared.schema
     prepared.rows.start(prepared.raw_of(model.ensemble, prepared.train))
     ledger = Ledger(schema.costs, model.ensemble.features)
     categorical = np.array(list(schema.categories), dtype=np.intp)
     grower_params = _grower_params(prepared, params)
-    grower = Grower(prepared.rows, ledger, prepared.cuts.thresholds, categorical, grower_params)
+    thresholds = prepared.cuts.thresholds
+    grower = Grower(prepared.rows, ledger, thresholds, categorical, grower_params, allowed)
     grower.used[model.ensemble.features] = True
     return grower
 
