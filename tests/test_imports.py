@@ -40,6 +40,8 @@ ROOMS = [
     "preparation",
     "training",
     "estimators",
+    "checkpoints",
+    "frontier",
     "tradeoff",
     "search",
     "cascades",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
+from greedymiser.checkpoints import Checkpoint, Trainer, fingerprints
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.estimators import (
     Miser,
@@ -26,6 +28,7 @@ from greedymiser.estimators import (
     warn_of_budget,
     watch_with,
 )
+from greedymiser.frontier import FrontierSearch, Resources, spread
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
     Given,
@@ -35,7 +38,7 @@ from greedymiser.preparation import (
 )
 from greedymiser.score_names import score_name
 from greedymiser.threads import Threads, thread_count
-from greedymiser.training import blank_model, make_grower, root_gains, train
+from greedymiser.training import Model, blank_model, make_grower, root_gains
 from greedymiser.trees import Ensemble
 
 if TYPE_CHECKING:
@@ -47,18 +50,29 @@ STEP_TOWARDS_ZERO = 10.0
 # Neighbours whose ratio is below this have nothing worth a model between them.
 CLOSE = 1.2
 
+# Sets of the path that the search starts from, and rounds of the fits under hard budgets that
+# suggest more of them.
+MOST_STARTS, BUDGETED_ROUNDS = 16, 20
+
+# A budget is in a gap if its best model costs less than this share of it. Filling it is a short
+# search.
+GAP, FILL_EFFORT = 0.8, 0.25
+
 
 class TradeoffCurve:
-    """What each trade-off costs and scores, after every round.
+    """What each model costs and scores, after every round.
 
     Attributes
     ----------
     points : DataFrame
-        One row per trade-off, ascending: the round with the best validation score. Columns
-        ``tradeoff, n_iter, n_trees, feature_cost, tree_cost, cost, score, n_features``, and
-        ``test_score`` where test data was given.
+        One row per model: the round with the best validation score. Columns ``tradeoff, n_iter,
+        n_trees, feature_cost, tree_cost, cost, score, n_features``, and ``test_score`` where test
+        data was given. They are in the order of their trade-offs; a model that the search has
+        found has a trade-off of 0, but may use only what its set of resources pays for. Where
+        there was a search, ``found_by`` tells "path" and "search" apart.
     traces : DataFrame
-        The same columns for every trade-off and every round, from round 0, the constant model.
+        The same columns for every model and every round, from round 0, the constant model; and
+        ``model``, the position in ``models``, where there was a search.
     models : list of estimators
         One per row of ``points``, with all its rounds.
     scoring : str
@@ -70,21 +84,56 @@ class TradeoffCurve:
     def __init__(
         self, traces: pd.DataFrame, models: Sequence[Miser], scoring: str, cost_unit: str = ""
     ):
-        self.traces = traces
-        self.models = list(models)
         self.scoring = scoring
         self.cost_unit = cost_unit
-        chosen = best_first(traces).drop_duplicates("tradeoff")
-        self.points = chosen.sort_values("tradeoff", ignore_index=True)
+        # Trains more models; gone in copies that leave the process.
+        self._workshop: Workshop | None = None
+        self._take(traces, models)
 
-    def best(self, budget: float | None = None) -> Miser:
+    def _take(self, traces: pd.DataFrame, models: Sequence[Miser]) -> None:
+        self.traces, self.models = traces, list(models)
+        # Models of a path differ in their trade-offs.
+        self._key = "model" if "model" in traces else "tradeoff"
+        chosen = best_first(traces).drop_duplicates(self._key)
+        self.points = chosen.sort_values(self._key, ignore_index=True)
+
+    def best(self, budget: float | None = None, *, train: bool = True) -> Miser:
         """Best validation score among all models and all their prefixes that cost at most this.
 
         The estimator that is returned is fitted, and its ``cost_`` is within the budget.
+
+        Parameters
+        ----------
+        budget : float, optional
+            Most that a prediction may cost.
+        train : bool
+            Where the curve has a gap below the budget, train models for it; they become part of
+            the curve. That takes a moment, and needs the data, which a curve holds on to until it
+            is pickled. False answers from the models at hand.
         """
+        if train and budget is not None and self._workshop is not None:
+            self.best_row(budget)  # is it a budget?
+            more = self._workshop.fill(self, float(budget))
+            if more is not None:
+                self._take(*more)
         row = self.best_row(budget)
-        model = self.models[int(np.flatnonzero(self.points["tradeoff"] == row["tradeoff"])[0])]
-        return model.truncate(int(row["n_iter"]))
+        return self.models[self.position(row)].truncate(int(row["n_iter"]))
+
+    def position(self, row: pd.Series) -> int:
+        """Position in ``models`` of the model that a row of ``traces`` or ``points`` is about."""
+        return int(np.flatnonzero(self.points[self._key] == row[self._key])[0])
+
+    def trace(self, position: int) -> pd.DataFrame:
+        """The rows of ``traces`` of one of the ``models``, round by round."""
+        key = self.points[self._key].iloc[position]
+        return self.traces[self.traces[self._key] == key].sort_values("n_iter")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_workshop": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Curves of earlier versions know nothing of searches."""
+        vars(self).update({"_workshop": None, "_key": "tradeoff", **state})
 
     def best_row(self, budget: float | None = None) -> pd.Series:
         """The row of ``traces`` that ``best`` returns the model of."""
@@ -136,7 +185,7 @@ class TradeoffCurve:
         write_report(self, path, title)
 
     def __repr__(self) -> str:
-        return f"<TradeoffCurve of {len(self.models)} trade-offs>\n{self.points}"
+        return f"<TradeoffCurve of {len(self.models)} models>\n{self.points}"
 
 
 def tradeoff_curve(
@@ -155,13 +204,19 @@ def tradeoff_curve(
     sample_weight_test: ArrayLike | None = None,
     qid_test: ArrayLike | None = None,
     tradeoffs: int | Sequence[float] = 8,
+    search: str = "frontier",
+    effort: float = 1.0,
+    checkpoint: str | os.PathLike[str] | None = None,
     scoring: Any = None,
     n_jobs: int | None = None,
     verbose: int = 0,
     callback: Callable[[int, int], object] | None = None,
     cost_unit: str = "",
 ) -> TradeoffCurve:
-    """Train a model per trade-off and keep what each costs and scores after every round.
+    """For every budget the best model that it can buy; what each costs and scores, round by round.
+
+    A path of trade-offs is trained first. Then a search compares sets of resources, beyond what
+    buying greedily would find (see ``greedymiser.frontier``).
 
     Parameters
     ----------
@@ -175,16 +230,26 @@ def tradeoff_curve(
     X_test, y_test, sample_weight_test, qid_test : optional
         Test data, which is only scored.
     tradeoffs : int or sequence of float
-        Trade-offs to train, or how many to choose: from the one at which nothing pays down to 0,
-        each new one where the curve has its widest gap in cost.
+        How many trade-offs to choose for the path: from the one at which nothing pays down to 0,
+        each new one where cost (in its logarithm) and score change most. A sequence asks for
+        exactly these models: nothing is searched beyond them.
+    search : {"frontier", "path"}
+        "path" for the path of trade-offs alone.
+    effort : float
+        How long to search: 2 allows twice the work, 0.5 half of it. Work is counted, not timed, so
+        the same data gives the same curve everywhere.
+    checkpoint : path, optional
+        A folder where every finished model is kept. A run that was killed goes on from it, and ends
+        with the same bits. A folder of other data or settings is refused.
     scoring : scorer name or callable, optional
         As the estimator's ``scoring``, which it replaces.
     n_jobs : int, optional
         Threads, as the estimator's ``n_jobs``, which it replaces.
     verbose : int
-        1 says after each model how far things are.
+        1 says after each model how far things are, and about how long the rest will take.
     callback : callable, optional
-        Called with the number of models that are done, and how many there will be.
+        Called with the number of steps that are done, and how many there will be: one for each
+        model of the path, and as many again for the search.
     cost_unit : str
         What costs are counted in, for labels.
 
@@ -198,9 +263,8 @@ def tradeoff_curve(
     for queries in (qid, qid_val, qid_test):
         check_takes_queries(blank, queries)
     tradeoffs = checked_tradeoffs(tradeoffs)
-    total = tradeoffs if isinstance(tradeoffs, int) else len(tradeoffs)
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, got {callback!r}")
+    check_search(search, effort)
+    steps = Steps(tradeoffs, search, verbose, callback)
     with Threads(thread_count(blank.n_jobs)) as threads:
         path = Path(
             blank,
@@ -208,41 +272,100 @@ def tradeoff_curve(
             Given(X_val, y_val, sample_weight_val, qid_val),
             Given(X_test, y_test, sample_weight_test, qid_test),
             threads,
+            checkpoint,
         )
+        workshop = Workshop(path, effort)
         try:
             for tradeoff in path.choose(tradeoffs):
                 path.train(tradeoff)
-                if verbose:
-                    sys.stderr.write(f"{path.last_line()}  ({len(path.models)}/{total})\n")
-                if callback is not None:
-                    callback(len(path.models), total)
+                steps.model_done(path.last_line())
+            if steps.has_search:
+                workshop.search(steps.share_done)
+                steps.end()
         except KeyboardInterrupt:
             if not path.models:
                 raise
-            done = len(path.models)
-            warnings.warn(f"interrupted: {done} of {total} trade-offs done", stacklevel=2)
-        return path.curve(cost_unit)
+            warnings.warn(f"interrupted: {steps.done} of {steps.total} steps done", stacklevel=2)
+        curve = path.curve(cost_unit)
+        curve._workshop = workshop
+        return curve
+
+
+class Steps:
+    """Tells how far a curve is."""
+
+    def __init__(
+        self,
+        tradeoffs: int | Sequence[float],
+        search: str,
+        verbose: int,
+        callback: Callable[[int, int], object] | None,
+    ):
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback must be callable, got {callback!r}")
+        self.n_models = tradeoffs if isinstance(tradeoffs, int) else len(tradeoffs)
+        self.has_search = search == "frontier" and isinstance(tradeoffs, int)
+        self.total = self.n_models * (1 + self.has_search)
+        self.done = 0
+        self._verbose = verbose
+        self._callback = callback
+        self._start = time.monotonic()
+
+    def model_done(self, line: str) -> None:
+        """A model of the path is done."""
+        self._tell(min(self.done + 1, self.n_models), line)
+
+    def share_done(self, share: float) -> None:
+        """So much of the search is done."""
+        done = self.n_models + int(min(share, 0.999) * self.n_models)
+        if done > self.done:
+            self._tell(done, "search")
+
+    def end(self) -> None:
+        """All is done."""
+        self._tell(self.total, "search: done")
+
+    def _tell(self, done: int, line: str) -> None:
+        self.done = done
+        if self._verbose:
+            left = (time.monotonic() - self._start) / done * (self.total - done)
+            rest = f", about {left:.0f} s left" if done < self.total else ""
+            sys.stderr.write(f"{line}  ({done}/{self.total}{rest})\n")
+        if self._callback is not None:
+            self._callback(done, self.total)
 
 
 class Path:
-    """Models for one trade-off after the other, on data that is placed once."""
+    """Models for one trade-off after the other, and others, on data that is placed once."""
 
     def __init__(
-        self, estimator: Miser, given: Given, given_val: Given, given_test: Given, threads: Threads
+        self,
+        estimator: Miser,
+        given: Given,
+        given_val: Given,
+        given_test: Given,
+        threads: Threads,
+        checkpoint: str | os.PathLike[str] | None = None,
     ):
         if given_val.X is None or given_val.y is None:
             raise ValueError("tradeoff_curve needs X_val and y_val: rounds are chosen by them")
+        # By trade-off; and those that the search has found.
         self.models: dict[float, Miser] = {}
-        self._traces: list[pd.DataFrame] = []
-        self._blank = estimator
-        self._prepared = estimator.prepare(given, given_val, threads)
-        schema = self._prepared.schema
-        self._start = blank_model(self._prepared, Parameters.of(estimator))
-        self._watch = watch_with(estimator, schema)
+        self.found: list[Miser] = []
+        self._traces: dict[int, pd.DataFrame] = {}
+        self.blank = estimator
+        self.threads = threads
+        self.params = Parameters.of(estimator)
+        prepared = estimator.prepare(given, given_val, threads)
+        kept = None
+        if checkpoint is not None:
+            kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
+        watch = watch_with(estimator, prepared.schema)
+        self.trainer = Trainer(prepared, blank_model(prepared, self.params), watch, kept)
         check_same_queries(given, given_test, "test")
         given_test = estimator.check_features(given_test, reset=False, part="test")
-        cases = encode_held_out(schema, given_test, "test")
-        self._test = None if cases is None else self._prepared.hold_out(cases)
+        cases = encode_held_out(prepared.schema, given_test, "test")
+        self._test = None if cases is None else prepared.hold_out(cases)
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[float]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in."""
@@ -261,18 +384,29 @@ class Path:
 
     def highest(self) -> float:
         """Least trade-off at which no feature that costs anything pays at the first root."""
-        grower = make_grower(self._prepared, self._params(0.0), self._start)
-        gains = root_gains(self._prepared, grower)
+        prepared = self.trainer.prepared
+        grower = make_grower(prepared, self._params(0.0), self.trainer.start)
+        gains = root_gains(prepared, grower)
         prices = grower.ledger.prices
         dear = (prices > 0) & (gains > 0)
         highest = np.max(gains[dear] / prices[dear], initial=0.0)
         return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0
 
     def _widest_gap(self) -> float | None:
-        """A trade-off between the two neighbours whose costs differ most; None if none differ."""
+        """A trade-off between the two neighbours that differ most; None if none differ.
+
+        They differ by the logarithm of their costs, so that the cheap end counts as much as the
+        dear one, and by their scores: where neither changes there is nothing to find.
+        """
         known = sorted(self.models)
-        costs = [self._cost(tradeoff) for tradeoff in known]
-        gaps = np.abs(np.diff(costs))
+        costs = np.array([self._cost(tradeoff) for tradeoff in known])
+        scores = np.array([self._score(tradeoff) for tradeoff in known])
+        least = self.trainer.prepared.schema.costs.prices()
+        floor = np.min(least[least > 0], initial=max(float(costs.max()), 1e-300)) / 2
+        place = np.log(np.maximum(costs, floor))
+        gaps = np.abs(np.diff(place)) / max(np.ptp(place), 1e-300)
+        gaps += np.abs(np.diff(scores)) / max(np.ptp(scores), 1e-300)
+        gaps[np.diff(costs) == 0] = 0.0
         # Some gaps cannot be filled: what is sold in one piece has no price in between.
         low, high = np.array(known[:-1]), np.array(known[1:])
         gaps[(low > 0) & (high < low * CLOSE)] = 0.0
@@ -289,31 +423,40 @@ class Path:
         model = self.models[tradeoff]
         return model.truncate(model.model_.best_iter).cost_
 
+    def _score(self, tradeoff: float) -> float:
+        model = self.models[tradeoff]
+        return float(np.nan_to_num(model.validation_score_[model.model_.best_iter]))
+
     def _params(self, tradeoff: float) -> Parameters:
-        return replace(Parameters.of(self._blank), tradeoff=tradeoff)
+        return replace(self.params, tradeoff=tradeoff)
 
     def train(self, tradeoff: float) -> None:
-        """Train one model and write its trace down."""
-        params, schema = self._params(tradeoff), self._prepared.schema
+        """Train the model of a trade-off and write its trace down."""
+        params, schema = self._params(tradeoff), self.trainer.prepared.schema
         read_costs(params, schema.n_features, schema.columns)  # does the trade-off overflow?
-        model = train(self._prepared, params, self._start, self._watch)
-        if model.stopped == "interrupted":
-            raise KeyboardInterrupt
+        model = self.trainer.train(params)
         if model.n_iter == 0:
-            warn_of_budget(self._prepared, params, self._start)
-        fitted = fitted_like(self._blank, schema, model)
+            warn_of_budget(self.trainer.prepared, params, self.trainer.start)
+        self.models[tradeoff] = self._fitted(model, tradeoff)
+
+    def add(self, model: Model) -> None:
+        """Take in a model that the search has found."""
+        self.found.append(self._fitted(model, 0.0))
+
+    def _fitted(self, model: Model, tradeoff: float) -> Miser:
+        fitted = fitted_like(self.blank, self.trainer.prepared.schema, model)
         fitted.tradeoff = tradeoff
         trace = _trace(fitted)
         if self._test is not None:
             trace["test_score"] = self._test_scores(model.ensemble)
-        self.models[tradeoff] = fitted
-        self._traces.append(trace)
+        self._traces[id(fitted)] = trace
+        return fitted
 
     def _test_scores(self, ensemble: Ensemble) -> list[float]:
         """Score of the test rows after every round."""
         assert self._test is not None
         self._test.rows.start(ensemble.baseline)
-        validation = self._watch(self._test)
+        validation = self.trainer.watch(self._test)
         scores = [validation.score()]
         for round_ in range(ensemble.n_iter):
             for k in range(ensemble.n_outputs):
@@ -323,18 +466,134 @@ class Path:
 
     def last_line(self) -> str:
         """How the last model came out, in a line."""
-        tradeoff, model = list(self.models.items())[-1]
-        score = model.validation_score_[model.model_.best_iter]
+        tradeoff = list(self.models)[-1]
+        score = self._score(tradeoff)
         return f"tradeoff {tradeoff:.3g}: cost {self._cost(tradeoff):g}, score {score:.5g}"
 
     def curve(self, cost_unit: str) -> TradeoffCurve:
+        """The curve of all models so far."""
+        name = score_name(self.blank.scoring, self.trainer.prepared.schema.loss)
+        return TradeoffCurve(*self.all_models(), name, cost_unit)
+
+    def all_models(self) -> tuple[pd.DataFrame, list[Miser]]:
+        """All traces and models, by trade-off; those of the search have none, the dearest first."""
         import pandas as pd
 
-        traces = pd.concat(self._traces, ignore_index=True)
-        traces = traces.sort_values(["tradeoff", "n_iter"], ignore_index=True)
-        models = [self.models[tradeoff] for tradeoff in sorted(self.models)]
-        name = score_name(self._blank.scoring, self._prepared.schema.loss)
-        return TradeoffCurve(traces, models, name, cost_unit)
+        found = [(0.0, -_best_cost(model), model, "search") for model in self.found]
+        path = [(t, -_best_cost(model), model, "path") for t, model in self.models.items()]
+        ordered = sorted([*path, *found], key=lambda line: line[:2])
+        traces = []
+        for position, (_, _, model, found_by) in enumerate(ordered):
+            trace = self._traces[id(model)]
+            if found:
+                trace = trace.assign(found_by=found_by, model=position)
+            traces.append(trace)
+        return pd.concat(traces, ignore_index=True), [line[2] for line in ordered]
+
+
+def _best_cost(model: Miser) -> float:
+    return model.truncate(model.model_.best_iter).cost_
+
+
+class Workshop:
+    """Trains what the path leaves out."""
+
+    def __init__(self, path: Path, effort: float):
+        self.path = path
+        self._effort = effort
+        self._search: FrontierSearch | None = None
+        self._filled: set[float] = set()
+
+    def search(self, tell: Callable[[float], object] | None = None) -> None:
+        """Search the frontier, and add what it is made of to the path's models."""
+        self._search = FrontierSearch(self.path.trainer, self.path.params, self._effort, tell)
+        self._search.run(self._starts())
+        for model in self._search.chosen():
+            self.path.add(model)
+
+    def _starts(self) -> list[Resources]:
+        """Sets that the models of the path pass through, and some under hard budgets."""
+        assert self._search is not None
+        shop = self._search.shop
+        rows = []
+        for model in self.path.models.values():
+            bought: Resources = 0
+            uses = model.ensemble_.first_uses()
+            for round_ in sorted(set(uses.values())):
+                bought |= shop.owned(f for f, first in uses.items() if first == round_)
+                score = np.nanmax(model.validation_score_[round_ + 1 :], initial=-np.inf)
+                rows.append((shop.price(bought), -score, bought))
+        rows.sort()
+        best: list[tuple[float, Resources]] = []
+        record = -np.inf
+        for price, loss, bought in rows:
+            if -loss > record:
+                record = -loss
+                best.append((price, bought))
+        kept = spread([price for price, _ in best], MOST_STARTS)
+        return [*(best[i][1] for i in kept), *self._budgeted()]
+
+    def _budgeted(self) -> list[Resources]:
+        """What short fits under hard budgets would buy."""
+        assert self._search is not None
+        path, shop = self.path, self._search.shop
+        if not shop.bundles:
+            return []
+        most = min(shop.price(shop.owned(range(len(shop.needs)))), path.params.budget or np.inf)
+        costs = {tradeoff: _best_cost(model) for tradeoff, model in path.models.items()}
+        found = []
+        for budget in np.geomspace(shop.price(shop.bundles[0]), most, 8)[:-1].tolist():
+            # A trade-off at which the path would go on buying.
+            tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
+            params = replace(
+                path.params,
+                tradeoff=tradeoff,
+                budget=budget,
+                max_iter=min(path.params.max_iter, BUDGETED_ROUNDS),
+            )
+            model = path.trainer.train(params, is_patient=False)
+            found.append(shop.owned(model.ensemble.features))
+        return found
+
+    def fill(self, curve: TradeoffCurve, budget: float) -> tuple[pd.DataFrame, list[Miser]] | None:
+        """Train what is missing for a budget; all models then, None if nothing was missing."""
+        if budget in self._filled or not _has_gap(curve, budget):
+            return None
+        self._filled.add(budget)
+        with self.path.threads:
+            return self._fill(budget)
+
+    def _fill(self, budget: float) -> tuple[pd.DataFrame, list[Miser]] | None:
+        path = self.path
+        limit = min(budget, np.inf if path.params.budget is None else path.params.budget)
+        search = FrontierSearch(path.trainer, replace(path.params, budget=limit), FILL_EFFORT)
+        known = self._search or search
+        self._search, before = known, self._search
+        starts = self._starts()
+        self._search = before
+        search.run([s for s in starts if search.shop.price(s) <= limit])
+        models = search.chosen()
+        for model in models:
+            path.add(model)
+        return path.all_models() if models else None
+
+
+def _has_gap(curve: TradeoffCurve, budget: float) -> bool:
+    """Whether a budget lies far above what its best model costs, and dearer ones are better."""
+    best = curve.best_row(budget)
+    dearer = curve.points[curve.points["cost"] > budget]
+    is_better = bool((dearer["score"] > best["score"]).any())
+    return is_better and best["cost"] < GAP * budget
+
+
+def check_search(search: Any, effort: Any) -> None:
+    """Raise if it is not one of the searches, or not an effort."""
+    if search not in ("frontier", "path"):
+        raise ValueError(f"search must be 'frontier' or 'path', got {search!r}")
+    if not isinstance(effort, Real) or isinstance(effort, bool):
+        raise TypeError(f"effort must be a number, got {effort!r}")
+    if not 0 < float(effort) < np.inf:
+        raise ValueError(f"effort must be positive and finite, got {effort}")
 
 
 def require_pandas() -> None:

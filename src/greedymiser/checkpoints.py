@@ -1,0 +1,220 @@
+"""Models that are trained once: a folder keeps them, and a run that was killed goes on from it.
+
+A search is a sequence of fits that depends on nothing but data and settings. So nothing of its
+state is written down, only every finished model: the second run asks for the same models in the
+same order, finds most of them in the folder, and ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser._files import write_atomically
+from greedymiser._version import __version__
+from greedymiser.costs import Purchase
+from greedymiser.parameters import Parameters
+from greedymiser.preparation import Cases, Prepared
+from greedymiser.training import Model, Watch, train
+from greedymiser.trees import NODE_DTYPE, Ensemble
+
+# The file that tells what the models of a folder were trained on and how.
+ABOUT = "checkpoint.json"
+SUFFIX = ".npz"
+
+# Parameters of an estimator that change no model, or that every model has for itself.
+OF_NO_MATTER = {"costs", "tradeoff", "budget", "n_jobs", "verbose", "warm_start", "engine"}
+
+
+class CheckpointError(ValueError):
+    """A folder of checkpoints belongs to other data or settings."""
+
+
+class Checkpoint:
+    """A folder of finished models, all of the same data and settings.
+
+    Parameters
+    ----------
+    folder : path
+        Made if it is not there.
+    about : mapping from name to text
+        What the models depend on. A folder where any of it differs is refused.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], about: Mapping[str, str]):
+        self.folder = Path(folder)
+        about = {"greedymiser": __version__, **about}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place = self.folder / ABOUT
+        if not place.exists():
+            others = [entry.name for entry in self.folder.iterdir() if entry.name[0] != "."]
+            if others:
+                raise CheckpointError(
+                    f"checkpoint={str(folder)!r} is no folder of checkpoints: it has no {ABOUT}, "
+                    f"but holds {others[0]!r}; name a new folder"
+                )
+            write_atomically(place, json.dumps(about, indent=1).encode())
+            return
+        try:
+            found = dict(json.loads(place.read_bytes()))
+        except ValueError:
+            raise CheckpointError(f"{str(place)!r} cannot be read; name a new folder") from None
+        different = [name for name in {**about, **found} if about.get(name) != found.get(name)]
+        if different:
+            raise CheckpointError(
+                f"checkpoint={str(folder)!r} holds models of another run: "
+                f"{', '.join(different)} differ; name a new folder, or remove this one"
+            )
+
+    def find(self, key: str) -> Model | None:
+        """A model that was kept; None if there is none, or if its file was damaged."""
+        try:
+            with np.load(self._place(key), allow_pickle=False) as arrays:
+                return _read(arrays)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+            return None
+
+    def keep(self, key: str, model: Model) -> None:
+        """Write a model, whole or not at all."""
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **_arrays(model))
+        write_atomically(self._place(key), file.getvalue())
+
+    def _place(self, key: str) -> Path:
+        return self.folder / f"{key}{SUFFIX}"
+
+
+def _arrays(model: Model) -> dict[str, NDArray[Any]]:
+    ensemble = model.ensemble
+    told = {
+        "purchases": [asdict(line) for line in model.purchases],
+        "stopped": model.stopped,
+        "best_iter": model.best_iter,
+        "n_features": ensemble.n_features,
+    }
+    return {
+        "nodes": ensemble.nodes.view(np.uint8),
+        "tree_starts": ensemble.tree_starts,
+        "category_sets": ensemble.category_sets,
+        "baseline": ensemble.baseline,
+        "train_score": model.train_score,
+        "validation_score": model.validation_score,
+        "told": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8),
+    }
+
+
+def _read(arrays: Any) -> Model:
+    told = json.loads(arrays["told"].tobytes())
+    lines = [{**line, "resources": tuple(line["resources"])} for line in told["purchases"]]
+    ensemble = Ensemble(
+        nodes=arrays["nodes"].view(NODE_DTYPE),
+        tree_starts=arrays["tree_starts"],
+        category_sets=arrays["category_sets"],
+        baseline=arrays["baseline"],
+        n_features=int(told["n_features"]),
+    )
+    if ensemble.tree_starts[-1] != len(ensemble.nodes):
+        raise ValueError("a file does not belong together")
+    return Model(
+        ensemble=ensemble,
+        purchases=tuple(Purchase(**line) for line in lines),
+        train_score=arrays["train_score"],
+        validation_score=arrays["validation_score"],
+        stopped=told["stopped"],
+        best_iter=int(told["best_iter"]),
+    )
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains models on the same data, and none of them twice where there is a folder to keep them.
+
+    ``name`` tells data apart whose models are kept in one folder.
+    """
+
+    prepared: Prepared
+    start: Model
+    watch: Watch
+    checkpoint: Checkpoint | None = None
+    name: str = "models"
+
+    def train(
+        self,
+        params: Parameters,
+        allowed: NDArray[np.bool_] | None = None,
+        is_patient: bool | None = None,
+    ) -> Model:
+        """All rounds of a model; raises KeyboardInterrupt if somebody interrupts it."""
+        prepared = self.prepared
+        if is_patient is not None:
+            prepared = replace(prepared, is_patient=is_patient)
+        key = _key(self.name, params, allowed, prepared.is_patient)
+        found = None if self.checkpoint is None else self.checkpoint.find(key)
+        if found is not None:
+            return found
+        model = train(prepared, params, self.start, self.watch, allowed=allowed)
+        if model.stopped == "interrupted":
+            raise KeyboardInterrupt
+        if self.checkpoint is not None:
+            self.checkpoint.keep(key, model)
+        return model
+
+
+def _key(name: str, params: Parameters, allowed: Any, is_patient: bool) -> str:
+    """Name of the file of a model."""
+    columns = "all" if allowed is None else np.packbits(allowed).tobytes().hex()
+    rounds = (params.max_iter, params.n_iter_no_change if is_patient else None)
+    budget = None if params.budget is None else float(params.budget)
+    text = repr((float(params.tradeoff), budget, rounds, columns))
+    return f"{name}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def fingerprints(prepared: Prepared, estimator: Any) -> dict[str, str]:
+    """What the models of an estimator depend on: data, costs and settings."""
+    assert prepared.validation is not None
+    settings = {
+        name: _told(value)
+        for name, value in estimator.get_params(deep=False).items()
+        if name not in OF_NO_MATTER
+    }
+    costs = prepared.schema.costs
+    prices = (costs.resource_names, costs.resource_costs.tolist(), costs.needs, costs.tree_cost)
+    return {
+        "estimator": type(estimator).__name__,
+        "training data": _digest(prepared.train),
+        "validation data": _digest(prepared.validation.cases),
+        "columns": repr((prepared.schema.columns, sorted(prepared.schema.categories))),
+        "costs": hashlib.blake2b(repr(prices).encode(), digest_size=16).hexdigest(),
+        "seed": str(prepared.schema.seed),
+        **settings,
+    }
+
+
+def _digest(cases: Cases) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for column in range(cases.table.n_columns):
+        digest.update(cases.table.columns([column], cases.rows).tobytes())
+    for part in (cases.y, cases.weight, cases.starts):
+        digest.update(b"none" if part is None else np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()
+
+
+def _told(value: Any) -> str:
+    """A setting as text; of an object its kind and what it holds, not where it is."""
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    if hasattr(value, "__dict__"):
+        return f"{type(value).__name__}({sorted(vars(value).items(), key=str)})"
+    return repr(value)

@@ -1,0 +1,375 @@
+"""For every budget the best set of things to buy: a local search along the whole frontier.
+
+Algorithm 1 buys greedily, one split at a time: it never finds out that one dear feature does what
+several cheap ones cannot. Here whole *sets* of resources are compared. Each gets a model of its
+own, trained without prices on the features that the set pays for, and its validation score. Sets
+that no other beats (none is as cheap and scores as well) are the frontier, and every one of them is
+*expanded* once: what could be bought in addition, what could be left out, what could be exchanged.
+When nothing new comes onto the frontier, or the allowance of work is spent, the search ends.
+
+What could be bought is judged before anything is trained, by the gains of all features at the root
+of one more tree on the residuals of the set's model: the best for each price that one might pay
+(that contains Greedy + Max), and the best per unit of cost (that contains the ratio-greedy chain).
+
+The guarantees for submodular functions under a knapsack constraint do not carry over: a refitted
+model's score is not submodular. They are why the neighbours are these.
+
+Everything is deterministic: work is counted in cells of histograms, not in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.binning import LANES
+from greedymiser.checkpoints import Trainer
+from greedymiser.costs import CostModel
+from greedymiser.engines import Floats
+from greedymiser.parameters import Parameters
+from greedymiser.training import Model, make_grower, root_gains
+
+Resources = int
+"""A set of resources: bit r is set where resource r is in it."""
+
+# What a round costs beside counting, in cells of histograms.
+ROUND_CELLS = 400_000
+# A search may cost as many cells as so many fits of everything, or so many cells if that is more:
+# small data can be searched thoroughly in seconds.
+FULL_FITS, LEAST_CELLS = 2.0, 1.5e10
+# All single purchases and all pairs are tried where there are at most so many of them.
+MOST_SINGLES, MOST_PAIRS = 64, 300
+# Rounds without improvement after which a fit of the search ends.
+PATIENCE, LONG_PATIENCE = 10, 50
+# Most sets that get a place on the curve.
+MOST_CHOSEN = 20
+# Prices that one might pay are this far apart.
+PRICE_STEP = 1.6
+
+
+class Shop:
+    """What can be bought: resources, in the bundles that features need them in."""
+
+    def __init__(self, costs: CostModel):
+        self.costs = costs
+        free = _set(np.flatnonzero(costs.resource_costs == 0).tolist())
+        self.needs = [_set(wanted) & ~free for wanted in costs.needs]
+        bundles = dict.fromkeys(need for need in self.needs if need)
+        # Where several bundles share a resource, all that use it may pay together for its price.
+        packages: dict[Resources, None] = {}
+        for resource in range(len(costs.resource_names)):
+            users = [bundle for bundle in bundles if bundle >> resource & 1]
+            if len(users) > 1:
+                packages[_union(users)] = None
+        self.bundles = sorted(bundles, key=self.price)
+        self.packages = sorted(packages.keys() - bundles.keys(), key=self.price)
+
+    def price(self, resources: Resources) -> float:
+        """What a set costs."""
+        return math.fsum(self.costs.resource_costs[r] for r in _members(resources))
+
+    def features(self, resources: Resources) -> NDArray[np.bool_]:
+        """Features that a set of resources pays for."""
+        return np.array([need & ~resources == 0 for need in self.needs])
+
+    def owned(self, features: Iterable[int]) -> Resources:
+        """Resources that some features need, as far as they cost anything."""
+        return _union(self.needs[f] for f in features)
+
+
+@dataclass
+class Candidate:
+    """A set of resources, and what became of a model that may use all of it."""
+
+    resources: Resources
+    # Of the round with the best validation score.
+    cost: float
+    score: float
+    # Resources that the model uses, and how much each feature gave.
+    used: Resources
+    gains: Floats
+    # Kept while the candidate is on the frontier.
+    model: Model | None
+    is_expanded: bool = False
+
+
+@dataclass
+class Allowance:
+    """Work that may still be done."""
+
+    cells: float
+    fits: int
+
+    @property
+    def is_spent(self) -> bool:
+        return self.cells <= 0 or self.fits <= 0
+
+
+class FrontierSearch:
+    """An archive of sets of resources, and the search that fills it.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Has data with validation rows.
+    params : Parameters
+        Of the estimator; its trade-off counts for nothing here.
+    effort : float
+        More than 1 for a longer search, less for a shorter one.
+    tell : callable, optional
+        Called after every fit with the share of the allowance that is spent.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        params: Parameters,
+        effort: float = 1.0,
+        tell: Callable[[float], object] | None = None,
+    ):
+        schema = trainer.prepared.schema
+        self.shop = Shop(schema.costs)
+        self.archive: dict[Resources, Candidate] = {}
+        self._trainer = trainer
+        self._params = replace(
+            params,
+            tradeoff=0.0,
+            n_iter_no_change=min(PATIENCE, params.n_iter_no_change),
+        )
+        self._effort = effort
+        self._tell = tell
+        self._block_of = np.argsort(np.argsort(schema.costs.prices(), kind="stable")) // LANES
+        full = self._cells(params.max_iter, np.ones(schema.n_features, dtype=bool))
+        self._allowed_cells = effort * max(FULL_FITS * full, LEAST_CELLS)
+        self.allowance = Allowance(self._allowed_cells, round(400 * effort))
+
+    # -- the search -------------------------------------------------------------------------------
+
+    def run(self, starts: Iterable[Resources]) -> None:
+        """Search from some sets until nothing new comes, or the allowance is spent."""
+        self.evaluate([0])
+        gains = self._gains(self.archive[0])
+        self.evaluate(self._singles(gains))
+        self.evaluate(starts)
+        self.evaluate(self._pairs())
+        while not self.allowance.is_spent:
+            waiting = [found for found in self.frontier() if not found.is_expanded]
+            if not waiting:
+                return
+            for candidate in waiting:
+                if not self.allowance.is_spent and candidate.model is not None:
+                    self.evaluate(self._neighbours(candidate))
+                    candidate.is_expanded = True
+
+    def chosen(self) -> list[Model]:
+        """Models of the sets on the frontier, all rounds that there will be."""
+        candidates = [found for found in self.frontier() if found.resources]
+        kept = spread([found.cost for found in candidates], MOST_CHOSEN)
+        return [self._finished(candidates[i]) for i in kept]
+
+    def _finished(self, candidate: Candidate) -> Model:
+        """The model of a set with more patience: the rounds that it has stay as they are."""
+        if self.allowance.is_spent and candidate.model is not None:
+            return candidate.model
+        allowed = self.shop.features(candidate.resources)
+        params = replace(self._params, n_iter_no_change=LONG_PATIENCE)
+        model = self._trainer.train(params, allowed, is_patient=True)
+        self.allowance.cells -= self._cells(model.n_iter, allowed)
+        return model
+
+    def frontier(self) -> list[Candidate]:
+        """Candidates that no other beats, the cheapest first."""
+        found: list[Candidate] = []
+        for candidate in sorted(self.archive.values(), key=_cheapest_first):
+            if not found or candidate.score > found[-1].score:
+                found.append(candidate)
+        return found
+
+    def evaluate(self, sets: Iterable[Resources]) -> None:
+        """Train a model for each set that is new and can be paid for."""
+        for resources in dict.fromkeys(sets):
+            if self.allowance.is_spent:
+                break
+            if resources not in self.archive and self._is_affordable(resources):
+                self.archive[resources] = self._fit(resources)
+                if self._tell is not None:
+                    self._tell(1.0 - max(self.allowance.cells, 0.0) / self._allowed_cells)
+        kept = set(map(id, self.frontier()))
+        for candidate in self.archive.values():
+            if id(candidate) not in kept:
+                candidate.model = None
+
+    def _is_affordable(self, resources: Resources) -> bool:
+        budget = self._params.budget
+        return budget is None or self.shop.price(resources) <= budget
+
+    def _fit(self, resources: Resources) -> Candidate:
+        allowed = self.shop.features(resources)
+        model = self._trainer.train(self._params, allowed, is_patient=True)
+        self.allowance.cells -= self._cells(model.n_iter, allowed)
+        self.allowance.fits -= 1
+        score = model.validation_score[model.best_iter]
+        best = model.truncated(model.best_iter)
+        ensemble, costs = best.ensemble, self.shop.costs
+        return Candidate(
+            resources,
+            costs.total(ensemble.features, ensemble.n_trees),
+            -math.inf if math.isnan(score) else float(score),
+            self.shop.owned(ensemble.features),
+            ensemble.importances(),
+            best,
+        )
+
+    def _cells(self, n_rounds: int, allowed: NDArray[np.bool_]) -> float:
+        """Work of a fit: cells of histograms, and something for every round."""
+        lanes = LANES * len(np.unique(self._block_of[allowed]))
+        per_tree = self._trainer.prepared.rows.n_rows * lanes * 2.0
+        return n_rounds * self._trainer.start.ensemble.n_outputs * (per_tree + ROUND_CELLS)
+
+    # -- where it looks ---------------------------------------------------------------------------
+
+    def _gains(self, candidate: Candidate) -> Floats:
+        """What each feature could bring at the root of one more tree."""
+        assert candidate.model is not None
+        prepared = self._trainer.prepared
+        gains = root_gains(prepared, make_grower(prepared, self._params, candidate.model))
+        self.allowance.cells -= prepared.rows.n_rows * len(gains)
+        return np.nan_to_num(gains, neginf=0.0)
+
+    def _singles(self, gains: Floats) -> list[Resources]:
+        """Every single purchase, or the most promising ones."""
+        bundles = self.shop.bundles
+        if len(bundles) > MOST_SINGLES:
+            worth = {bundle: self._gain_of(bundle, 0, gains) for bundle in bundles}
+            ratio = {bundle: worth[bundle] / self.shop.price(bundle) for bundle in bundles}
+            half = MOST_SINGLES // 2
+            bundles = (
+                sorted(bundles, key=worth.__getitem__, reverse=True)[:half]
+                + sorted(bundles, key=ratio.__getitem__, reverse=True)[:half]
+            )
+        return [*bundles, *self._packages(0, gains)]
+
+    def _pairs(self) -> list[Resources]:
+        """All pairs, where they are few: two features may be useless alone, and not together."""
+        bundles = self.shop.bundles
+        if len(bundles) * (len(bundles) - 1) // 2 > MOST_PAIRS * self._effort:
+            return []
+        return [a | b for a, b in combinations(bundles, 2)]
+
+    def _neighbours(self, candidate: Candidate) -> list[Resources]:
+        have = candidate.used
+        gains = self._gains(candidate)
+        additions = self._additions(have, gains)
+        found = [have | purchase for purchase in additions]
+        found += self._drops(candidate)
+        found += [self._exchanged(candidate, purchase) for purchase in additions]
+        return found
+
+    def _additions(self, have: Resources, gains: Floats) -> list[Resources]:
+        """Purchases worth a fit: the best for every price, and the best per unit of cost."""
+        purchases = [b for b in self.shop.bundles if b & ~have]
+        purchases += self._packages(have, gains)
+        if not purchases:
+            return []
+        worth = np.array([self._gain_of(purchase, have, gains) for purchase in purchases])
+        price = np.array([self.shop.price(purchase & ~have) for purchase in purchases])
+        chosen: dict[int, None] = {}
+        for i in np.argsort(-worth / np.maximum(price, 1e-300), kind="stable")[:3]:
+            chosen[int(i)] = None
+        limit = float(price.min())
+        while True:
+            for i in np.argsort(-np.where(price <= limit, worth, -np.inf), kind="stable")[:2]:
+                if price[i] <= limit:
+                    chosen[int(i)] = None
+            if limit >= price.max():
+                break
+            limit = max(limit * PRICE_STEP, float(price[price > limit].min()))
+        return [purchases[i] for i in chosen if worth[i] > 0]
+
+    def _packages(self, have: Resources, gains: Floats) -> list[Resources]:
+        """Purchases that share a price: the best two, four, ... of them, and all."""
+        found: list[Resources] = []
+        for package in self.shop.packages:
+            inside = [b for b in self.shop.bundles if b & ~have and b & ~package == 0]
+            inside.sort(key=lambda bundle: -self._gain_of(bundle, have, gains))
+            size = 2
+            while size < len(inside):
+                found.append(_union(inside[:size]))
+                size *= 2
+            found.append(package)
+        return found
+
+    def _gain_of(self, purchase: Resources, have: Resources, gains: Floats) -> float:
+        """Best gain among the features that a purchase makes usable."""
+        after = have | purchase
+        new = [
+            gains[f]
+            for f, need in enumerate(self.shop.needs)
+            if need & ~have and need & ~after == 0
+        ]
+        return max(new, default=0.0)
+
+    def _drops(self, candidate: Candidate) -> list[Resources]:
+        """The set without each of those purchases that bring least."""
+        worth = self._worth_of_resources(candidate)
+        by_ratio = sorted(worth, key=lambda r: worth[r] / self.shop.price(1 << r))
+        return [self._without(candidate.used, r) for r in by_ratio[:4]]
+
+    def _exchanged(self, candidate: Candidate, purchase: Resources) -> Resources:
+        """Take a purchase in, throw out what brings least per cost until it costs no more."""
+        together = candidate.used | purchase
+        worth = self._worth_of_resources(candidate)
+        limit = self.shop.price(candidate.used)
+        for r in sorted(worth, key=lambda r: worth[r] / self.shop.price(1 << r)):
+            if self.shop.price(together) <= limit:
+                break
+            if not purchase >> r & 1:
+                together = self._without(together, r)
+        return together
+
+    def _worth_of_resources(self, candidate: Candidate) -> dict[int, float]:
+        """Gain of the features that each resource in use is needed for."""
+        worth = dict.fromkeys(_members(candidate.used), 0.0)
+        for f in np.flatnonzero(candidate.gains).tolist():
+            for r in _members(self.shop.needs[f]):
+                worth[r] += candidate.gains[f]
+        return worth
+
+    def _without(self, resources: Resources, resource: int) -> Resources:
+        """A set without a resource, and without what is useless then."""
+        rest = resources & ~(1 << resource)
+        return _union(need for need in self.shop.needs if need & ~rest == 0)
+
+
+def _cheapest_first(candidate: Candidate) -> tuple[float, float]:
+    return candidate.cost, -candidate.score
+
+
+def _set(members: Iterable[int]) -> Resources:
+    return _union(1 << member for member in members)
+
+
+def _union(sets: Iterable[Resources]) -> Resources:
+    union = 0
+    for some in sets:
+        union |= some
+    return union
+
+
+def _members(resources: Resources) -> list[int]:
+    """Members of a set, in ascending order."""
+    return [r for r in range(resources.bit_length()) if resources >> r & 1]
+
+
+def spread(costs: Sequence[float], most: int) -> list[int]:
+    """At most so many of some ascending costs, evenly spaced in their logarithm."""
+    if len(costs) <= most:
+        return list(range(len(costs)))
+    place = np.log(np.maximum(costs, 1e-3 * max(costs)))
+    wanted = np.linspace(place[0], place[-1], most)
+    return sorted({int(np.argmin(np.abs(place - w))) for w in wanted})
