@@ -57,7 +57,7 @@ def curve():
     (X, y), (X_val, y_val), (X_test, y_test) = data(), data(200, 1), data(200, 2)
     return tradeoff_curve(
         MiserRegressor(costs=COSTS, max_iter=25), X, y, X_val=X_val, y_val=y_val, X_test=X_test,
-        y_test=y_test, tradeoffs=7, cost_unit="cents",
+        y_test=y_test, tradeoffs=7, search="path", cost_unit="cents",
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def test_csv_and_frame(curve, tmp_path):
     frame = curve.to_frame()
     frame.loc[0, "cost"] = -1.0
     assert curve.points.loc[0, "cost"] != -1.0
-    assert "7 trade-offs" in repr(curve)
+    assert "7 models" in repr(curve)
     assert (curve.scoring, curve.cost_unit) == ("negative half the squared error", "cents")
 
 

@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 from greedymiser._files import write_atomically
 from greedymiser._version import __version__
 from greedymiser.costs import Purchase
+from greedymiser.engines.cpu import CpuEngine
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import Cases, Prepared
-from greedymiser.training import Model, Watch, train
+from greedymiser.threads import Threads
+from greedymiser.training import Model, Watch, blank_model, train
 from greedymiser.trees import NODE_DTYPE, Ensemble
 
 # The file that tells what the models of a folder were trained on and how.
@@ -34,6 +36,10 @@ SUFFIX = ".npz"
 
 # Parameters of an estimator that change no model, or that every model has for itself.
 OF_NO_MATTER = {"costs", "tradeoff", "budget", "n_jobs", "verbose", "warm_start", "engine"}
+
+
+# A model on fewer rows has little use for a second thread.
+MANY_ROWS = 20_000
 
 
 class CheckpointError(ValueError):
@@ -149,6 +155,23 @@ class Trainer:
     watch: Watch
     checkpoint: Checkpoint | None = None
     name: str = "models"
+
+    def folds(self, n_folds: int, params: Parameters) -> list[Trainer]:
+        """Trainers on parts of the rows, each validating on the rest."""
+        return [
+            replace(self, prepared=part, start=blank_model(part, params), name=f"fold-{k}")
+            for k, part in enumerate(self.prepared.folds(n_folds))
+        ]
+
+    def twins(self) -> list[Trainer]:
+        """Trainers that may work at the same time, where models are too small to share threads."""
+        prepared = self.prepared
+        n, name = prepared.threads.n_threads, type(prepared.engine)
+        if n == 1 or name is not CpuEngine or prepared.rows.n_rows >= MANY_ROWS:
+            return [self]
+        alone = Threads(1)
+        engine = CpuEngine(alone)
+        return [replace(self, prepared=prepared.twin(engine, alone)) for _ in range(n)]
 
     def train(
         self,

@@ -20,15 +20,16 @@ Everything is deterministic: work is counted in cells of histograms, not in seco
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
+from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.binning import LANES
-from greedymiser.checkpoints import Trainer
+from greedymiser.checkpoints import MANY_ROWS, Trainer
 from greedymiser.costs import CostModel
 from greedymiser.engines import Floats
 from greedymiser.parameters import Parameters
@@ -41,13 +42,18 @@ Resources = int
 ROUND_CELLS = 400_000
 # A search may cost as many cells as so many fits of everything, or so many cells if that is more:
 # small data can be searched thoroughly in seconds.
-FULL_FITS, LEAST_CELLS = 2.0, 1.5e10
+FULL_FITS, LEAST_CELLS = 2.0, 1e10
 # All single purchases and all pairs are tried where there are at most so many of them.
 MOST_SINGLES, MOST_PAIRS = 64, 300
 # Rounds without improvement after which a fit of the search ends.
 PATIENCE, LONG_PATIENCE = 10, 50
 # Most sets that get a place on the curve.
 MOST_CHOSEN = 20
+# Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
+# the frontier and of the frontiers behind it.
+FOLDS, LAYERS = 5, 3
+# Fits that are begun together. The same on any number of threads: what is tried next depends on it.
+BATCH = 16
 # Prices that one might pay are this far apart.
 PRICE_STEP = 1.6
 
@@ -77,6 +83,10 @@ class Shop:
         """Features that a set of resources pays for."""
         return np.array([need & ~resources == 0 for need in self.needs])
 
+    def names(self, resources: Resources) -> list[str]:
+        """Names of the resources of a set."""
+        return [self.costs.resource_names[r] for r in _members(resources)]
+
     def owned(self, features: Iterable[int]) -> Resources:
         """Resources that some features need, as far as they cost anything."""
         return _union(self.needs[f] for f in features)
@@ -95,6 +105,8 @@ class Candidate:
     gains: Floats
     # Kept while the candidate is on the frontier.
     model: Model | None
+    # Work that it took.
+    cells: float
     is_expanded: bool = False
 
 
@@ -136,12 +148,15 @@ class FrontierSearch:
         self.shop = Shop(schema.costs)
         self.archive: dict[Resources, Candidate] = {}
         self._trainer = trainer
+        self._twins = trainer.twins()
         self._params = replace(
             params,
             tradeoff=0.0,
             n_iter_no_change=min(PATIENCE, params.n_iter_no_change),
         )
         self._effort = effort
+        # Where validation rows are many, luck plays no part in the choice.
+        self._n_folds = FOLDS if trainer.prepared.rows.n_rows < MANY_ROWS else 0
         self._tell = tell
         self._block_of = np.argsort(np.argsort(schema.costs.prices(), kind="stable")) // LANES
         full = self._cells(params.max_iter, np.ones(schema.n_features, dtype=bool))
@@ -168,9 +183,54 @@ class FrontierSearch:
 
     def chosen(self) -> list[Model]:
         """Models of the sets on the frontier, all rounds that there will be."""
-        candidates = [found for found in self.frontier() if found.resources]
+        candidates = [found for found in self.judged() if found.resources]
         kept = spread([found.cost for found in candidates], MOST_CHOSEN)
         return [self._finished(candidates[i]) for i in kept]
+
+    def judged(self) -> list[Candidate]:
+        """The frontier, by scores that do not flatter.
+
+        Many sets were compared on the same validation rows, and the best of many is best by luck
+        as well. The sets that are on the frontier or close to it are compared again on rows that
+        have nothing to do with that choice: on training rows, by models that have not seen them.
+        """
+        if self._n_folds == 0:
+            return self.frontier()
+        candidates = self._layers(LAYERS)
+        scores = self._cross_fitted(candidates)
+        chain: list[int] = []
+        for i in sorted(range(len(candidates)), key=lambda i: (candidates[i].cost, -scores[i])):
+            if not chain or scores[i] > scores[chain[-1]]:
+                chain.append(i)
+        return [candidates[i] for i in chain]
+
+    def _layers(self, n: int) -> list[Candidate]:
+        """The frontier, the frontier of what is left without it, and so on."""
+        left = dict(self.archive)
+        found: list[Candidate] = []
+        for _ in range(n):
+            layer = pareto(left.values())
+            found += layer
+            for candidate in layer:
+                del left[candidate.resources]
+        return found
+
+    def _cross_fitted(self, candidates: Sequence[Candidate]) -> Floats:
+        """Mean score of all rows, validation rows included, of each candidate."""
+        allowed = [self.shop.features(found.resources) for found in candidates]
+
+        def fold_scores(trainer: Trainer) -> list[Floats]:
+            models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
+            return [model.validation_score for model in models]
+
+        trainers = self._twins[0].folds(self._n_folds, self._params)
+        traces = self._trainer.prepared.threads.run(fold_scores, [(t,) for t in trainers])
+        self.allowance.cells -= sum(found.cells for found in candidates) * (self._n_folds - 1)
+        sizes = [_n_validation_rows(trainer) for trainer in trainers]
+        here = _n_validation_rows(self._trainer)
+        best = [_best_mean([fold[i] for fold in traces], sizes) for i in range(len(candidates))]
+        validated = [found.score for found in candidates]
+        return np.average([best, validated], axis=0, weights=[sum(sizes), here])
 
     def _finished(self, candidate: Candidate) -> Model:
         """The model of a set with more patience: the rounds that it has stay as they are."""
@@ -184,21 +244,20 @@ class FrontierSearch:
 
     def frontier(self) -> list[Candidate]:
         """Candidates that no other beats, the cheapest first."""
-        found: list[Candidate] = []
-        for candidate in sorted(self.archive.values(), key=_cheapest_first):
-            if not found or candidate.score > found[-1].score:
-                found.append(candidate)
-        return found
+        return pareto(self.archive.values())
 
     def evaluate(self, sets: Iterable[Resources]) -> None:
         """Train a model for each set that is new and can be paid for."""
-        for resources in dict.fromkeys(sets):
+        new = [s for s in dict.fromkeys(sets) if s not in self.archive and self._is_affordable(s)]
+        for some in batched(new, BATCH):
             if self.allowance.is_spent:
                 break
-            if resources not in self.archive and self._is_affordable(resources):
-                self.archive[resources] = self._fit(resources)
-                if self._tell is not None:
-                    self._tell(1.0 - max(self.allowance.cells, 0.0) / self._allowed_cells)
+            for found in self._fit_all(some):
+                self.archive[found.resources] = found
+                self.allowance.cells -= found.cells
+                self.allowance.fits -= 1
+            if self._tell is not None:
+                self._tell(1.0 - max(self.allowance.cells, 0.0) / self._allowed_cells)
         kept = set(map(id, self.frontier()))
         for candidate in self.archive.values():
             if id(candidate) not in kept:
@@ -208,11 +267,27 @@ class FrontierSearch:
         budget = self._params.budget
         return budget is None or self.shop.price(resources) <= budget
 
-    def _fit(self, resources: Resources) -> Candidate:
+    def _fit_all(self, sets: Sequence[Resources]) -> list[Candidate]:
+        """Train models, several at a time where they are small."""
+        free = SimpleQueue[Trainer]()
+        for trainer in self._twins:
+            free.put(trainer)
+
+        def fit(resources: Resources) -> Candidate:
+            trainer = free.get()
+            try:
+                return self._fit(resources, trainer)
+            finally:
+                free.put(trainer)
+
+        if len(self._twins) == 1:
+            return [fit(resources) for resources in sets]
+        threads = self._trainer.prepared.threads
+        return threads.run(fit, [(resources,) for resources in sets])
+
+    def _fit(self, resources: Resources, trainer: Trainer) -> Candidate:
         allowed = self.shop.features(resources)
-        model = self._trainer.train(self._params, allowed, is_patient=True)
-        self.allowance.cells -= self._cells(model.n_iter, allowed)
-        self.allowance.fits -= 1
+        model = trainer.train(self._params, allowed, is_patient=True)
         score = model.validation_score[model.best_iter]
         best = model.truncated(model.best_iter)
         ensemble, costs = best.ensemble, self.shop.costs
@@ -223,6 +298,7 @@ class FrontierSearch:
             self.shop.owned(ensemble.features),
             ensemble.importances(),
             best,
+            self._cells(model.n_iter, allowed),
         )
 
     def _cells(self, n_rounds: int, allowed: NDArray[np.bool_]) -> float:
@@ -346,6 +422,15 @@ class FrontierSearch:
         return _union(need for need in self.shop.needs if need & ~rest == 0)
 
 
+def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those that no other beats, the cheapest first."""
+    found: list[Candidate] = []
+    for candidate in sorted(candidates, key=_cheapest_first):
+        if not found or candidate.score > found[-1].score:
+            found.append(candidate)
+    return found
+
+
 def _cheapest_first(candidate: Candidate) -> tuple[float, float]:
     return candidate.cost, -candidate.score
 
@@ -364,6 +449,25 @@ def _union(sets: Iterable[Resources]) -> Resources:
 def _members(resources: Resources) -> list[int]:
     """Members of a set, in ascending order."""
     return [r for r in range(resources.bit_length()) if resources >> r & 1]
+
+
+def _n_validation_rows(trainer: Trainer) -> int:
+    assert trainer.prepared.validation is not None
+    return len(trainer.prepared.validation.cases.y)
+
+
+def _best_mean(traces: Sequence[Floats], sizes: Sequence[int]) -> float:
+    """The best round of the mean of some traces; one that ended early stays where it was."""
+    n = max(map(len, traces))
+    longer = [np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces]
+    return float(np.max(np.nan_to_num(np.average(longer, axis=0, weights=sizes), nan=-np.inf)))
+
+
+def batched(items: Sequence[Resources], size: int) -> Iterator[list[Resources]]:
+    """Items in groups."""
+    iterator = iter(items)
+    while group := list(islice(iterator, size)):
+        yield group
 
 
 def spread(costs: Sequence[float], most: int) -> list[int]:

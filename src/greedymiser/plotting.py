@@ -48,7 +48,8 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     """Draw the score that each cost buys, as in Figure 1 (left) of the paper.
 
     One dashed trace per tradeoff shows the model as trees are added. The iterations with the best
-    validation score are circled and joined. Test scores are drawn where the curve has them.
+    validation score are circled and joined. Models that the search has found are stars. Test scores
+    are drawn where the curve has them.
 
     Parameters
     ----------
@@ -63,10 +64,12 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     ink = _ink(ax)
     points, traces = curve.points, curve.traces
     score = _score_column(points)
-    colours = _scale(len(points), ax)
+    found = _found_by_search(points)
+    path = np.flatnonzero(~found)
+    colours = _scale(len(path), ax)
     lines = []
-    for i, (_, chosen) in enumerate(points.iterrows()):
-        rows = traces[traces["tradeoff"] == chosen["tradeoff"]].sort_values("n_iter")
+    for i, position in enumerate(path.tolist()):
+        chosen, rows = points.iloc[position], curve.trace(position)
         look: dict[str, Any] = {
             "color": colours[i],
             "dashes": DASHES[i % len(DASHES)],
@@ -77,22 +80,36 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
         ax.plot(chosen["cost"], chosen[score], color=colours[i], linestyle="none", zorder=4, **mark)
         lines.append(Line2D([], [], label=_number(chosen["tradeoff"], 3), **look, **mark))
     joined = {"color": ink, "marker": "o", "markersize": 9.5, "markerfacecolor": "none"}
-    ax.plot(points["cost"], points[score], linewidth=1.1, markeredgewidth=1.2, zorder=3, **joined)
+    on_path = points[~found]
+    bests = [Line2D([], [], linewidth=1.1, label="best iteration", **joined)]
+    ax.plot(on_path["cost"], on_path[score], linewidth=1.1, markeredgewidth=1.2, zorder=3, **joined)
+    if found.any():
+        star = {"color": ink, "marker": "*", "markersize": 9, "markeredgewidth": 0.6}
+        sets = points[found].sort_values("cost")
+        ax.plot(sets["cost"], sets[score], linestyle=":", linewidth=1.1, zorder=5, **star)
+        bests.append(Line2D([], [], linestyle=":", linewidth=1.1, label="found by search", **star))
 
     _cost_axis(ax, [traces["cost"], points["cost"]], curve.cost_unit)
     _focus(ax, points[score].to_numpy(float), traces[score].to_numpy(float))
     _label_score(ax, curve.scoring, score)
-    chosen_line = Line2D([], [], linewidth=1.1, label="best iteration", **joined)
     shown = _spread_over(len(lines), MOST_LEGEND_ENTRIES - 2 * _is_narrow(ax))
     title = "tradeoff λ" + (f" ({len(shown)} of {len(lines)})" if len(shown) < len(lines) else "")
-    _legend(ax, [*(lines[i] for i in shown), chosen_line], title)
+    _legend(ax, [*(lines[i] for i in shown), *bests], title)
     return ax
+
+
+def _found_by_search(points: Any) -> NDArray[np.bool_]:
+    """Which points of a curve are not of its path."""
+    if "found_by" not in points:
+        return np.zeros(len(points), dtype=bool)
+    return np.asarray(points["found_by"] == "search")
 
 
 def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     """Draw which share of the features of each price is bought, as in Figure 2 of the paper.
 
-    Features are grouped by what they cost at first, before anything is bought. Where there are too
+    Only models of the path are drawn. Features are grouped by what they cost at first, before
+    anything is bought. Where there are too
     many prices, neighbours share a group. The legend tells how many features a group has.
 
     Parameters
@@ -105,10 +122,11 @@ def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     matplotlib Axes
     """
     ax = _axes(ax)
-    points = curve.points
+    on_path = np.flatnonzero(~_found_by_search(curve.points)).tolist()
+    points = curve.points.iloc[on_path]
     used = [
-        model.truncate(int(n_iter)).ensemble_.features
-        for model, n_iter in zip(curve.models, points["n_iter"], strict=True)
+        curve.models[i].truncate(int(n_iter)).ensemble_.features
+        for i, n_iter in zip(on_path, points["n_iter"], strict=True)
     ]
     groups = _price_groups(curve.models[0].costs_.prices())
     place = np.arange(len(points))
@@ -303,15 +321,26 @@ def _scores_by_round(model: Any, given: Any) -> tuple[Floats, str, str]:
         return scores[: model.n_iter_ + 1], f"validation\n{name}", ""
     if not hasattr(given, "traces"):
         return np.asarray(given, dtype=float)[: model.n_iter_ + 1], "score", ""
-    traces = given.traces[given.traces["tradeoff"] == model.tradeoff]
-    if not len(traces):
-        raise ValueError(f"the curve has no model with tradeoff={model.tradeoff}")
+    traces = given.trace(_position_of(model, given))
     column = _score_column(traces)
     scores = np.full(model.n_iter_ + 1, np.nan)
     rows = traces[traces["n_iter"] <= model.n_iter_]
     scores[rows["n_iter"].to_numpy(int)] = rows[column]
     kind = "test" if column == "test_score" else "validation"
     return scores, f"{kind}\n{given.scoring}", given.cost_unit
+
+
+def _position_of(model: Any, curve: TradeoffCurve) -> int:
+    """Which of a curve's models a model was cut from."""
+    same = np.flatnonzero(curve.points["tradeoff"] == model.tradeoff).tolist()
+    if not same:
+        raise ValueError(f"the curve has no model with tradeoff={model.tradeoff}")
+    nodes = model.ensemble_.nodes
+    for i in same if len(same) > 1 else ():
+        ensemble = curve.models[i].ensemble_
+        if np.array_equal(ensemble.nodes[: len(nodes)]["value"], nodes["value"]):
+            return int(i)
+    return int(same[0])
 
 
 # -- axes -------------------------------------------------------------------------------------

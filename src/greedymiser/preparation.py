@@ -159,6 +159,7 @@ class HeldOut:
 
     cases: Cases
     rows: PlacedRows
+    binned: BinnedMatrix
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ class Prepared:
     mapper: BinMapper
     engine: Engine
     threads: Threads
+    binned: BinnedMatrix
 
     @property
     def cuts(self) -> Cuts:
@@ -186,7 +188,42 @@ class Prepared:
     def hold_out(self, cases: Cases) -> HeldOut:
         """Bin and place more rows to score models with."""
         binned = self.mapper.transform(cases.table, cases.rows, self.threads)
-        return HeldOut(cases, _placed(self.engine, binned, cases, self.schema.loss))
+        return HeldOut(cases, _placed(self.engine, binned, cases, self.schema.loss), binned)
+
+    def twin(self, engine: Engine, threads: Threads) -> Prepared:
+        """The same data placed once more, for a model that grows at the same time."""
+        loss = self.schema.loss
+        held_out = self.validation
+        if held_out is not None:
+            rows = _placed(engine, held_out.binned, held_out.cases, loss)
+            held_out = replace(held_out, rows=rows)
+        rows = _placed(engine, self.binned, self.train, loss)
+        return replace(self, rows=rows, validation=held_out, engine=engine, threads=threads)
+
+    def folds(self, n_folds: int) -> list[Prepared]:
+        """The training rows again, a part of them held out of each: cross-fitting.
+
+        Every fold has its share of each target (of each query's number, for a ranker), so that
+        small classes are in all of them. Bins and what was learned of columns stay as they are.
+        """
+        train = self.train
+        rng = np.random.default_rng(self.schema.seed)
+        if train.starts is None:
+            order = np.lexsort((rng.permutation(len(train.y)), train.y))
+            take: Callable[[NDArray[np.intp]], Cases] = train.take
+        else:
+            order = rng.permutation(len(train.starts) - 1)
+            take = train.take_queries
+        fold_of = np.empty(len(order), dtype=np.intp)
+        fold_of[order] = np.arange(len(order)) % n_folds
+        found = []
+        for fold in range(n_folds):
+            learn = take(np.flatnonzero(fold_of != fold))
+            binned = self.mapper.transform(learn.table, learn.rows, self.threads)
+            rows = _placed(self.engine, binned, learn, self.schema.loss)
+            held_out = self.hold_out(take(np.flatnonzero(fold_of == fold)))
+            found.append(replace(self, train=learn, rows=rows, validation=held_out, binned=binned))
+        return found
 
     def raw_of(self, ensemble: Ensemble, cases: Cases) -> Floats:
         """Raw predictions of a model for some rows: (n_outputs,) while it has no trees."""
@@ -224,7 +261,7 @@ def prepare(
     mapper = _mapper(params.max_bins, schema)
     binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
     rows = _placed(engine, binned, train, schema.loss)
-    prepared = Prepared(schema, train, rows, None, is_patient, mapper, engine, threads)
+    prepared = Prepared(schema, train, rows, None, is_patient, mapper, engine, threads, binned)
     if held_out is None:
         return prepared
     return replace(prepared, validation=prepared.hold_out(held_out))

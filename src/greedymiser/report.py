@@ -110,9 +110,7 @@ def _data(curve: TradeoffCurve) -> dict[str, Any]:
     points, models = curve.points, curve.models
     costs = models[0].costs_
     front = curve.pareto().sort_values("cost")
-    traces = [curve.traces[curve.traces["tradeoff"] == t].sort_values("n_iter") for t in
-              points["tradeoff"]]  # fmt: skip
-    position = {tradeoff: i for i, tradeoff in enumerate(points["tradeoff"])}
+    traces = [curve.trace(i) for i in range(len(points))]
     return {
         "scoring": str(curve.scoring),
         "unit": str(curve.cost_unit or ""),
@@ -121,7 +119,7 @@ def _data(curve: TradeoffCurve) -> dict[str, Any]:
         "total": costs.total(range(costs.n_features)),
         "traces": [_trace(rows, keep) for rows, keep in zip(traces, points["n_iter"], strict=True)],
         "chosen": [_row(row, i) for i, (_, row) in enumerate(points.iterrows())],
-        "front": [_row(row, position[row["tradeoff"]]) for _, row in front.iterrows()],
+        "front": [_row(row, curve.position(row)) for _, row in front.iterrows()],
         "receipts": [[_purchase(line) for line in model.receipt()] for model in models],
         "features": _features(models),
         "settings": _settings(models),
@@ -155,6 +153,7 @@ def _trace(rows: Any, chosen: int) -> dict[str, Any]:
     return {
         **columns,
         "tradeoff": float(rows["tradeoff"].iloc[0]),
+        "found_by": str(rows["found_by"].iloc[0]) if "found_by" in rows else "path",
         "n_features": rows["n_features"].astype(int).tolist(),
         "cost": rows["cost"].astype(float).tolist(),
         "score": [_finite(score) for score in rows["score"]],

@@ -8,30 +8,36 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.utils import _safe_indexing, indexable
-from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from greedymiser.costs import Feature, Receipt
-from greedymiser.estimators import BudgetWarning, Miser
+from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
+from greedymiser.parameters import Parameters
 from greedymiser.preparation import NOTHING_GIVEN, Given
 from greedymiser.serving import Predictor
 from greedymiser.threads import Threads, thread_count
 from greedymiser.tradeoff import (
     Path,
+    Workshop,
     best_first,
     check_takes_queries,
     checked_tradeoffs,
     configured,
     require_pandas,
 )
+from greedymiser.training import blank_model, train
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Between the names of resources of a set.
+SEPARATOR = ", "
 
 # A search tries trade-offs from the highest that pays down to this fraction of it, and 0.
 GRID_SPAN = 1e4
@@ -48,9 +54,11 @@ def _has(method: str) -> Callable[[Any], bool]:
 class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
     """The best model for a budget, found by cross-validation.
 
-    Every fold trains a path of trade-offs under the budget. The trade-off and the number of rounds
-    with the best mean score are trained anew on all data, under the budget as well. A fitted search
-    is a model like any other: it predicts, tells its costs, and can be saved and exported.
+    Every fold trains a path of trade-offs under the budget, and searches for sets of resources that
+    do better (see ``tradeoff_curve``). Sets that any fold has found are then tried in all folds.
+    The trade-off, or the set, and the number of rounds with the best mean score are trained anew on
+    all data, within the budget as well. A fitted search is a model like any other: it predicts,
+    tells its costs, and can be saved and exported.
 
     Parameters
     ----------
@@ -58,8 +66,12 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
     budget : float or None
         Most that one prediction of the final model may cost.
     tradeoffs : int or sequence of float
-        Trade-offs to try, or how many: spaced evenly, in logarithm, from the one at which nothing
-        pays, and 0.
+        How many trade-offs to try: spaced evenly, in logarithm, from the one at which nothing pays,
+        and 0. A sequence asks for exactly these: no sets are searched.
+    search : {"frontier", "path"}
+        "path" for trade-offs alone.
+    effort : float
+        How long each fold searches; see ``tradeoff_curve``.
     cv : int or splitter
         As in scikit-learn. Where it is a number, rows of one group stay together, and so do those
         of one query; other rows are shuffled.
@@ -73,11 +85,13 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
     best_estimator_ : estimator
         Fitted on all data; its ``cost_`` is within the budget.
     best_params_ : dict
-        ``tradeoff`` and ``max_iter`` of the best model.
+        ``tradeoff`` and ``max_iter`` of the best model; ``resources``, what it may use, if the
+        search has found it.
     best_score_ : float
         Its mean validation score.
     cv_results_ : DataFrame
-        Mean and spread over folds of cost and score, for every trade-off and round.
+        Mean and spread over folds of cost and score, for every trade-off, every set that was tried
+        in all folds (``resources``, empty for a trade-off), and every round.
     n_splits_ : int
         Number of folds.
     predictor_ : Predictor
@@ -90,6 +104,8 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         "estimator": [HasMethods(["fit", "predict", "prediction_costs"])],
         "budget": [Interval(Real, 0, None, closed="left"), None],
         "tradeoffs": [Interval(Integral, 1, None, closed="left"), "array-like"],
+        "search": [StrOptions({"frontier", "path"})],
+        "effort": [Interval(Real, 0, None, closed="neither")],
         "cv": ["cv_object"],
         "scoring": [str, callable, None],
         "random_state": ["random_state"],
@@ -101,6 +117,8 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         *,
         budget: float | None = None,
         tradeoffs: int | Sequence[float] = 8,
+        search: str = "frontier",
+        effort: float = 1.0,
         cv: Any = 5,
         scoring: Any = None,
         random_state: Any = None,
@@ -108,6 +126,8 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.estimator = estimator
         self.budget = budget
         self.tradeoffs = tradeoffs
+        self.search = search
+        self.effort = effort
         self.cv = cv
         self.scoring = scoring
         self.random_state = random_state
@@ -135,31 +155,63 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         """
         self._validate_params()
         require_pandas()
+        import pandas as pd
+
         base = configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
         check_takes_queries(base, qid)
         whole = _Whole(X, y, sample_weight, qid, groups)
         # What is wrong with all of the data is not to be told of a fold.
         clone(base).look_at(whole.given)
-        traces: list[pd.DataFrame] = []
         with Threads(thread_count(base.n_jobs)) as threads:
             tradeoffs = self._grid(base, whole, threads)
+            paths: list[Path] = []
             for learn, check in self._folds(base, whole):
                 parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
                 try:
                     path = Path(clone(base), *parts, threads)
                 except ValueError as error:
-                    error.add_note(f"This is about fold {len(traces)} of the cross-validation.")
+                    error.add_note(f"This is about fold {len(paths)} of the cross-validation.")
                     raise
                 for tradeoff in tradeoffs:
                     path.train(tradeoff)
-                traces.append(path.curve("").traces)
-        self.n_splits_ = len(traces)
-        self.cv_results_ = _mean_over_folds(traces)
-        best = best_first(self.cv_results_).iloc[0]
-        self.best_score_ = float(best["score"])
-        self.best_params_ = {"tradeoff": float(best["tradeoff"]), "max_iter": int(best["n_iter"])}
-        self.best_estimator_ = self._refit(base, whole)
+                paths.append(path)
+            traces = [path.curve("").traces.assign(resources="") for path in paths]
+            sets = self._search_folds(paths)
+            for allowed, name in sets.items():
+                for i, path in enumerate(paths):
+                    trace = path.trace_of(np.frombuffer(allowed, dtype=bool))
+                    traces[i] = pd.concat([traces[i], trace.assign(resources=name)])
+            self.n_splits_ = len(paths)
+            self.cv_results_ = _mean_over_folds(traces)
+            best = best_first(self.cv_results_).iloc[0]
+            self.best_score_ = float(best["score"])
+            self.best_params_ = {
+                "tradeoff": float(best["tradeoff"]),
+                "max_iter": int(best["n_iter"]),
+            }
+            if best["resources"]:
+                self.best_params_["resources"] = best["resources"].split(SEPARATOR)
+            chosen = {name: features for features, name in sets.items()}.get(best["resources"])
+            self.best_estimator_ = self._refit(base, whole, chosen, threads)
         return self
+
+    def _search_folds(self, paths: Sequence[Path]) -> dict[bytes, str]:
+        """Sets that the search has found in any fold: the features they pay for, and their names.
+
+        What is best in one fold by luck is not in the others: the mean over all folds decides.
+        """
+        if self.search != "frontier" or not isinstance(self.tradeoffs, Integral):
+            return {}
+        found: dict[bytes, str] = {}
+        for path in paths:
+            # All folds together search as long as one curve does.
+            workshop = Workshop(path, self.effort / len(paths))
+            for candidate in workshop.find():
+                shop = workshop.shop
+                name = SEPARATOR.join(shop.names(candidate.resources))
+                if name:
+                    found[shop.features(candidate.resources).tobytes()] = name
+        return found
 
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
         tradeoffs = checked_tradeoffs(self.tradeoffs)
@@ -205,7 +257,7 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         kind = StratifiedKFold if classifies else KFold
         return kind(n, shuffle=True, random_state=seed)
 
-    def _refit(self, base: Miser, whole: _Whole) -> Miser:
+    def _refit(self, base: Miser, whole: _Whole, allowed: bytes | None, threads: Threads) -> Miser:
         n_iter = self.best_params_["max_iter"]
         model = clone(base).set_params(
             tradeoff=self.best_params_["tradeoff"], max_iter=max(n_iter, 1), early_stopping=False
@@ -215,8 +267,10 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         with warnings.catch_warnings():
             if n_iter == 0:  # the search has chosen the constant: nothing to warn of
                 warnings.simplefilter("ignore", BudgetWarning)
-            model.fit(given.X, given.y, given.weight, **qid)
-        return model.truncate(min(n_iter, model.n_iter_))
+            if allowed is None:
+                model.fit(given.X, given.y, given.weight, **qid)
+                return model.truncate(min(n_iter, model.n_iter_))
+        return _fitted_with(model, given, np.frombuffer(allowed, dtype=bool), threads)
 
     # -- the best model ---------------------------------------------------------------------------
 
@@ -327,6 +381,18 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
+def _fitted_with(
+    estimator: Miser, given: Given, allowed: NDArray[np.bool_], threads: Threads
+) -> Miser:
+    """A fitted estimator that uses only some features."""
+    prepared, params = estimator.prepare(given, NOTHING_GIVEN, threads), Parameters.of(estimator)
+    watch = watch_with(estimator, prepared.schema)
+    model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
+    if model.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return fitted_like(estimator, prepared.schema, model)
+
+
 class _Whole:
     """All data of a search, and parts of it."""
 
@@ -346,7 +412,7 @@ def _mean_over_folds(traces: Sequence[pd.DataFrame]) -> pd.DataFrame:
     import pandas as pd
 
     rows = pd.concat(traces, ignore_index=True)
-    by_round = rows.groupby(["tradeoff", "n_iter"])
+    by_round = rows.groupby(["tradeoff", "resources", "n_iter"])
     means = by_round[["n_trees", "feature_cost", "tree_cost", "cost", "score", "n_features"]].mean()
     means["score_std"] = by_round["score"].std(ddof=0)
     means["cost_max"] = by_round["cost"].max()

@@ -28,7 +28,7 @@ from greedymiser.estimators import (
     warn_of_budget,
     watch_with,
 )
-from greedymiser.frontier import FrontierSearch, Resources, spread
+from greedymiser.frontier import Candidate, FrontierSearch, Resources, Shop, spread
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
     Given,
@@ -87,7 +87,7 @@ class TradeoffCurve:
         self.scoring = scoring
         self.cost_unit = cost_unit
         # Trains more models; gone in copies that leave the process.
-        self._workshop: Workshop | None = None
+        self.workshop: Workshop | None = None
         self._take(traces, models)
 
     def _take(self, traces: pd.DataFrame, models: Sequence[Miser]) -> None:
@@ -111,9 +111,9 @@ class TradeoffCurve:
             the curve. That takes a moment, and needs the data, which a curve holds on to until it
             is pickled. False answers from the models at hand.
         """
-        if train and budget is not None and self._workshop is not None:
+        if train and budget is not None and self.workshop is not None:
             self.best_row(budget)  # is it a budget?
-            more = self._workshop.fill(self, float(budget))
+            more = self.workshop.fill(self, float(budget))
             if more is not None:
                 self._take(*more)
         row = self.best_row(budget)
@@ -129,11 +129,11 @@ class TradeoffCurve:
         return self.traces[self.traces[self._key] == key].sort_values("n_iter")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_workshop": None}
+        return {**vars(self), "workshop": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Curves of earlier versions know nothing of searches."""
-        vars(self).update({"_workshop": None, "_key": "tradeoff", **state})
+        vars(self).update({"workshop": None, "_key": "tradeoff", **state})
 
     def best_row(self, budget: float | None = None) -> pd.Series:
         """The row of ``traces`` that ``best`` returns the model of."""
@@ -285,10 +285,10 @@ def tradeoff_curve(
         except KeyboardInterrupt:
             if not path.models:
                 raise
-            warnings.warn(f"interrupted: {steps.done} of {steps.total} steps done", stacklevel=2)
-        curve = path.curve(cost_unit)
-        curve._workshop = workshop
-        return curve
+            done = f"interrupted: {len(path.models)} of {steps.n_models} trade-offs done"
+            unfinished = len(path.models) == steps.n_models and steps.has_search
+            warnings.warn(done + ", but not the search" * unfinished, stacklevel=2)
+        return path.curve(cost_unit, workshop if steps.has_search else None)
 
 
 class Steps:
@@ -439,6 +439,11 @@ class Path:
             warn_of_budget(self.trainer.prepared, params, self.trainer.start)
         self.models[tradeoff] = self._fitted(model, tradeoff)
 
+    def trace_of(self, allowed: NDArray[np.bool_]) -> pd.DataFrame:
+        """The trace of a model that pays no prices, but may use only some features."""
+        model = self.trainer.train(self._params(0.0), allowed)
+        return _trace(fitted_like(self.blank, self.trainer.prepared.schema, model))
+
     def add(self, model: Model) -> None:
         """Take in a model that the search has found."""
         self.found.append(self._fitted(model, 0.0))
@@ -470,10 +475,12 @@ class Path:
         score = self._score(tradeoff)
         return f"tradeoff {tradeoff:.3g}: cost {self._cost(tradeoff):g}, score {score:.5g}"
 
-    def curve(self, cost_unit: str) -> TradeoffCurve:
-        """The curve of all models so far."""
+    def curve(self, cost_unit: str, workshop: Workshop | None = None) -> TradeoffCurve:
+        """The curve of all models so far; a workshop can train more for it."""
         name = score_name(self.blank.scoring, self.trainer.prepared.schema.loss)
-        return TradeoffCurve(*self.all_models(), name, cost_unit)
+        curve = TradeoffCurve(*self.all_models(), name, cost_unit)
+        curve.workshop = workshop
+        return curve
 
     def all_models(self) -> tuple[pd.DataFrame, list[Miser]]:
         """All traces and models, by trade-off; those of the search have none, the dearest first."""
@@ -504,12 +511,25 @@ class Workshop:
         self._search: FrontierSearch | None = None
         self._filled: set[float] = set()
 
+    @property
+    def shop(self) -> Shop:
+        assert self._search is not None
+        return self._search.shop
+
     def search(self, tell: Callable[[float], object] | None = None) -> None:
         """Search the frontier, and add what it is made of to the path's models."""
+        search = self._searched(tell)
+        for model in search.chosen():
+            self.path.add(model)
+
+    def find(self) -> list[Candidate]:
+        """Search the frontier, and tell what it is made of."""
+        return self._searched().frontier()
+
+    def _searched(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
         self._search = FrontierSearch(self.path.trainer, self.path.params, self._effort, tell)
         self._search.run(self._starts())
-        for model in self._search.chosen():
-            self.path.add(model)
+        return self._search
 
     def _starts(self) -> list[Resources]:
         """Sets that the models of the path pass through, and some under hard budgets."""
@@ -666,7 +686,7 @@ def _trace(model: Miser) -> pd.DataFrame:
             "tree_cost": per_tree * n_trees,
             # The same rounding as cost_: one sum of all resources and all trees.
             "cost": _bills(model.costs_, first_use, len(rounds), n_trees),
-            "score": model.validation_score_,
+            "score": model.validation_score_[: len(rounds)],
             "n_features": np.searchsorted(sorted(first_use.values()), rounds),
         }
     )

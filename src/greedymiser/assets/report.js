@@ -108,9 +108,12 @@ function blend(low, high, share) {
   return `rgb(${a.map((x, i) => Math.round(x + share * (b[i] - x))).join(",")})`;
 }
 
+const isFound = (trace) => trace.found_by === "search";
+const origin = (trace) => (isFound(trace) ? "found by the search" : `tradeoff ${number(trace.tradeoff, 3)}`);
+
 const hover = (row) => `cost ${escape(money(row.cost))}<br>validation ${number(row.score)}` +
   (data.has_test ? `<br>test ${number(row.test)}` : "") +
-  `<br>tradeoff ${number(data.traces[row.trace].tradeoff, 3)}, ${count(row.n_iter, "round")}`;
+  `<br>${origin(data.traces[row.trace])}, ${count(row.n_iter, "round")}`;
 
 function line(name, rows, look) {
   return {
@@ -128,16 +131,22 @@ function rowsOf(trace, index) {
 const rows = data.traces.map(rowsOf);
 
 function lines(colours) {
-  const many = data.traces.length;
-  const traces = data.traces.map((trace, i) => {
+  const onPath = data.chosen.filter((row) => !isFound(data.traces[row.trace]));
+  const found = data.chosen.filter((row) => isFound(data.traces[row.trace]));
+  const many = onPath.length;
+  const traces = onPath.map((row, i) => {
     const color = blend(colours.low, colours.high, many > 1 ? i / (many - 1) : 0);
-    return line("λ = " + number(trace.tradeoff, 3), rows[i], {
+    return line("λ = " + number(data.traces[row.trace].tradeoff, 3), rows[row.trace], {
       mode: "lines", line: { color, width: 1.6, dash: dashes[i % dashes.length] }, showlegend: many <= 12,
     });
   });
-  const chosen = line("best per λ", data.chosen, {
-    mode: "markers", marker: { size: 11, color: data.chosen.map((_, i) => traces[i].line.color),
-      symbol: data.chosen.map((_, i) => symbols[i % symbols.length]), line: { width: 1.5, color: colours.ink } },
+  const chosen = line("best per λ", onPath, {
+    mode: "markers", marker: { size: 11, color: onPath.map((_, i) => traces[i].line.color),
+      symbol: onPath.map((_, i) => symbols[i % symbols.length]), line: { width: 1.5, color: colours.ink } },
+  });
+  const sets = line("found by the search", found, {
+    mode: "markers", showlegend: found.length > 0,
+    marker: { size: 10, color: colours.accent, symbol: "star", line: { width: 1, color: colours.ink } },
   });
   const front = line("best per budget", data.front, {
     mode: "lines+markers", line: { color: colours.ink, width: 1.6, shape: byId("test").checked ? "linear" : "hv" },
@@ -146,7 +155,7 @@ function lines(colours) {
   const shown = line("shown model", state.row ? [state.row] : [], {
     mode: "markers", marker: { size: 20, color: colours.accent, symbol: "circle-open", line: { width: 3 } },
   });
-  return [...traces, front, chosen, shown];
+  return [...traces, front, chosen, sets, shown];
 }
 
 function ticks() {
@@ -221,7 +230,7 @@ function showModel() {
     ["cost", money(row.cost), "cost"],
     ["trees", row.n_trees, "trees"],
     ["features", row.n_features, "n-features"],
-    ["tradeoff λ", number(trace.tradeoff, 3), "tradeoff"],
+    isFound(trace) ? ["found by", "search", "tradeoff"] : ["tradeoff λ", number(trace.tradeoff, 3), "tradeoff"],
     ["rounds", row.n_iter, "rounds"],
   ];
   byId("facts").replaceChildren(...facts.map(([name, value, id]) => {
@@ -295,12 +304,17 @@ function show() {
 }
 
 function start() {
-  const [first, last] = [data.traces[0], data.traces.at(-1)].map((trace) => number(trace.tradeoff, 3));
-  byId("summary").textContent = `${count(data.traces.length, "tradeoff")}, ${count(data.features.length, "feature")}; ` +
-    `everything together costs ${money(data.total)}.`;
-  byId("features-note").textContent = "One dot per tradeoff, from " +
-    (first === last ? first : `${first} to ${last}`) + "; it is full if the best round of that tradeoff uses the feature. " +
-    "Features of the model shown are highlighted.";
+  const path = data.traces.filter((trace) => !isFound(trace));
+  const [first, last] = [path[0], path.at(-1)].map((trace) => number(trace.tradeoff, 3));
+  const searched = data.traces.length - path.length;
+  const order = first === last ? first : `${first} to ${last}`;
+  byId("summary").textContent = `${count(path.length, "tradeoff")}, ` +
+    (searched ? `${count(searched, "set")} of features found by the search, ` : "") +
+    `${count(data.features.length, "feature")}; everything together costs ${money(data.total)}.`;
+  byId("features-note").textContent =
+    (searched ? `One dot per model: by tradeoff, from ${order}, those that the search has found with those of tradeoff 0, ` +
+      "the dearest first" : `One dot per tradeoff, from ${order}`) +
+    "; it is full if the best round of that model uses the feature. Features of the model shown are highlighted.";
   byId("unit").textContent = data.unit;
   byId("test-choice").hidden = !data.has_test;
   fill(byId("settings").tBodies[0], data.settings.map(({ name, value, is_default }) =>

@@ -164,6 +164,16 @@ Scoring = Annotated[
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
 
 
+class Search(enum.StrEnum):
+    """How a curve looks for models."""
+
+    frontier = "frontier"
+    path = "path"
+
+
+WRITES_CHECKPOINT = Writes(("checkpoint.json", "*.npz"))
+
+
 def _parse_tradeoffs(text: str) -> int | list[float]:
     """A number of trade-offs, or the trade-offs themselves with commas between them."""
     try:
@@ -268,20 +278,39 @@ def curve(
     tradeoffs: Annotated[
         str, typer.Option(help="How many trade-offs to train, or a list: 0,1e-4,1e-3.")
     ] = "8",
+    search: Annotated[
+        Search, typer.Option(help="Search sets of features as well, or train the path alone.")
+    ] = Search.frontier,
+    effort: Annotated[float, typer.Option(help="How long to search: 2 for twice the work.")] = 1.0,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder that keeps every finished model; a killed run goes on from it."),
+        WRITES_CHECKPOINT,
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep finished models in OUT/checkpoint, and go on.")
+    ] = False,
     max_iter: MaxIter = 300,
     max_depth: MaxDepth = 4,
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
 ) -> None:
-    """Train models from dear to cheap, and write what accuracy each cost buys."""
+    """For every budget the best model that it can buy: train them, and write what each costs."""
     path = _parse_tradeoffs(tradeoffs)
+    if not 0 < effort < np.inf:
+        raise typer.BadParameter(f"{effort} is not positive and finite", param_hint="--effort")
     job = prepare(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
     new_curve(out)
     estimator = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
-    trained = trained_curve(job, estimator, path, scoring, jobs)
+    if resume and checkpoint is None:
+        checkpoint = out / "checkpoint"
+    trained = trained_curve(
+        job, estimator, path, scoring, jobs,
+        search=search.value, effort=effort, checkpoint=checkpoint,
+    )  # fmt: skip
     models = chosen_models(trained)
     # Written before anything is shown: whatever happens to the terminal, the work is kept.
     files = write_curve(trained, models, out)

@@ -33,7 +33,9 @@ CURVE_FILES = {
     "receipt.png": "what the best model bought, and when",
 }
 
-WRITES_CURVE = Writes((*CURVE_FILES, f"models/model-*{SUFFIX}"))
+WRITES_CURVE = Writes(
+    (*CURVE_FILES, f"models/model-*{SUFFIX}", "checkpoint/checkpoint.json", "checkpoint/*.npz")
+)
 
 
 def make_folder(path: Path) -> Path:

@@ -43,7 +43,9 @@ def show_points(
     rows = []
     for number, (point, model) in enumerate(zip(points.to_dict("records"), models, strict=True), 1):
         cost = f"{point['cost']:.2f}" if unit == "dollars" else as_number(point["cost"])
-        row = [str(number), f"{point['tradeoff']:.3g}", cost, as_score(point["score"])]
+        is_found = point.get("found_by") == "search"
+        tradeoff = "search" if is_found else f"{point['tradeoff']:.3g}"
+        row = [str(number), tradeoff, cost, as_score(point["score"])]
         row += [as_score(point["test_score"])] if has_test else []
         row += [str(int(point["n_trees"])), str(int(point["n_features"])), describe(model)]
         rows.append(row)

@@ -62,9 +62,9 @@ def fit_model(model: Model, job: Job) -> None:
 
 def trained_curve(
     job: Job, estimator: Model, tradeoffs: int | Sequence[float], scoring: str | None,
-    jobs: int | None,
+    jobs: int | None, **more: Any,
 ) -> TradeoffCurve:  # fmt: skip
-    """Train a model per trade-off; an interruption keeps the models that are finished."""
+    """Train the models of a curve; an interruption keeps those that are finished."""
     from greedymiser.tradeoff import tradeoff_curve
 
     queries: dict[str, Any] = {}
@@ -76,13 +76,13 @@ def trained_curve(
         if job.task is Task.ranking:
             queries["qid_test"] = job.test.qid
     estimator.set_params(costs=job.costs.costs)
-    with shown_progress("trade-offs") as told, warnings.catch_warnings():
+    with shown_progress("steps") as told, warnings.catch_warnings():
         # The command says itself what an interruption has left.
         warnings.filterwarnings("ignore", "interrupted: ")
         trained = tradeoff_curve(
             estimator, job.train.X, job.train.y, X_val=job.valid.X, y_val=job.valid.y,
             tradeoffs=tradeoffs, scoring=scoring, n_jobs=jobs, callback=told,
-            cost_unit=job.costs.unit or "", **queries, **tests,
+            cost_unit=job.costs.unit or "", **queries, **tests, **more,
         )  # fmt: skip
     return trained
 
@@ -97,7 +97,7 @@ def best_for(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BudgetWarning)
         trained = trained_curve(job, estimator.set_params(budget=budget), 8, scoring, jobs)
-    best = trained.best(budget=budget)
+    best = trained.best(budget=budget, train=False)
     if not best.features_used_ and interruption.happened:
         raise KeyboardInterrupt  # nothing useful was found so far
     if not best.features_used_:
