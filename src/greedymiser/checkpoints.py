@@ -200,7 +200,8 @@ def _key(name: str, params: Parameters, allowed: Any, is_patient: bool) -> str:
     columns = "all" if allowed is None else np.packbits(allowed).tobytes().hex()
     rounds = (params.max_iter, params.n_iter_no_change if is_patient else None)
     budget = None if params.budget is None else float(params.budget)
-    text = repr((float(params.tradeoff), budget, rounds, columns))
+    rate = float(params.learning_rate)
+    text = repr((float(params.tradeoff), budget, rate, rounds, columns))
     return f"{name}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 

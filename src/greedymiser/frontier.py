@@ -40,13 +40,17 @@ Resources = int
 
 # What a round costs beside counting, in cells of histograms.
 ROUND_CELLS = 400_000
-# A search may cost as many cells as so many fits of everything, or so many cells if that is more:
-# small data can be searched thoroughly in seconds.
-FULL_FITS, LEAST_CELLS = 2.0, 1e10
+# A search may cost as many cells as so many fits of everything, and the models that it ends with as
+# many as one; or so many cells if that is more: small data can be searched thoroughly in seconds.
+FULL_FITS, LEAST_CELLS = 1.0, 1e10
 # All single purchases and all pairs are tried where there are at most so many of them.
 MOST_SINGLES, MOST_PAIRS = 64, 300
 # Rounds without improvement after which a fit of the search ends.
 PATIENCE, LONG_PATIENCE = 10, 50
+# The search takes steps of this length, three times the usual, and so a third of the rounds.
+HURRY = 0.3
+# Most fits of a search.
+MOST_FITS = 400
 # Most sets that get a place on the curve.
 MOST_CHOSEN = 20
 # Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
@@ -149,11 +153,8 @@ class FrontierSearch:
         self.archive: dict[Resources, Candidate] = {}
         self._trainer = trainer
         self._twins = trainer.twins()
-        self._params = replace(
-            params,
-            tradeoff=0.0,
-            n_iter_no_change=min(PATIENCE, params.n_iter_no_change),
-        )
+        self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
+        self._params = _in_a_hurry(self._final_params, schema.costs)
         self._effort = effort
         # Where validation rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < MANY_ROWS else 0
@@ -161,7 +162,8 @@ class FrontierSearch:
         self._block_of = np.argsort(np.argsort(schema.costs.prices(), kind="stable")) // LANES
         full = self._cells(params.max_iter, np.ones(schema.n_features, dtype=bool))
         self._allowed_cells = effort * max(FULL_FITS * full, LEAST_CELLS)
-        self.allowance = Allowance(self._allowed_cells, round(400 * effort))
+        self.allowance = Allowance(self._allowed_cells, round(MOST_FITS * effort))
+        self._final_cells = effort * max(full, LEAST_CELLS)
 
     # -- the search -------------------------------------------------------------------------------
 
@@ -182,10 +184,16 @@ class FrontierSearch:
                     candidate.is_expanded = True
 
     def chosen(self) -> list[Model]:
-        """Models of the sets on the frontier, all rounds that there will be."""
+        """Models of the sets on the frontier, trained as the user wants them, the cheapest first.
+
+        Where dear sets would cost more work than is left, they are left out: the path has them.
+        """
         candidates = [found for found in self.judged() if found.resources]
-        kept = spread([found.cost for found in candidates], MOST_CHOSEN)
-        return [self._finished(candidates[i]) for i in kept]
+        models = []
+        for i in spread([found.cost for found in candidates], MOST_CHOSEN):
+            if self._final_cells > 0:
+                models.append(self._finished(candidates[i]))
+        return models
 
     def judged(self) -> list[Candidate]:
         """The frontier, by scores that do not flatter.
@@ -225,7 +233,6 @@ class FrontierSearch:
 
         trainers = self._twins[0].folds(self._n_folds, self._params)
         traces = self._trainer.prepared.threads.run(fold_scores, [(t,) for t in trainers])
-        self.allowance.cells -= sum(found.cells for found in candidates) * (self._n_folds - 1)
         sizes = [_n_validation_rows(trainer) for trainer in trainers]
         here = _n_validation_rows(self._trainer)
         best = [_best_mean([fold[i] for fold in traces], sizes) for i in range(len(candidates))]
@@ -233,13 +240,9 @@ class FrontierSearch:
         return np.average([best, validated], axis=0, weights=[sum(sizes), here])
 
     def _finished(self, candidate: Candidate) -> Model:
-        """The model of a set with more patience: the rounds that it has stay as they are."""
-        if self.allowance.is_spent and candidate.model is not None:
-            return candidate.model
         allowed = self.shop.features(candidate.resources)
-        params = replace(self._params, n_iter_no_change=LONG_PATIENCE)
-        model = self._trainer.train(params, allowed, is_patient=True)
-        self.allowance.cells -= self._cells(model.n_iter, allowed)
+        model = self._trainer.train(self._final_params, allowed, is_patient=True)
+        self._final_cells -= self._cells(model.n_iter, allowed)
         return model
 
     def frontier(self) -> list[Candidate]:
@@ -429,6 +432,15 @@ def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
         if not found or candidate.score > found[-1].score:
             found.append(candidate)
     return found
+
+
+def _in_a_hurry(params: Parameters, costs: CostModel) -> Parameters:
+    """Fewer and longer steps, to compare sets by; not where every tree has its price."""
+    params = replace(params, n_iter_no_change=PATIENCE)
+    if costs.tree_cost > 0 or params.learning_rate >= HURRY:
+        return params
+    n_iter = math.ceil(params.max_iter * params.learning_rate / HURRY)
+    return replace(params, learning_rate=HURRY, max_iter=max(n_iter, min(params.max_iter, 30)))
 
 
 def _cheapest_first(candidate: Candidate) -> tuple[float, float]:
