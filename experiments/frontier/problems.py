@@ -8,7 +8,7 @@ of lambdarank has the price of one of Yahoo's, drawn at random.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from scipy.stats import rankdata
 from sklearn.model_selection import train_test_split
 
 from greedymiser import CostModel, ndcg_score
+from greedymiser.costs import Feature
 from greedymiser.datasets import load_thyroid, load_yahoo_costs
 from greedymiser.experiments import mq2008
 
@@ -27,13 +28,13 @@ N_BUDGETS = 6
 THYROID_BUDGETS = (16, 20, 24, 28, 32, 36, 40, 45, 50, 60)
 
 # Turney's: what the first test of a group costs beyond the others is paid once.
-HEART_ENTRY = {"A": 2.10, "B": 101.90, "C": 86.30}
+HEART_ENTRY: dict[Hashable, float] = {"A": 2.10, "B": 101.90, "C": 86.30}
 HEART_PRICES = {
     "age": 1.00, "sex": 1.00, "cp": 1.00, "trestbps": 1.00, "chol": 5.17, "fbs": 3.10,
     "restecg": 15.50, "thalach": 1.00, "exang": 1.00, "oldpeak": 1.00, "slope": 1.00,
     "ca": 100.90, "thal": 1.00,
 }  # fmt: skip
-HEART_GROUPS = {
+HEART_GROUPS: dict[Hashable, list[Feature]] = {
     "A": ["chol", "fbs"],
     "B": ["thalach", "thal"],
     "C": ["exang", "oldpeak", "slope"],
@@ -48,7 +49,7 @@ MFEAT_FAMILIES = ("fou", "fac", "kar", "pix", "zer", "mor")
 class Rows:
     """Some rows of a problem. Classes are 0, 1, …; ``qid`` is None unless rows are ranked."""
 
-    X: NDArray[np.float64]
+    X: NDArray[np.floating]
     y: NDArray[Any]
     qid: NDArray[Any] | None = None
 
@@ -84,10 +85,11 @@ class Problem:
     # The same for all methods.
     rounds: int = 100
     min_samples_leaf: int = 20
+    max_bins: int = 255
 
     def score(self, rows: Rows, raw: NDArray[np.float64]) -> float:
         """Score of raw predictions: one column per class if there are more than two."""
-        if self.scoring == "ndcg@5":
+        if rows.qid is not None:
             return float(ndcg_score(rows.y, raw, rows.qid, k=5))
         if self.scoring == "roc_auc":
             return roc_auc(rows.y, raw)
@@ -206,7 +208,7 @@ def mfeat(folder: Path | None) -> Problem:
     )
     return Problem(
         "mfeat", costs, 10, "accuracy", geometric_budgets(costs), partial(thirds, whole, True),
-        rounds=30,
+        rounds=30, max_bins=63,
     )  # fmt: skip
 
 

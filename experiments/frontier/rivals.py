@@ -78,6 +78,7 @@ class Lightgbm:
             "num_leaves": 2**DEPTH,
             "learning_rate": RATE,
             "min_data_in_leaf": problem.min_samples_leaf,
+            "max_bin": problem.max_bins,
             "num_threads": n_jobs,
             "verbose": -1,
             "deterministic": True,
@@ -280,7 +281,7 @@ def chain(subsets: Subsets, budget: float, per_cost: bool) -> Iterator[Resources
         ]
         if not at_hand:
             return
-        likely = sorted(at_hand, key=lambda one: -merit[one])
+        likely: list[Resources] = sorted(at_hand, key=lambda one: -merit[one])
         first_time = merit[likely[-1]] == np.inf
         here, spent = subsets.screen(owned), subsets.cost(owned)
         for one in likely if first_time else likely[:BREADTH]:
@@ -325,6 +326,7 @@ def curve_of(problem: Problem, split: Split, search: str, n_jobs: int = 1) -> An
         "max_depth": DEPTH,
         "learning_rate": RATE,
         "min_samples_leaf": problem.min_samples_leaf,
+        "max_bins": problem.max_bins,
     }
     train, valid = split.train, split.valid
     given: dict[str, Any] = {"X_val": valid.X, "y_val": valid.y}
