@@ -121,7 +121,6 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
                 label=NAMES[key], color=f"C{i}", marker="o", markersize=3, capsize=2,
             )  # fmt: skip
         ax.set(title=name, xlabel="budget", ylabel=of_data["scoring"].iloc[0], xscale="log")
-        if at == 1:
-            ax.legend(fontsize="small")
+        ax.legend(fontsize="x-small")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
