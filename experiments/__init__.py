@@ -1,0 +1,1 @@
+"""What the experiments found, and those that are run from here."""
