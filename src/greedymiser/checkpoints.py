@@ -85,10 +85,9 @@ class Checkpoint:
     def find(self, key: str) -> Model | None:
         """A model that was kept; None if there is none, or if its file was damaged."""
         try:
-            with np.load(self._place(key), allow_pickle=False) as arrays:
+            content = io.BytesIO(self._place(key).read_bytes())
+            with np.load(content, allow_pickle=False) as arrays:
                 return _read(arrays)
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
             return None
 

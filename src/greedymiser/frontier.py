@@ -162,7 +162,8 @@ class FrontierSearch:
         self._block_of = np.argsort(np.argsort(schema.costs.prices(), kind="stable")) // LANES
         full = self._cells(params.max_iter, np.ones(schema.n_features, dtype=bool))
         self._allowed_cells = effort * max(FULL_FITS * full, LEAST_CELLS)
-        self.allowance = Allowance(self._allowed_cells, round(MOST_FITS * effort))
+        self.allowance = Allowance(self._allowed_cells, max(1, round(MOST_FITS * effort)))
+        self._allowed_fits = self.allowance.fits
         self._final_cells = effort * max(full, LEAST_CELLS)
 
     # -- the search -------------------------------------------------------------------------------
@@ -260,7 +261,11 @@ class FrontierSearch:
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
             if self._tell is not None:
-                self._tell(1.0 - max(self.allowance.cells, 0.0) / self._allowed_cells)
+                left = (
+                    self.allowance.cells / self._allowed_cells,
+                    self.allowance.fits / self._allowed_fits,
+                )
+                self._tell(1.0 - max(min(left), 0.0))
         kept = set(map(id, self.frontier()))
         for candidate in self.archive.values():
             if id(candidate) not in kept:

@@ -634,6 +634,8 @@ def configured(estimator: Miser, scoring: Any, n_jobs: int | None) -> Miser:
     changes: dict[str, Any] = {"warm_start": False, "verbose": 0}
     if estimator.early_stopping == "auto":  # a curve wants whole traces, as in the paper
         changes["early_stopping"] = False
+    if estimator.random_state is None:  # same data, same curve
+        changes["random_state"] = 0
     if scoring is not None:
         changes["scoring"] = scoring
     if n_jobs is not None:

@@ -1,0 +1,291 @@
+"""The search along the frontier: what greed does not find, every budget kept, safe from kills."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+import warnings
+
+import numpy as np
+import pytest
+from experiments.frontier.traps import TRAPS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from greedymiser import CostModel, MiserClassifier, MiserRegressor, MiserSearchCV, tradeoff_curve
+from greedymiser.checkpoints import ABOUT, CheckpointError
+from greedymiser.frontier import Shop, spread
+
+COSTS = CostModel(
+    [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}
+)
+
+
+def data(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 6))
+    y = X[:, 0] + 0.7 * X[:, 1] + 0.5 * X[:, 2] + 0.3 * X[:, 3] + 0.2 * rng.standard_normal(n)
+    return X, y
+
+
+def searched(estimator=None, **options):
+    (X, y), (X_val, y_val) = data(), data(200, 1)
+    if estimator is None:
+        estimator = MiserRegressor(costs=COSTS, max_iter=30, n_jobs=1)
+    given = {"tradeoffs": 4, "effort": 0.2, **options}
+    return tradeoff_curve(estimator, X, y, X_val=X_val, y_val=y_val, **given)
+
+
+def bits(curve):
+    """Everything that a curve is made of."""
+    return [model.ensemble_.nodes.tobytes() for model in curve.models], curve.traces.to_csv()
+
+
+# -- what greed does not find -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_the_search_walks_out_of_traps_that_the_path_walks_into(name):
+    trap = TRAPS[name](n=1600)
+    (X, y), (X_val, y_val) = trap.split()
+    estimator = MiserRegressor(costs=trap.costs, max_iter=60)
+    found = {}
+    for search in ("path", "frontier"):
+        curve = tradeoff_curve(
+            estimator, X, y, X_val=X_val, y_val=y_val, tradeoffs=6, scoring="r2", search=search,
+            effort=0.5,
+        )  # fmt: skip
+        model = curve.best(trap.budget, train=False)
+        found[search] = set(model.ensemble_.features), curve.best_row(trap.budget)["score"]
+    assert not trap.right & found["path"][0]
+    missing = trap.right - found["frontier"][0]
+    assert len(missing) <= len(trap.right) // 4  # of fifteen weak ones, some are left out
+    assert found["frontier"][1] > found["path"][1] + 0.2
+
+
+def test_points_tell_who_found_them():
+    curve = searched()
+    assert set(curve.points["found_by"]) == {"path", "search"}
+    assert curve.points["tradeoff"].is_monotonic_increasing
+    assert (curve.points["tradeoff"][curve.points["found_by"] == "search"] == 0).all()
+    for position, model in enumerate(curve.models):
+        trace = curve.trace(position)
+        assert len(trace) == model.n_iter_ + 1
+        last = trace.iloc[-1]
+        assert last["cost"] == model.cost_
+        assert curve.position(last) == position
+    assert len(searched(search="path").points) == 4
+    assert "found_by" not in searched(search="path").points
+
+
+def test_a_list_of_tradeoffs_asks_for_nothing_else():
+    curve = searched(tradeoffs=[0.0, 0.1])
+    assert curve.points["tradeoff"].tolist() == [0.0, 0.1]
+
+
+def test_same_curve_on_any_number_of_threads():
+    estimators = [MiserRegressor(costs=COSTS, max_iter=20, n_jobs=n) for n in (1, 2, 5)]
+    one, two, five = (bits(searched(estimator)) for estimator in estimators)
+    assert one == two == five
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.5]), min_size=5, max_size=5),
+    st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=6, max_size=6),
+    st.sampled_from([0.0, 0.02]),
+    st.sampled_from([None, 6.0]),
+    st.randoms(use_true_random=False),
+)
+def test_every_budget_is_kept_and_a_larger_one_is_never_worse(prices, needs, tree_cost, most, rng):
+    names = [f"r{i}" for i in range(5)]
+    costs = CostModel.from_resources(
+        dict(zip(names, prices, strict=True)),
+        {f"f{j}": [names[r] for r in sorted(need)] for j, need in enumerate(needs)},
+        tree_cost=tree_cost,
+    )
+    estimator = MiserRegressor(costs=costs, budget=most, max_iter=8, n_jobs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of these budgets buy nothing
+        curve = searched(estimator, tradeoffs=3, effort=0.05)
+        budgets = sorted(rng.uniform(0.0, 20.0) for _ in range(5))
+        scores = []
+        for budget in budgets:
+            model = curve.best(budget)
+            assert model.cost_ <= min(budget, most or budget)
+            assert model.cost_ == model.receipt().total + tree_cost * model.ensemble_.n_trees
+            scores.append(curve.best_row(budget)["score"])
+    assert scores == sorted(scores)
+
+
+def test_a_gap_is_filled_when_somebody_asks():
+    # A short search leaves gaps.
+    curve = searched(tradeoffs=2, effort=1e-9)
+    total = COSTS.total(range(6))
+    gaps = [b for b in np.linspace(0.5, total, 12) if curve.best_row(b)["cost"] < 0.8 * b]
+    before = {b: curve.best_row(b)["score"] for b in gaps}
+    for budget in gaps:
+        unchanged = curve.best(budget, train=False)
+        assert unchanged.cost_ == curve.best_row(budget)["cost"]
+    n_models = len(curve.models)
+    for budget in gaps:
+        assert curve.best(budget).cost_ <= budget
+    assert len(curve.models) > n_models
+    assert any(curve.best_row(b)["score"] > before[b] for b in gaps)
+    assert all(curve.best_row(b)["score"] >= before[b] for b in gaps)
+
+
+def test_the_budget_of_the_estimator_holds_for_the_search():
+    curve = searched(MiserRegressor(costs=COSTS, budget=5.0, max_iter=20, n_jobs=1))
+    assert curve.traces["cost"].max() <= 5.0
+    assert (curve.points["found_by"] == "search").any()
+
+
+def test_the_search_by_cross_validation_finds_sets():
+    trap = TRAPS["dear_against_decoys"](n=900)
+    search = MiserSearchCV(
+        MiserRegressor(costs=trap.costs, max_iter=40), budget=trap.budget, tradeoffs=3, cv=3,
+        scoring="r2", random_state=0,
+    ).fit(trap.X, trap.y)  # fmt: skip
+    assert search.cost_ <= trap.budget
+    assert "0" in search.best_params_["resources"]
+    assert 0 in search.features_used_
+    found = search.cv_results_
+    assert found["score"].max() == search.best_score_
+    assert (found["resources"] != "").any()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"search": "best"}, ValueError, "search must be 'frontier' or 'path', got 'best'"),
+        ({"effort": 0}, ValueError, "effort must be positive and finite, got 0"),
+        ({"effort": float("nan")}, ValueError, "effort must be positive and finite, got nan"),
+        ({"effort": "much"}, TypeError, "effort must be a number, got 'much'"),
+    ],
+)
+def test_what_is_no_search_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        searched(**options)
+
+
+# -- what can be bought -----------------------------------------------------------------------
+
+
+def test_a_shop_sells_bundles_and_packages():
+    costs = CostModel.from_resources(
+        {"a": 1.0, "b": 2.0, "entry": 5.0, "free": 0.0},
+        {"x": ["a"], "y": ["b", "entry"], "z": ["a", "entry"], "w": ["free"]},
+    )
+    shop = Shop(costs)
+    assert [shop.price(bundle) for bundle in shop.bundles] == [1.0, 6.0, 7.0]
+    # Together, what needs the entry; a alone is a bundle, and so its users are a package as well.
+    assert sorted(shop.price(package) for package in shop.packages) == [8.0]
+    assert shop.features(0).tolist() == [False, False, False, True]
+    everything = shop.owned(range(4))
+    assert shop.names(everything) == ["a", "b", "entry"]
+    assert shop.features(everything).all()
+
+
+@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40), st.integers(1, 12))
+def test_what_is_spread_is_within_bounds(costs, most):
+    chosen = spread(sorted(costs), most)
+    assert len(chosen) <= max(most, 1) or len(costs) <= most
+    assert chosen == sorted(set(chosen))
+    assert chosen[-1] < len(costs)
+
+
+# -- finished models are safe -----------------------------------------------------------------
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path):
+    whole = bits(searched())
+    rng = random.Random(0)
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        child = os.fork()
+        if child == 0:
+            searched(checkpoint=folder)
+            os._exit(0)
+        time.sleep(rng.uniform(0.02, 0.8))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert bits(searched(checkpoint=folder)) == whole
+        # And a run that has nothing left to do.
+        assert bits(searched(checkpoint=folder)) == whole
+
+
+def test_a_damaged_file_is_trained_again(tmp_path):
+    whole = bits(searched(checkpoint=tmp_path))
+    files = sorted(tmp_path.glob("*.npz"))
+    files[0].write_bytes(files[0].read_bytes()[:100])
+    files[1].write_bytes(b"")
+    assert bits(searched(checkpoint=tmp_path)) == whole
+    assert files[1].stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"estimator": MiserRegressor(costs=COSTS, max_iter=30, max_depth=3)}, "max_depth"),
+        ({"estimator": MiserRegressor(costs=[1.0] * 6, max_iter=30)}, "costs"),
+        ({"scoring": "r2"}, "scoring"),
+    ],
+)
+def test_a_folder_of_other_settings_is_refused_by_name(tmp_path, change, name):
+    searched(tradeoffs=2, search="path", checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match=f"another run: .*{name}.* differ"):
+        searched(tradeoffs=2, search="path", checkpoint=tmp_path, **change)
+
+
+def test_a_folder_of_other_data_is_refused_by_name(tmp_path):
+    (X, y), (X_val, y_val) = data(), data(200, 1)
+    estimator = MiserRegressor(costs=COSTS, max_iter=3)
+    options = {"tradeoffs": 2, "search": "path", "checkpoint": tmp_path / "kept"}
+    tradeoff_curve(estimator, X, y, X_val=X_val, y_val=y_val, **options)
+    with pytest.raises(CheckpointError, match="another run: training data differ"):
+        tradeoff_curve(estimator, X, y + 1, X_val=X_val, y_val=y_val, **options)
+    with pytest.raises(CheckpointError, match="another run: validation data differ"):
+        tradeoff_curve(estimator, X, y, X_val=X_val + 1, y_val=y_val, **options)
+    (tmp_path / "kept" / ABOUT).write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        tradeoff_curve(estimator, X, y, X_val=X_val, y_val=y_val, **options)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("all of it")
+    with pytest.raises(CheckpointError, match=r"no folder of checkpoints.*'thesis\.txt'"):
+        searched(checkpoint=tmp_path / "mine")
+
+
+def test_threads_and_words_make_no_other_run(tmp_path):
+    one = searched(MiserRegressor(costs=COSTS, max_iter=5, n_jobs=1), checkpoint=tmp_path)
+    n_files = len(list(tmp_path.iterdir()))
+    two = searched(MiserRegressor(costs=COSTS, max_iter=5, n_jobs=2), checkpoint=tmp_path)
+    assert bits(one) == bits(two)
+    assert len(list(tmp_path.iterdir())) == n_files
+
+
+def test_an_interrupted_search_keeps_the_path():
+    def interrupt(done, total):
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    (X, y), (X_val, y_val) = data(), data(200, 1)
+    with pytest.warns(UserWarning, match="4 of 4 trade-offs done, but not the search"):
+        curve = tradeoff_curve(
+            MiserClassifier(costs=COSTS, max_iter=10), X, y > 0, X_val=X_val, y_val=y_val > 0,
+            tradeoffs=4, effort=0.05, callback=interrupt,
+        )  # fmt: skip
+    assert len(curve.models) == 4
+
+
+def test_progress_tells_steps_and_the_time_left(capsys):
+    heard = []
+    searched(verbose=1, callback=lambda done, total: heard.append((done, total)))
+    assert heard[-1] == (8, 8)
+    assert [done for done, _ in heard] == sorted({done for done, _ in heard})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(heard)
+    assert "s left" in lines[0]
+    assert lines[-1].startswith("search: done")
