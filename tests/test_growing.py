@@ -46,7 +46,7 @@ class CannedEngine:
         self.splits = []
         self.sets = []
 
-    def begin_tree(self, output, rules, step):
+    def begin_tree(self, output, rules, step, lot):
         self.path = {0: ""}
         self.l2 = rules.l2_regularization
         return Root(self.gradient(""), self.hessian(""), self.count(""), self.energy(""))
