@@ -15,7 +15,7 @@ from greedymiser.costs import Purchase
 from greedymiser.engines import PlacedRows
 from greedymiser.growing import Grower, Growth
 from greedymiser.losses import Loss
-from greedymiser.rounds import EVERYTHING, Round, RoundRule
+from greedymiser.rounds import ALGORITHM_1, EVERYTHING, Round, RoundRule
 from greedymiser.trees import Tree
 
 
@@ -95,7 +95,7 @@ def boost(
     first: int,
     max_iter: int,
     patience: Patience,
-    rounds: RoundRule = RoundRule(),
+    rounds: RoundRule = ALGORITHM_1,
     callbacks: Sequence[Callback] = (),
 ) -> None:
     """Greedy Miser (Algorithm 1). Appends to ``history``, whole rounds only.

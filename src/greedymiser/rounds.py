@@ -22,6 +22,7 @@ ROWS, FEATURES = 1, 2
 # Lots are compared by their first bits, so many that every share of rows is a whole number of them.
 LOT_BITS = 53
 
+
 def mixed(*numbers: int) -> int:
     """One number of 64 bits from several; their order matters."""
     found = np.zeros(1, dtype=np.uint64)
@@ -94,3 +95,6 @@ class RoundRule:
         if isinstance(self.max_features, int) or self.max_features < 1:
             features = FeatureLot(mixed(self.seed, FEATURES, number), self.max_features)
         return Round(number % self.shopping_interval == 0, rows, features)
+
+
+ALGORITHM_1 = RoundRule()

@@ -69,7 +69,9 @@ class NumpyShard:
             self.energy = np.where(g == 0, 0.0, np.where(h > 0, g * g / h, 1e300))
         self.bound_gains = rules.bound_gains
         energy = self.energy[mine].sum() if rules.bound_gains else np.inf
-        return Root(int(self.g[mine].sum()), int(self.h[mine].sum()), int(mine.sum()), float(energy))
+        return Root(
+            int(self.g[mine].sum()), int(self.h[mine].sum()), int(mine.sum()), float(energy)
+        )
 
     def count(self, nodes, blocks):
         words = self.words()

@@ -71,9 +71,7 @@ class Partition:
         if self._drawn.shape[1] == 0:
             self._drawn = np.empty((2, n))
         drawn = (np.uint64(lot.seed), np.uint64(lot.limit), units, first_row)
-        n_drawn = rows.draw(
-            self._team(n), drawn, gradients, hessians, self.state.rows, self._drawn
-        )
+        n_drawn = rows.draw(self._team(n), drawn, gradients, hessians, self.state.rows, self._drawn)
         return self._drawn[0, :n_drawn], self._drawn[1, : min(n_drawn, len(hessians))]
 
     def begin(
