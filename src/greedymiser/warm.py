@@ -168,7 +168,10 @@ class _OwnLoss(Loss):
 def _train_on_threads(more: dict[str, Any]) -> None:
     """So many rows that two threads share them."""
     from greedymiser.estimators import MiserClassifier, MiserRegressor
+    from greedymiser.threads import Threads, is_open
 
+    with Threads(2) as threads:
+        is_open(threads.team(), 0)  # helpers ask before they fall asleep, which takes a second
     X, y, _ = _rows(20_000)
     many = {**more, "max_iter": 2, "n_jobs": 2, "early_stopping": False}
     for tradeoff in (0.0, 1e-6):

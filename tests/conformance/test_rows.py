@@ -24,6 +24,7 @@ from conformance.cases import (
 )
 from greedymiser.binning import BinnedMatrix
 from greedymiser.engines import Sample, SplitRules
+from greedymiser.engines.grid import GridRule
 from greedymiser.losses import (
     AbsoluteError,
     BinaryLogLoss,
@@ -258,6 +259,8 @@ def with_lot(case, seed, by_query):
     share = float(rng.choice([0.02, 0.3, 0.8]))
     case.lot = RowLot(int(rng.integers(2**63)) * 2 + 1, int(share * 2**53))
     case.units = np.sort(rng.integers(0, 8, case.n)) if by_query else None
+    if rng.random() < 0.3:
+        case.grids = GridRule(packed_rows=0, run=4)  # as if there were many rows
     return case
 
 
@@ -270,9 +273,9 @@ def test_trees_grow_on_rows_that_are_drawn(engine, case, seed, by_query):
 @slowly
 @given(case=cases(), seed=seeds)
 def test_trees_on_some_rows_and_on_all_take_turns(engine, case, seed):
+    drawn = with_lot(case, seed, False).lot
     rows = case.placed(engine)
-    for lot in (None, with_lot(case, seed, False).lot, None):
-        case.lot = lot
+    for case.lot in (None, drawn, None):
         walk(engine, case, seed, depth=2, rows=rows)
 
 
