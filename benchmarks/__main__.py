@@ -14,6 +14,7 @@ QUESTIONS = (
     "path_speed",
     "score_speed",
     "tradeoff_quality",
+    "shopping_rounds",
 )
 
 for question in sys.argv[1:] or QUESTIONS:

@@ -30,6 +30,25 @@ def on_grid(values, bits):
     return [round(float(v) / step) for v in values], step
 
 
+# -- lots -----------------------------------------------------------------------------------------
+
+
+def scrambled(*numbers):
+    """64 bits that depend on all of some numbers."""
+    z = 0
+    for number in numbers:
+        z = (z + number + 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        z ^= z >> 31
+    return z
+
+
+def lot_falls_on(unit, seed, limit):
+    """Whether a row, or a query, is drawn."""
+    return scrambled((unit + seed) % 2**64) >> 11 < limit
+
+
 # -- binning --------------------------------------------------------------------------------------
 
 
@@ -87,6 +106,8 @@ class Node:
     right: Node | None = None
     gain: float = 0.0
     value: float = 0.0
+    number: int = 0  # nodes are numbered level by level, from left to right
+    path: frozenset = frozenset()  # features of the splits above
 
 
 @dataclass
@@ -115,17 +136,72 @@ class Settings:
     l2: float = 0.0
     learning_rate: float = 0.1
     categorical: frozenset = frozenset()
+    shopping_interval: int = 1
+    subsample: float = 1.0
+    max_features: float = 1.0
+    interaction_cst: object = None
+    seed: int = 0
+
+    def may_follow(self, path, f, d):
+        """Whether a split on f may come below splits on the features of a path."""
+        if self.interaction_cst is None:
+            return True
+        if self.interaction_cst == "no_interactions":
+            return path <= {f}
+        if self.interaction_cst == "pairwise":
+            return len(path | {f}) <= 2
+        named = set().union(*self.interaction_cst)
+        sets = [*self.interaction_cst, set(range(d)) - named]
+        return any(path | {f} <= together for together in sets)
+
+
+@dataclass
+class Limits:
+    """What is in play in a round, for one output."""
+
+    settings: Settings
+    shop: Shop
+    n: int
+    d: int
+    t: int | None = None  # the round; None if everything is in play
+    k: int = 0
+
+    def rows(self):
+        s = self.settings
+        if self.t is None or s.subsample == 1:
+            return list(range(self.n))
+        seed = scrambled(s.seed, 1, self.t)
+        return [i for i in range(self.n) if lot_falls_on(i, seed, math.ceil(s.subsample * 2**53))]
+
+    def features(self, node):
+        s, free = self.settings, {f for f in range(self.d) if self.shop.price(f) == 0}
+        allowed = {f for f in range(self.d) if s.may_follow(node.path, f, self.d)}
+        if self.t is None:
+            return allowed
+        if self.t % s.shopping_interval != 0:
+            return allowed & free
+        dear = sorted(allowed - free)
+        if isinstance(s.max_features, int):
+            most = s.max_features
+        else:
+            most = max(1, round(s.max_features * len(dear)))
+        seed = scrambled(scrambled(s.seed, 2, self.t), self.k, node.number)
+        dear.sort(key=lambda f: (scrambled((seed + f) % 2**64), f))
+        return allowed & free | set(dear[:most])
 
 
 class NaiveTree:
     """Grows one tree on binned rows; ``codes[i][f]`` is a bin, ``n_bins[f]`` means missing."""
 
     def __init__(
-        self, codes, n_bins, gradients, hessians, total_weight, settings, shop, tree_costs
-    ):
+        self, codes, n_bins, gradients, hessians, total_weight, settings, shop, tree_costs,
+        limits=None,
+    ):  # fmt: skip
         n = len(gradients)
         self.codes, self.n_bins, self.settings, self.shop = codes, n_bins, settings, shop
-        self.total_weight = total_weight
+        self.limits = limits or Limits(settings, shop, n, len(n_bins))
+        rows = self.limits.rows()
+        self.total_weight = total_weight * (len(rows) / n)
         bits = min(30, 63 - 2 * n.bit_length())
         if hessians is None:
             self.g, self.g_step = on_grid(gradients, bits)
@@ -136,7 +212,7 @@ class NaiveTree:
         self.min_hessian = 1e-3 * total_weight / n
         self.tree_costs = tree_costs
         self.bought = []
-        self.root = Node(list(range(n)), 0)
+        self.root = Node(rows, 0)
         self.grow()
 
     def sums(self, rows):
@@ -179,11 +255,12 @@ class NaiveTree:
         by_code = {}
         for i in rows:
             by_code.setdefault(self.codes[i][f], []).append(i)
-        per_row = self.sums(rows)[1] * self.h_step / len(rows)
+        per_row = self.sums(rows)[1] * self.h_step / max(1, len(rows))
 
         def key(code):
             g, h = self.sums(by_code[code])
-            return (g * self.g_step / (h * self.h_step + 10.0 * per_row), code)
+            stiffness = h * self.h_step + 10.0 * per_row
+            return (g * self.g_step / stiffness if stiffness > 0 else 0.0, code)
 
         order = sorted(by_code, key=key)
         for k in range(1, len(order)):
@@ -219,10 +296,14 @@ class NaiveTree:
         return self.score(left) + self.score(right)
 
     def grow(self):
-        level, n_leaves = [self.root], 1
+        level, n_leaves, n_nodes = [self.root], 1, 1
         while level and level[0].depth < self.settings.max_depth:
             d = len(self.n_bins)
-            table = [[self.best_split(node.rows, f) for f in range(d)] for node in level]
+            table = []
+            for node in level:
+                in_play = self.limits.features(node)
+                row = [self.best_split(node.rows, f) if f in in_play else None for f in range(d)]
+                table.append(row)
             open_nodes = set(range(len(level)))
             forbidden = set()
             while self.settings.max_leaf_nodes is None or n_leaves < self.settings.max_leaf_nodes:
@@ -246,6 +327,9 @@ class NaiveTree:
                 open_nodes.remove(v)
                 n_leaves += 1
             level = [child for node in level if node.left for child in (node.left, node.right)]
+            for child in level:
+                child.number = n_nodes
+                n_nodes += 1
         self.set_values(self.root)
 
     def split(self, node, f, found):
@@ -256,13 +340,14 @@ class NaiveTree:
             self.bought.append((f, self.shop.price(f)))
             self.shop.owned |= set(new)
         node.feature = f
-        node.left = Node(sorted(left), node.depth + 1)
-        node.right = Node(sorted(right), node.depth + 1)
+        node.left = Node(sorted(left), node.depth + 1, path=node.path | {f})
+        node.right = Node(sorted(right), node.depth + 1, path=node.path | {f})
 
     def set_values(self, node):
         g, h = self.sums(node.rows)
         stiffness = h * self.h_step + self.settings.l2
-        node.value = self.settings.learning_rate * (-(g * self.g_step) / stiffness)
+        best = -(g * self.g_step) / stiffness if stiffness > 0 else 0.0
+        node.value = self.settings.learning_rate * best
         for child in (node.left, node.right):
             if child is not None:
                 self.set_values(child)
@@ -324,16 +409,19 @@ def boost(X, y, weight, edges, loss, settings, shop, max_iter, tree_cost=0.0):
         if w is not None:
             g = g * w
             h = np.repeat(w[None], K, axis=0) if h is None else h * w
-        trees = []
-        for k in range(K):
-            hessian = None if h is None else h[k]
-            tree = NaiveTree(codes, n_bins, g[k], hessian, total, settings, shop, tree_costs)
-            for i in range(n):
-                raw[k, i] += tree.leaf_of(codes[i]).value
-            trees.append(tree)
-        if all(tree.root.left is None for tree in trees):
+        for again in (False, True):  # if nothing pays, once more with everything in play
+            trees = []
+            for k in range(K):
+                limits = Limits(settings, shop, n, len(n_bins), None if again else t, k)
+                given = (codes, n_bins, g[k], None if h is None else h[k], total)
+                trees.append(NaiveTree(*given, settings, shop, tree_costs, limits))
+            if any(tree.root.left is not None for tree in trees):
+                break
+        else:
             break
         for k, tree in enumerate(trees):
+            for i in range(n):
+                raw[k, i] += tree.leaf_of(codes[i]).value
             model.bought += [(t, k, f, price) for f, price in tree.bought]
         model.rounds.append(trees)
     return model

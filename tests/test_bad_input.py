@@ -379,6 +379,10 @@ def test_bad_costs(costs, message):
         ("warm_start", ["x"]),
         ("monotonic_cst", [3]),
         ("categorical_features", ["a", 3]),
+        ("shopping_interval", [0, -1, 1.5, None, math.nan, "x"]),
+        ("subsample", [0, 0.0, -0.5, 1.5, 2, math.nan, None, "x"]),
+        ("max_features", [0, 0.0, -1, -0.5, 1.5, math.nan, None, "sqrt"]),
+        ("interaction_cst", ["triples", 3, {"a": 1}]),
     ],
 )
 def test_bad_parameters(parameter, values):

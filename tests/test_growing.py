@@ -16,6 +16,7 @@ from greedymiser.engines.cpu import CpuEngine
 from greedymiser.engines.grid import PACKED_TWO, Grid
 from greedymiser.growing import Grower, GrowerParams
 from greedymiser.losses import SquaredError
+from greedymiser.rounds import Round
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
 from greedymiser.trees import CATEGORY_WORDS
@@ -46,7 +47,7 @@ class CannedEngine:
         self.splits = []
         self.sets = []
 
-    def begin_tree(self, output, rules, step):
+    def begin_tree(self, output, rules, step, lot):
         self.path = {0: ""}
         self.l2 = rules.l2_regularization
         return Root(self.gradient(""), self.hessian(""), self.count(""), self.energy(""))
@@ -617,3 +618,27 @@ def test_a_cube_that_cannot_pay_stays_whole():
         0, -1, -1,
     ]  # fmt: skip
     assert grow_on_cube(y, CostModel([399.0, 0.0, 0.0]), budget=398.0).tree.is_leaf
+
+
+# -- what a round may look at ---------------------------------------------------------------------
+
+
+def test_between_shopping_days_only_what_is_owned_is_asked_for():
+    gains = {"": [100, 90, 80, 500], "L": [9, 8, 7, 60], "R": [9, 8, 7, 60]}
+    ledger = Ledger(CostModel([1.0, 0.0, 2.0, 3.0]))
+    ledger.buy(0)
+    engine = CannedEngine(gains)
+    grower = grower_of(engine, ledger)
+    growth = grower.grow(0, 1, Round(shops=False))
+    assert [columns for _, columns, _ in engine.questions] == [[0, 1], [0, 1]]
+    assert splits_of(growth, engine) == {"": 0, "L": 0, "R": 0}
+    assert growth.bought == []
+    growth = grower.grow(0, 1)
+    assert splits_of(growth, engine) == {"": 3, "L": 3, "R": 3}
+
+
+def test_with_nothing_owned_there_is_nothing_between_shopping_days():
+    engine = CannedEngine({"": [100, 90]})
+    growth = grower_of(engine, [1.0, 2.0]).grow(0, 1, Round(shops=False))
+    assert growth.tree.is_leaf
+    assert engine.questions == []

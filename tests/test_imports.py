@@ -31,6 +31,7 @@ ROOMS = [
     "binning",
     "trees",
     "serving",
+    "rounds",
     "engines",
     "settling",
     "growing",

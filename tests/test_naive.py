@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def problems(draw):
         groups=groups,
         n_jobs=draw(st.sampled_from([1, 3])),
         tree_cost=draw(st.sampled_from([0.0, 0.0, 0.25])),
-        max_iter=draw(st.integers(1, 3)),
+        max_iter=draw(st.integers(1, 4)),
         settings=naive.Settings(
             tradeoff=draw(st.sampled_from([0.0, 0.001, 0.05, 0.3, 10.0])),
             budget=draw(st.sampled_from([None, None, 0.0, 1.0, 2.5])),
@@ -62,7 +63,22 @@ def problems(draw):
             min_samples_leaf=draw(st.integers(1, 4)),
             l2=draw(st.sampled_from([0.0, 0.0, 1.5])),
             categorical=frozenset(categorical),
+            **draw(st.one_of(st.just({}), limits(d))),
         ),
+    )
+
+
+@st.composite
+def limits(draw, d):
+    """What rounds and paths may look at."""
+    sets = st.lists(st.sets(st.integers(0, d - 1), min_size=1), min_size=1, max_size=3)
+    few = st.sampled_from([None, None, "pairwise", "no_interactions"])
+    return dict(
+        shopping_interval=draw(st.sampled_from([1, 1, 2, 3])),
+        subsample=draw(st.sampled_from([1.0, 1.0, 0.8, 0.4])),
+        max_features=draw(st.sampled_from([1.0, 1.0, 0.5, 0.1, 1, 2])),
+        interaction_cst=draw(st.one_of(few, sets)),
+        seed=draw(st.integers(0, 99)),
     )
 
 
@@ -121,6 +137,11 @@ def fitted(estimator, problem, y):
         categorical_features=sorted(s.categorical),
         early_stopping=False,
         n_jobs=problem["n_jobs"],
+        shopping_interval=s.shopping_interval,
+        subsample=s.subsample,
+        max_features=s.max_features,
+        interaction_cst=s.interaction_cst,
+        random_state=s.seed,
     )
     return model.fit(problem["X"], y, sample_weight=problem["weight"])
 
@@ -128,6 +149,7 @@ def fitted(estimator, problem, y):
 def slow(problem, y, loss):
     shop = naive.Shop(problem["resource_costs"], problem["needs"])
     s = problem["settings"]
+    s = replace(s, seed=np.random.RandomState(s.seed).randint(2**31))  # as estimators draw theirs
     return naive.boost(
         encoded(problem["X"], s.categorical),
         y,

@@ -38,6 +38,8 @@ PROBE = """if True:
         MiserRegressor(**few, step="gradient").fit(np.asfortranarray(X), y),
         MiserRegressor(**few, loss="absolute_error", max_depth=8).fit(X, y, y / 2),
         MiserRegressor(**few, loss="gamma", max_depth=12, min_samples_leaf=1).fit(X, y),
+        MiserRegressor(**few, subsample=0.5, max_features=3).fit(X, y, y / 2),
+        MiserRanker(**few, subsample=0.5).fit(X, y, qid=qid),
         MiserRanker(**few).fit(X, y, qid=qid),
         MiserRanker(**few, loss="squared_error", early_stopping=True).fit(X, y, qid=qid),
     ]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from greedymiser._intrinsics import bits_of, from_bits
@@ -286,3 +287,22 @@ def scaled(mantissa, exponent):
             mantissa += np.uint64(1)
         exponent = -1074
     return math.ldexp(float(mantissa), exponent)
+
+
+# -- hashes ---------------------------------------------------------------------------------------
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+@register_jitable
+def mix(z):
+    """Scramble 64 bits: the step of SplitMix64 (Steele, Lea and Flood 2014).
+
+    For arrays of unsigned numbers, and for single ones in kernels.
+    """
+    z = z + _GAMMA
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))

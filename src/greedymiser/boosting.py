@@ -15,6 +15,7 @@ from greedymiser.costs import Purchase
 from greedymiser.engines import PlacedRows
 from greedymiser.growing import Grower, Growth
 from greedymiser.losses import Loss
+from greedymiser.rounds import ALGORITHM_1, EVERYTHING, Round, RoundRule
 from greedymiser.trees import Tree
 
 
@@ -94,27 +95,24 @@ def boost(
     first: int,
     max_iter: int,
     patience: Patience,
+    rounds: RoundRule = ALGORITHM_1,
     callbacks: Sequence[Callback] = (),
 ) -> None:
     """Greedy Miser (Algorithm 1). Appends to ``history``, whole rounds only.
 
-    An interruption leaves in ``history`` the rounds that were finished.
+    A round in which nothing pays is tried again with everything in play, and boosting ends if
+    nothing pays then. An interruption leaves in ``history`` the rounds that were finished.
     """
     start = time.perf_counter()
-    n_outputs = loss.n_outputs
     for t in range(first, max_iter):
-        n_trees = (t + 1) * n_outputs
+        n_trees = (t + 1) * loss.n_outputs
         if grower.params.budget is not None and grower.ledger.total(n_trees) > grower.params.budget:
             history.stopped = "budget"
             return
-        growths: list[Growth] = []
-        for k in range(n_outputs):
-            # h_t <- CART on eq. 5; the features that it uses are paid for from here on (phi <- 0).
-            growth = grower.grow(k, n_trees)
-            # H <- H + eta h_t.
-            _take_step(grower, loss, growth)
-            growths.append(growth)
-        if all(growth.tree.is_leaf for growth in growths):
+        growths = _grow_round(grower, loss, n_trees, rounds.round(t))
+        if not growths and rounds.round(t) != EVERYTHING:
+            growths = _grow_round(grower, loss, n_trees, EVERYTHING)
+        if not growths:
             history.stopped = "budget" if grower.out_of_reach.any() else "nothing pays"
             return
         _record(history, grower, validation, growths, t)
@@ -144,14 +142,29 @@ def _progress(
     )
 
 
-def _take_step(grower: Grower, loss: Loss, growth: Growth) -> None:
-    """Add a tree to the raw predictions of its output."""
-    values = growth.tree.nodes["value"]
-    if loss.renews_leaves:
-        best = grower.rows.best_constants(growth.leaves)
-        lower, upper = growth.bounds.T
-        values[growth.leaves] = grower.params.learning_rate * np.clip(best, lower, upper)
-    grower.rows.add_leaves(growth.leaves, values[growth.leaves])
+def _grow_round(grower: Grower, loss: Loss, n_trees: int, round_: Round) -> list[Growth]:
+    """One tree per output; none if no tree has a split, and then all is as it was before."""
+    growths: list[Growth] = []
+    for k in range(loss.n_outputs):
+        # h_t <- CART on eq. 5; the features that it uses are paid for from here on (phi <- 0).
+        growth = grower.grow(k, n_trees, round_)
+        values = growth.tree.nodes["value"]
+        if loss.renews_leaves:
+            best = grower.rows.best_constants(growth.leaves)
+            lower, upper = growth.bounds.T
+            values[growth.leaves] = grower.params.learning_rate * np.clip(best, lower, upper)
+        # H <- H + eta h_t.
+        if not growth.tree.is_leaf and round_.rows is None:
+            grower.rows.add_leaves(growth.leaves, values[growth.leaves])
+        elif not growth.tree.is_leaf:
+            grower.rows.add_tree(growth.tree, k)
+        growths.append(growth)
+    if all(growth.tree.is_leaf for growth in growths):
+        return []
+    for k, growth in enumerate(growths):
+        if growth.tree.is_leaf:
+            grower.rows.add_tree(growth.tree, k)
+    return growths
 
 
 def _record(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 
@@ -42,6 +42,7 @@ from greedymiser.preparation import (
     prepare,
     read_categorical_features,
     read_costs,
+    read_interaction_cst,
     read_monotonic_cst,
 )
 from greedymiser.scores import known_score
@@ -119,13 +120,27 @@ class Miser(BaseEstimator):
     warm_start : bool
         Continue from the previous fit. What was bought is not charged again.
     random_state : int, RandomState or None
-        Only used to set validation data aside.
+        Sets validation data aside and draws the rows and features of each round. It is asked once,
+        by the first fit: a continued fit draws as one longer fit would have drawn.
     verbose : int
         1 shows a progress bar.
     n_jobs : int or None
         Threads; None for all cores. The model does not depend on it.
     engine : {"auto", "cpu"}
         Where training runs.
+    shopping_interval : int
+        Features that are not owned yet are looked at, and bought, in rounds 0, k, 2k, ... only;
+        the rounds between make do with what is owned, which is quicker. 1 is Algorithm 1. A
+        round in which nothing that is owned pays goes shopping all the same.
+    subsample : float
+        Share of the rows that each round learns from, drawn anew; where there are queries, whole
+        queries are drawn.
+    max_features : float or int
+        Share (float) or number (int) of the features not owned yet that each node may choose from,
+        drawn anew for every node. Owned features are always in play.
+    interaction_cst : {"pairwise", "no_interactions"}, sequence of sets of int or str, or None
+        Features that may meet on the way from a root to a leaf: those of one set, by position or
+        name. Features in no set may meet each other.
 
     Attributes
     ----------
@@ -180,6 +195,13 @@ class Miser(BaseEstimator):
         "verbose": ["verbose"],
         "n_jobs": [Integral, None],
         "engine": [StrOptions(set(ENGINES))],
+        "shopping_interval": [Interval(Integral, 1, None, closed="left")],
+        "subsample": [Interval(Real, 0, 1, closed="right")],
+        "max_features": [
+            Interval(RealNotInt, 0, 1, closed="right"),
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "interaction_cst": [list, tuple, StrOptions({"pairwise", "no_interactions"}), None],
     }
 
     def __init__(
@@ -208,6 +230,10 @@ class Miser(BaseEstimator):
         verbose: int = 0,
         n_jobs: int | None = None,
         engine: str = "auto",
+        shopping_interval: int = 1,
+        subsample: float = 1.0,
+        max_features: float | int = 1.0,
+        interaction_cst: Any = None,
     ):
         self.costs = costs
         self.tradeoff = tradeoff
@@ -233,6 +259,10 @@ class Miser(BaseEstimator):
         self.verbose = verbose
         self.n_jobs = n_jobs
         self.engine = engine
+        self.shopping_interval = shopping_interval
+        self.subsample = subsample
+        self.max_features = max_features
+        self.interaction_cst = interaction_cst
 
     # -- fitting --------------------------------------------------------------------------------
 
@@ -346,6 +376,8 @@ class Miser(BaseEstimator):
                 raise _changed("loss", "its trees were grown for another one")
             if read_monotonic_cst(params.monotonic_cst, known) != known.monotonic_cst:
                 raise _changed("monotonic_cst", "its trees follow the old one")
+            if read_interaction_cst(params.interaction_cst, known) != known.interactions:
+                raise _changed("interaction_cst", "its trees follow the old one")
             return known
 
         return learn
@@ -754,12 +786,17 @@ class MiserClassifier(ClassifierMixin, Miser):
         n_jobs: int | None = None,
         engine: str = "auto",
         class_weight: Any = None,
+        shopping_interval: int = 1,
+        subsample: float = 1.0,
+        max_features: float | int = 1.0,
+        interaction_cst: Any = None,
     ):
         super().__init__(
             costs, tradeoff, budget, loss, step, init, learning_rate, max_iter, max_depth,
             max_leaf_nodes, min_samples_leaf, l2_regularization, max_bins, categorical_features,
             monotonic_cst, early_stopping, n_iter_no_change, validation_fraction, scoring,
-            warm_start, random_state, verbose, n_jobs, engine,
+            warm_start, random_state, verbose, n_jobs, engine, shopping_interval, subsample,
+            max_features, interaction_cst,
         )  # fmt: skip
         self.class_weight = class_weight
 

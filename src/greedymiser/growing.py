@@ -25,8 +25,32 @@ from greedymiser.engines import (
     SplitRules,
     SplitTable,
 )
+from greedymiser.rounds import EVERYTHING, Round
 from greedymiser.settling import DRAFT_DTYPE, SETTINGS_DTYPE
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """Which features may meet on the way from a root to a leaf."""
+
+    # Sets of features that may: a path stays inside one of them. Empty for any.
+    sets: tuple[frozenset[int], ...] = ()
+    # How many different features may; None for any number.
+    most: int | None = None
+
+    def allowed(self, path: frozenset[int], n_features: int) -> NDArray[np.bool_]:
+        """Features that the next split may be on, after splits on those of a path."""
+        may = np.zeros(n_features, dtype=bool)
+        if self.most is not None and len(path) >= self.most:
+            may[list(path)] = True
+        elif self.sets:
+            for together in self.sets:
+                if path <= together:
+                    may[list(together)] = True
+        else:
+            may[:] = True
+        return may
 
 
 @dataclass(frozen=True)
@@ -45,6 +69,8 @@ class GrowerParams:
     max_leaf_nodes: int | None = None
     # Newton steps, or plain means of the negative gradient.
     step: str = "newton"
+    # None for any.
+    interactions: Interactions | None = None
 
 
 @dataclass(frozen=True)
@@ -132,9 +158,9 @@ class Grower:
         self._allowed = np.ones(n_features, dtype=bool) if allowed is None else allowed
         self._reachable = self._allowed[None]
 
-    def grow(self, output: int, n_trees: int) -> Growth:
+    def grow(self, output: int, n_trees: int, round_: Round = EVERYTHING) -> Growth:
         """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
-        level: _Level | None = self._plant(output)
+        level: _Level | None = self._plant(output, round_)
         bought: list[Bought] = []
         while level is not None and level.depth != self.params.max_depth:
             level = self._next_level(level, n_trees, bought)
@@ -148,9 +174,16 @@ class Grower:
         table = self.rows.split_table(root, every, last=True)
         return table.candidates["gain"][0] / self.params.total_weight
 
-    def _plant(self, output: int) -> _Level:
+    def _plant(self, output: int, round_: Round = EVERYTHING) -> _Level:
         """Begin a tree; return its root."""
-        root = self.rows.begin_tree(output, self.params.rules, self.params.step)
+        root = self.rows.begin_tree(output, self.params.rules, self.params.step, round_.rows)
+        self._output, self._round = output, round_
+        # A mean over the rows that were drawn stands for the mean over all.
+        share = 1.0 if round_.rows is None else root.n_rows / self.rows.n_rows
+        self._total_weight = self.params.total_weight * share
+        self._settings["total_weight"] = self._total_weight
+        # Features that splits on the way to a node were on; only kept where they matter.
+        self._paths: dict[int, frozenset[int]] = {0: frozenset()}
         self._n_nodes = 1
         self._sets = self._sets[:0]
         grid = self.rows.grid
@@ -179,11 +212,21 @@ class Grower:
         """
         if len(nodes) == 0:
             return None
+        payable = self._payable(nodes)
+        if self._round.features is not None or self.params.interactions is not None:
+            payable = self._narrowed(payable, nodes["node"])
+        return payable if payable.any() else None
+
+    def _payable(self, nodes: NDArray[np.void]) -> Columns:
+        """Features that could pay at any node; one row."""
+        within = self._reachable
+        if not self._round.shops:
+            within = within & self._free
         if not self._knows_bounds:
-            return self._reachable if self._reachable.any() else None
+            return within
         most = settling.largest_impurity(self._draft, nodes, self._settings, self.rows.n_rows)
-        bound = 0.5 * most / self.params.total_weight
-        reachable = self._reachable[0]
+        bound = 0.5 * most / self._total_weight
+        reachable = within[0]
         payable = reachable & (bound > self.params.tradeoff * self.ledger.prices)
         while len(nodes) > 1 and not (payable == reachable).all():
             prices = self.ledger.prices_if(payable)
@@ -191,7 +234,31 @@ class Grower:
             if (wider == payable).all():
                 break
             payable = wider
-        return payable[None] if payable.any() else None
+        return payable[None]
+
+    @property
+    def _free(self) -> Columns:
+        """Features that cost nothing now, because they are owned or never cost anything."""
+        return (self.ledger.owned_features | (self.ledger.prices == 0))[None]
+
+    def _narrowed(self, payable: Columns, nodes: NDArray[np.int64]) -> Columns:
+        """Leave to each node what is drawn for it, and what may meet the features of its path.
+
+        Owned features are not drawn but always there.
+        """
+        columns = np.repeat(payable, len(nodes), axis=0)
+        interactions, lot = self.params.interactions, self._round.features
+        owned = self._free[0]
+        for row, node in zip(columns, nodes.tolist(), strict=True):
+            may = np.ones(len(row), dtype=bool)
+            if interactions is not None:
+                may = interactions.allowed(self._paths[node], len(row))
+            if lot is not None:
+                # Not among those that could pay or be afforded: a lot must not depend on what the
+                # grower happens to know of prices.
+                may = (may & owned) | lot.falls_on(may & ~owned, self._output, node)
+            row &= may
+        return columns
 
     def _settle(
         self, level: _Level, table: SplitTable, n_trees: int, bought: list[Bought]
@@ -206,7 +273,7 @@ class Grower:
         chosen.fill(-1)
         n_leaves = (self._n_nodes + 1) // 2
         room = (self.params.max_leaf_nodes or 2**62) - n_leaves
-        tradeoff, total_weight = self.params.tradeoff, self.params.total_weight
+        tradeoff, total_weight = self.params.tradeoff, self._total_weight
         while True:
             row, feature, n_chosen = settling.settle(
                 table.candidates, self._prices, self._owned, tradeoff, total_weight, room, chosen
@@ -255,6 +322,10 @@ class Grower:
         )  # fmt: skip
         if n_sets > len(self._sets):
             self._sets = np.concatenate([self._sets, sets[splits["bin"] < 0]])
+        if self.params.interactions is not None:
+            for node, left, feature in splits[["node", "left", "feature"]].tolist():
+                path = self._paths[node] | {feature}
+                self._paths |= {left: path, left + 1: path}
         energies = self.rows.partition(splits, sets, last)
         if self._knows_bounds and not last:
             self._draft["energy"][first : self._n_nodes] = energies.ravel()

@@ -28,6 +28,10 @@ class Parameters:
     early_stopping: Any = "auto"
     n_iter_no_change: int = 10
     validation_fraction: float | int | None = 0.1
+    shopping_interval: int = 1
+    subsample: float = 1.0
+    max_features: float | int = 1.0
+    interaction_cst: Any = None
     class_weight: Any = None
 
     @classmethod

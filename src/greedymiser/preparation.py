@@ -8,7 +8,7 @@ learn from, by as many models as anyone likes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -28,6 +28,7 @@ from greedymiser.binning import BinMapper, BinnedMatrix, Cuts
 from greedymiser.costs import CostModel, Feature, as_cost_model, positions
 from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
+from greedymiser.growing import Interactions
 from greedymiser.losses import Loss
 from greedymiser.metrics import query_order
 from greedymiser.parameters import Parameters
@@ -129,10 +130,13 @@ class Schema:
     target: Target
     costs: CostModel
     loss: Loss
-    # Draws the rows that are set aside; kept, so that a continued fit sets the same ones aside.
+    # Draws the rows that are set aside, and those that rounds look at; kept, so that a continued
+    # fit draws the same ones.
     seed: int
     # Per feature, 1 where predictions must not fall, -1 where they must not rise; None for nowhere.
     monotonic_cst: tuple[int, ...] | None = None
+    # Which features may meet on a path; None for any.
+    interactions: Interactions | None = None
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -257,6 +261,7 @@ def prepare(
         schema,
         loss=schema.loss.adapted(train.y, train.weight),
         monotonic_cst=read_monotonic_cst(params.monotonic_cst, schema),
+        interactions=read_interaction_cst(params.interaction_cst, schema),
     )
     mapper = _mapper(params.max_bins, schema)
     binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
@@ -286,7 +291,10 @@ def learn_schema(
 
 
 def _placed(engine: Engine, binned: BinnedMatrix, cases: Cases, loss: Loss) -> PlacedRows:
-    return engine.place(EngineSample(binned, cases.y, cases.weight, cases.told(loss)))
+    units = None
+    if cases.starts is not None:
+        units = np.repeat(np.arange(len(cases.starts) - 1), np.diff(cases.starts))
+    return engine.place(EngineSample(binned, cases.y, cases.weight, cases.told(loss), units=units))
 
 
 def _mapper(max_bins: int, schema: Schema) -> BinMapper:
@@ -438,6 +446,26 @@ def read_monotonic_cst(given: Any, schema: Schema) -> tuple[int, ...] | None:
     return tuple(int(v) for v in values) if any(values) else None
 
 
+def read_interaction_cst(given: Any, schema: Schema) -> Interactions | None:
+    """Sets of features that may meet on a path; None if any may."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return Interactions(most={"no_interactions": 1, "pairwise": 2}[given])
+    named, n_features = positions(schema.columns or ()), schema.n_features
+    sets = []
+    for together in given:
+        if isinstance(together, str) or not isinstance(together, Iterable):
+            raise ValueError(
+                f"interaction_cst must hold sets of features, got {together!r} in {given!r}"
+            )
+        found = [_position(f, "interaction_cst", named, n_features) for f in together]
+        sets.append(frozenset(found))
+    # As in HistGradientBoosting: features that nobody speaks of may meet each other.
+    rest = frozenset(range(n_features)).difference(*sets)
+    return Interactions(sets=(*sets, rest) if rest else tuple(sets))
+
+
 def _check_one_per_feature(argument: str, values: NDArray[Any], n_features: int) -> None:
     if values.shape != (n_features,):
         raise ValueError(f"{argument} has shape {values.shape}, but X has {n_features} features")
@@ -448,7 +476,8 @@ def _position(feature: Any, argument: str, named: dict[str, int], n_features: in
         if feature not in named:
             raise ValueError(f"{argument} names {feature!r}, which is not a column of X")
         return named[feature]
-    position = int(feature) if isinstance(feature, Integral) else -1
+    is_number = isinstance(feature, Integral) and not isinstance(feature, bool)
+    position = int(feature) if is_number else -1
     if not 0 <= position < n_features:
         raise ValueError(f"{argument} has {feature!r}, but X has {n_features} features")
     return position

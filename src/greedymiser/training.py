@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import HeldOut, Prepared
+from greedymiser.rounds import RoundRule
 from greedymiser.threads import Threads
 from greedymiser.trees import Ensemble, stack_trees
 
@@ -93,6 +95,7 @@ def train(
             first=model.n_iter,
             max_iter=params.max_iter,
             patience=Patience(params.n_iter_no_change if prepared.is_patient else None),
+            rounds=_round_rule(params, prepared.schema.seed),
             callbacks=callbacks,
         )
     except KeyboardInterrupt:
@@ -161,6 +164,17 @@ def _grower_params(prepared: Prepared, params: Parameters) -> GrowerParams:
         max_depth=params.max_depth,
         max_leaf_nodes=params.max_leaf_nodes,
         step=params.step,
+        interactions=prepared.schema.interactions,
+    )
+
+
+def _round_rule(params: Parameters, seed: int) -> RoundRule:
+    most = params.max_features
+    return RoundRule(
+        seed=seed,
+        shopping_interval=int(params.shopping_interval),
+        subsample=float(params.subsample),
+        max_features=int(most) if isinstance(most, Integral) else float(most),
     )
 
 

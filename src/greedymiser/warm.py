@@ -139,6 +139,7 @@ def _train() -> None:
             regressor.fit(values, y, given, X_val=values, y_val=y)
     MiserRegressor(**more, monotonic_cst=[1, 0, 0, 0], max_leaf_nodes=5).fit(X, y)
     MiserRegressor(**more, loss="quantile").fit(X, y)
+    MiserRegressor(**more, subsample=0.5, max_features=0.5).fit(X, y)
     MiserRegressor(**more, loss=_OwnLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
     MiserRegressor(**more, loss="poisson").fit(X, np.exp(5.0 * y))
@@ -167,7 +168,10 @@ class _OwnLoss(Loss):
 def _train_on_threads(more: dict[str, Any]) -> None:
     """So many rows that two threads share them."""
     from greedymiser.estimators import MiserClassifier, MiserRegressor
+    from greedymiser.threads import Threads, is_open
 
+    with Threads(2) as threads:
+        is_open(threads.team(), 0)  # helpers ask before they fall asleep, which takes a second
     X, y, _ = _rows(20_000)
     many = {**more, "max_iter": 2, "n_jobs": 2, "early_stopping": False}
     for tradeoff in (0.0, 1e-6):

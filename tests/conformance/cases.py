@@ -10,6 +10,7 @@ from greedymiser.binning import LANES, BinnedMatrix
 from greedymiser.engines import OPEN_DTYPE, SPLIT_DTYPE, Sample, SplitRules
 from greedymiser.engines.grid import GridRule
 from greedymiser.losses import Loss
+from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS
 
 
@@ -59,6 +60,9 @@ class Case:
     hessians: np.ndarray | None
     rules: SplitRules
     grids: GridRule = field(default_factory=GridRule)
+    # Rows are drawn, perhaps by query; None for all.
+    lot: RowLot | None = None
+    units: np.ndarray | None = None
 
     @property
     def n(self):
@@ -76,11 +80,14 @@ class Case:
             self.codes, self.n_bins, self.rules, self.categorical, self.grids
         )
         engine.begin(self.gradients, self.hessians)
+        if self.lot is not None:
+            units = range(self.n) if self.units is None else self.units.tolist()
+            engine.rows[0] = [i for i in range(self.n) if naive.lot_falls_on(units[i], *self.lot)]
         return engine
 
     def sample(self):
         loss = Canned(self.gradients, self.hessians)
-        return Sample(self.binned(), np.zeros(self.n), None, loss, self.grids)
+        return Sample(self.binned(), np.zeros(self.n), None, loss, self.grids, self.units)
 
     def placed(self, engine):
         rows = engine.place(self.sample())
@@ -256,7 +263,7 @@ def walk(engine, case, seed, *, depth=4, bounds=False, rows=None):
     rng = np.random.default_rng(seed)
     plain = case.plain()
     rows = case.placed(engine) if rows is None else rows
-    root = rows.begin_tree(0, case.rules)
+    root = rows.begin_tree(0, case.rules, lot=case.lot)
     check_root(root, plain)
     energies, parents = {0: root.energy}, {}
     level, n_nodes = [0], 1

@@ -41,7 +41,9 @@ def part(sample, first, last):
     if hasattr(loss, "derivatives"):
         parts = [None if d is None else d[first:last] for d in loss.derivatives]
         loss = type(loss)(*parts)
-    return replace(sample, binned=binned, y=sample.y[first:last], weight=weight, loss=loss)
+    units = None if sample.units is None else sample.units[first:last]
+    own = {"y": sample.y[first:last], "weight": weight, "loss": loss, "units": units}
+    return replace(sample, binned=binned, **own, first_row=sample.first_row + first)
 
 
 ENGINES = {

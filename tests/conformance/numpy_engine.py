@@ -52,17 +52,26 @@ class NumpyShard:
         gradient = np.abs(self.gradients[output]).max(initial=0.0)
         return Extremes(gradient, self.hessians[output].max(initial=0.0), self.is_flat)
 
-    def begin(self, output, grid, rules):
+    def begin(self, output, grid, rules, lot=None):
         self.output, self.grid = output, grid
+        # Rows that are not drawn are in no node.
         self.node = np.zeros(self.n_rows, dtype=np.int64)
+        if lot is not None:
+            units = self.sample.units
+            if units is None:
+                units = self.sample.first_row + np.arange(self.n_rows)
+            self.node[~lot.falls_on(units)] = -1
+        mine = self.node == 0
         self.g = np.rint(self.gradients[output] / grid.gradient).astype(np.int64)
         self.h = np.rint(self.hessians[output] / grid.hessian).astype(np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
             g, h = self.g * grid.gradient, self.h * grid.hessian
             self.energy = np.where(g == 0, 0.0, np.where(h > 0, g * g / h, 1e300))
         self.bound_gains = rules.bound_gains
-        energy = self.energy.sum() if rules.bound_gains else np.inf
-        return Root(int(self.g.sum()), int(self.h.sum()), self.n_rows, float(energy))
+        energy = self.energy[mine].sum() if rules.bound_gains else np.inf
+        return Root(
+            int(self.g[mine].sum()), int(self.h[mine].sum()), int(mine.sum()), float(energy)
+        )
 
     def count(self, nodes, blocks):
         words = self.words()

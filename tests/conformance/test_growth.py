@@ -14,6 +14,7 @@ from greedymiser.binning import Thresholds
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
+from greedymiser.rounds import RoundRule
 from greedymiser.threads import Threads
 
 slowly = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -114,16 +115,27 @@ def test_trees_are_grown_row_by_row(engine, case, data, stinginess, budget, max_
 
 
 @slowly
-@given(case=cases(), data=st.data(), tradeoff=st.sampled_from([0.0, 0.001, 0.1]))
-def test_every_engine_grows_the_same_trees_bit_for_bit(engine, case, data, tradeoff):
+@given(
+    case=cases(),
+    data=st.data(),
+    tradeoff=st.sampled_from([0.0, 0.001, 0.1]),
+    rule=st.builds(
+        RoundRule,
+        seed=seeds,
+        shopping_interval=st.sampled_from([1, 2]),
+        subsample=st.sampled_from([1.0, 0.3, 0.9]),
+        max_features=st.sampled_from([1.0, 0.4, 2]),
+    ),
+)
+def test_every_engine_grows_the_same_trees_bit_for_bit(engine, case, data, tradeoff, rule):
     model = cost_model(*data.draw(shops(case.d)))
     reference = CpuEngine(Threads(1))
     ours, theirs = (
         grower_of(e, case, Ledger(model), tradeoff=tradeoff, max_depth=4)
         for e in (engine, reference)
     )
-    for _ in range(3):
-        mine, other = ours.grow(0, 1), theirs.grow(0, 1)
+    for t in range(3):
+        mine, other = ours.grow(0, 1, rule.round(t)), theirs.grow(0, 1, rule.round(t))
         assert mine.tree.nodes.tobytes() == other.tree.nodes.tobytes()
         assert mine.tree.category_sets.tobytes() == other.tree.category_sets.tobytes()
         assert mine.bought == other.bought

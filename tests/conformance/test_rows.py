@@ -24,6 +24,7 @@ from conformance.cases import (
 )
 from greedymiser.binning import BinnedMatrix
 from greedymiser.engines import Sample, SplitRules
+from greedymiser.engines.grid import GridRule
 from greedymiser.losses import (
     AbsoluteError,
     BinaryLogLoss,
@@ -31,6 +32,7 @@ from greedymiser.losses import (
     Quantile,
     SquaredError,
 )
+from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 
 slowly = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -246,3 +248,73 @@ def test_packed_codes_are_those_that_were_given():
     for i in range(9):
         for f in range(11):
             assert naive.code(matrix.codes, matrix.feature_lane, i, f) == codes[i][f]
+
+
+# -- some of the rows -----------------------------------------------------------------------------
+
+
+def with_lot(case, seed, by_query):
+    """The same case, of which a tree sees only some rows, perhaps none; or whole queries."""
+    rng = np.random.default_rng(seed)
+    share = float(rng.choice([0.02, 0.3, 0.8]))
+    case.lot = RowLot(int(rng.integers(2**63)) * 2 + 1, int(share * 2**53))
+    case.units = np.sort(rng.integers(0, 8, case.n)) if by_query else None
+    if rng.random() < 0.3:
+        case.grids = GridRule(packed_rows=0, run=4)  # as if there were many rows
+    return case
+
+
+@slowly
+@given(case=cases(), seed=seeds, by_query=st.booleans())
+def test_trees_grow_on_rows_that_are_drawn(engine, case, seed, by_query):
+    walk(engine, with_lot(case, seed, by_query), seed)
+
+
+@slowly
+@given(case=cases(), seed=seeds)
+def test_trees_on_some_rows_and_on_all_take_turns(engine, case, seed):
+    drawn = with_lot(case, seed, False).lot
+    rows = case.placed(engine)
+    for case.lot in (None, drawn, None):
+        walk(engine, case, seed, depth=2, rows=rows)
+
+
+def test_more_rows_than_a_thread_takes_at_a_time(engine):
+    """Drawn in chunks, which must close ranks."""
+    n = 10_000
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 3, (n, 1))
+    gradients, hessians = rng.integers(-9, 10, n).astype(float), rng.integers(1, 5, n).astype(float)
+    case = Case(codes, [3], [], [0], gradients, hessians, SplitRules(1), lot=RowLot(7, 2**51))
+    binned = BinnedMatrix(
+        codes=codes.astype(np.uint64).T.copy(),
+        lane_feature=np.array([0, *[-1] * 7], dtype=np.int32),
+        feature_lane=np.zeros(1, dtype=np.int32),
+        n_bins=np.array([3], dtype=np.int32),
+        has_missing=np.array([False]),
+        is_categorical=np.array([False]),
+    )
+    case.binned = lambda: binned
+    plain, rows = case.plain(), case.placed(engine)
+    assert 2300 < len(plain.rows[0]) < 2700
+    check_root(rows.begin_tree(0, case.rules, lot=case.lot), plain)
+    table = ask(rows, plain, [OpenNode(0)], [True])
+    left = [i for i in plain.rows[0] if codes[i, 0] <= table.candidates["bin"][0, 0]]
+    assert table.candidates["count"][0, 0] == len(left)
+    split = Split(0, 1, 0, int(table.candidates["bin"][0, 0]), False)
+    tell(rows, plain, [split], [left], last=True)
+    check_leaves(rows, plain, {1: 0, 2: 0}, rng)
+
+
+@pytest.mark.parametrize("by_query", [False, True])
+def test_leaves_are_renewed_from_rows_that_are_drawn(engine, by_query):
+    y = np.arange(12.0) ** 2
+    units = np.repeat(np.arange(4), 3) if by_query else None
+    lot = RowLot(3, 2**52)
+    drawn = [i for i in range(12) if naive.lot_falls_on(i // 3 if by_query else i, *lot)]
+    assert 0 < len(drawn) < 12
+    binned = pack([[int(i >= 6)] for i in range(12)], [2])
+    rows = engine.place(Sample(binned, y, None, AbsoluteError(), units=units))
+    rows.start(np.zeros(1))
+    rows.begin_tree(0, SplitRules(1), lot=lot)
+    assert rows.best_constants(np.array([0])).tolist() == [np.median(y[drawn])]

@@ -12,6 +12,10 @@ rows and so the same however the rows are cut into pieces. The conversation of o
 
 Nodes are numbered in the order in which they come into being: 0 is the root, and the children of
 a split have two numbers in a row, the left one odd.
+
+A tree may grow on some of the rows, which are drawn by lot (``RowLot``): then only these are in its
+root, and all others are as if they were not there until the tree is finished. The grid is that of
+all rows. Such a tree ends with ``add_tree`` in place of ``add_leaves``: all rows walk down it.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from numpy.typing import NDArray
 from greedymiser.binning import BinnedMatrix
 from greedymiser.engines.grid import Extremes, Grid, GridRule
 from greedymiser.losses import Loss
+from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS, Tree
 
 Floats = NDArray[np.float64]
@@ -105,10 +110,14 @@ class Sample:
     # Told where the queries are, if it asks.
     loss: Loss
     grids: GridRule = field(default_factory=GridRule)
+    # What lots fall on: the number, in the whole data set, of each row's query; None for rows,
+    # whose numbers begin with ``first_row`` where these are only some of all rows.
+    units: NDArray[np.int64] | None = None
+    first_row: int = 0
 
 
 class Root(NamedTuple):
-    """What all rows sum up to, in units of the grid."""
+    """What all rows of a tree sum up to, in units of the grid."""
 
     gradient: int
     hessian: int
@@ -149,8 +158,8 @@ class Shard(Protocol):
     def extremes(self, output: int) -> Extremes:
         """What must be known before a grid can be chosen."""
 
-    def begin(self, output: int, grid: Grid, rules: SplitRules) -> Root:
-        """Begin a tree: put the derivatives of one output onto the grid."""
+    def begin(self, output: int, grid: Grid, rules: SplitRules, lot: RowLot | None = None) -> Root:
+        """Begin a tree: put the derivatives of one output onto the grid, of rows that are in."""
 
     def count(self, nodes: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Histograms (n_nodes, n_blocks, lanes x bins x words) of some nodes on some blocks."""
@@ -186,8 +195,13 @@ class PlacedRows(Protocol):
     def start(self, raw: Floats) -> None:
         """Begin a model whose raw predictions are these: (n_outputs,), or (n_outputs, n_rows)."""
 
-    def begin_tree(self, output: int, rules: SplitRules, step: str = "newton") -> Root:
-        """Begin a tree for one output. Trees of a round come in the order of their outputs."""
+    def begin_tree(
+        self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
+    ) -> Root:
+        """Begin a tree for one output. Trees of a round come in the order of their outputs.
+
+        The tree grows on the rows that ``lot`` falls on, None for all.
+        """
 
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
         """Best split of each open node on each of the features that are in play for it.

@@ -18,6 +18,7 @@ from greedymiser.binning import LANES
 from greedymiser.engines import Columns, Floats, Root, Sample, Shard, SplitRules, SplitTable
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.scanning import BINS, describe_features, describe_scale, scan_table
+from greedymiser.rounds import RowLot
 from greedymiser.trees import Tree
 
 
@@ -66,7 +67,9 @@ class ShardedRows:
 
     # -- a tree -----------------------------------------------------------------------------------
 
-    def begin_tree(self, output: int, rules: SplitRules, step: str = "newton") -> Root:
+    def begin_tree(
+        self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
+    ) -> Root:
         if output == 0:
             for shard in self.shards:
                 shard.derive(step)
@@ -77,10 +80,11 @@ class ShardedRows:
             self._features["monotone"] = rules.monotonic_cst
         # Histograms of nodes by block, as long as a child may be made from them.
         self._kept: dict[tuple[int, int], NDArray[np.int64]] = {}
-        self._count: dict[int, int] = {0: self.n_rows}
         self._parent: dict[int, int] = {}
-        roots = [shard.begin(output, self.grid, rules) for shard in self.shards]
-        return Root(*(sum(parts) for parts in zip(*roots, strict=True)))
+        roots = [shard.begin(output, self.grid, rules, lot) for shard in self.shards]
+        root = Root(*(sum(parts) for parts in zip(*roots, strict=True)))
+        self._count: dict[int, int] = {0: root.n_rows}
+        return root
 
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
         in_play = np.append(columns.any(axis=0), False)[self._lane_feature]

@@ -11,6 +11,7 @@ from greedymiser.engines.cpu.histograms import Histograms
 from greedymiser.engines.cpu.shard import CpuShard
 from greedymiser.engines.cpu.state import Tuning
 from greedymiser.losses import LambdaMART
+from greedymiser.rounds import RowLot
 from greedymiser.threads import Threads
 
 __all__ = ["CpuEngine", "CpuRows", "CpuShard", "Tuning"]
@@ -35,14 +36,16 @@ class CpuRows(CpuShard):
         self._total = float(self.n_rows) if sample.weight is None else exact_sum(sample.weight)
         self._histograms: Histograms | None = None
 
-    def begin_tree(self, output: int, rules: SplitRules, step: str = "newton") -> Root:
+    def begin_tree(
+        self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
+    ) -> Root:
         if output == 0:
             self.derive(step)
         grid = self.sample.grids.choose(self.n_rows, self.extremes(output))
         if self._histograms is None:
             self._histograms = Histograms(self._data, self._threads, self._tuning)
         self._histograms.begin(grid.bin_words)
-        return self.begin(output, grid, rules)
+        return self.begin(output, grid, rules, lot)
 
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
         assert self._histograms is not None

@@ -12,11 +12,16 @@ from greedymiser.engines.cpu import counting, rows
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.scanning import SCALE_DTYPE
+from greedymiser.rounds import RowLot
 from greedymiser.threads import Team, Threads
 from greedymiser.trees import CATEGORY_WORDS
 
 # Nodes of a tree of depth 4; there is more room where it is asked for.
 NODES = 31
+
+
+# In place of the queries of rows where each row is drawn for itself.
+ALL_ROWS = np.empty(0, dtype=np.int64)
 
 
 class _Noted(NamedTuple):
@@ -42,6 +47,8 @@ class Partition:
         self._least = 2 * tuning.rows
         self._longest = max(tuning.rows, n // (4 * threads.n_threads))
         self._rules: SplitRules | None = None
+        # Gradients and Hessians of rows that were drawn, side by side; empty if none ever were.
+        self._drawn = np.empty((2, 0))
         self.state = TreeState(
             nodes=np.empty(NODES, dtype=counting.NODE_DTYPE),
             rows=np.empty((2, n), dtype=np.uint32),
@@ -51,13 +58,33 @@ class Partition:
             is_whole=True,
         )
 
-    def begin(self, gradients: Floats, hessians: Floats, grid: Grid, rules: SplitRules) -> Root:
-        """Put all rows into the root, with their words."""
+    def draw(
+        self,
+        gradients: Floats,
+        hessians: Floats,
+        lot: RowLot,
+        units: NDArray[np.int64],
+        first_row: int,
+    ) -> tuple[Floats, Floats]:
+        """Put rows into the root that a lot falls on; return their gradients and Hessians."""
+        n = len(gradients)
+        if self._drawn.shape[1] == 0:
+            self._drawn = np.empty((2, n))
+        drawn = (np.uint64(lot.seed), np.uint64(lot.limit), units, first_row)
+        n_drawn = rows.draw(self._team(n), drawn, gradients, hessians, self.state.rows, self._drawn)
+        return self._drawn[0, :n_drawn], self._drawn[1, : min(n_drawn, len(hessians))]
+
+    def begin(
+        self, gradients: Floats, hessians: Floats, grid: Grid, rules: SplitRules, is_whole: bool
+    ) -> Root:
+        """Give the rows of the root their words; all rows, unless some were drawn."""
         n, state = len(gradients), self.state
         self._noted = NOBODY
         if state.words.shape[2] != grid.row_words or state.run != grid.run:
-            words = np.empty((2, n, grid.row_words), dtype=np.int64)
+            words = np.empty((2, len(self._flags), grid.row_words), dtype=np.int64)
             self.state = state = state._replace(words=words, run=grid.run)
+        if state.is_whole != is_whole:
+            self.state = state = state._replace(is_whole=is_whole)
         if rules is not self._rules:
             self._rules = rules
             state.scale["l2"] = rules.l2_regularization

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from greedymiser._intrinsics import bits_of, from_bits, prefetch
-from greedymiser.arithmetic import add_with_table
+from greedymiser.arithmetic import add_with_table, mix
 from greedymiser.binning import LANES
 from greedymiser.compiling import inner, njit
 from greedymiser.engines.cpu.counting import AHEAD, size
@@ -14,6 +14,7 @@ from greedymiser.engines.grid import Grid
 from greedymiser.engines.scanning import BINS
 from greedymiser.losses.formulas import write_gradients, write_values
 from greedymiser.losses.ranking import add_lambdas
+from greedymiser.rounds import LOT_BITS
 from greedymiser.threads import share
 
 # Rows that a thread takes at a time where there is little to do for each of them.
@@ -125,22 +126,71 @@ def join_extremes(found):
             first[2] = first[2] if other[2] >= first[2] else other[2]
 
 
+# -- lots -----------------------------------------------------------------------------------------
+
+
+@njit
+def draw(team, lot, gradients, hessians, rows, drawn):
+    """Draw rows by lot into ``rows[0]``, in ascending order, and their derivatives into ``drawn``.
+
+    ``lot`` is a seed, a limit, what lots fall on (see ``Sample.units``) and the first row. Returns
+    how many rows are drawn.
+    """
+    n_chunks = -(-gradients.size // CHUNK)
+    starts = np.zeros(n_chunks + 1, dtype=np.int64)
+    share(team, draw_chunks, (lot, gradients.size, rows[1], starts), n_chunks, 1)
+    for chunk in range(n_chunks):
+        starts[chunk + 1] += starts[chunk]
+    arguments = (gradients, hessians, starts, rows, drawn)
+    share(team, close_ranks, arguments, n_chunks, 1)
+    return starts[n_chunks]
+
+
+@inner
+def draw_chunks(worker, first, last, lot, n_rows, rows, starts):
+    """Write the rows of chunks first:last that are drawn to the beginning of their chunks."""
+    seed, limit, units, first_row = lot
+    for chunk in range(first, last):
+        at = np.uint64(chunk * CHUNK)
+        for i in range(at, np.uint64(min((chunk + 1) * CHUNK, n_rows))):
+            unit = np.uint64(units[i]) if units.size > 0 else np.uint64(first_row) + i
+            is_in = mix(seed + unit) >> np.uint64(64 - LOT_BITS) < limit
+            rows[at] = i
+            at += np.uint64(is_in)
+        starts[chunk + 1] = np.int64(at) - chunk * CHUNK
+
+
+@inner
+def close_ranks(worker, first, last, gradients, hessians, starts, rows, drawn):
+    """Move what chunks first:last have drawn to where it belongs among all rows that are drawn."""
+    for chunk in range(first, last):
+        move = np.uint64(starts[chunk] - chunk * CHUNK)  # wraps around, and back again
+        start = np.uint64(chunk * CHUNK)
+        for i in range(start, start + np.uint64(starts[chunk + 1] - starts[chunk])):
+            row = rows[1, i]
+            rows[0, i + move] = row
+            drawn[0, i + move] = gradients[np.uint64(row)]
+            if hessians.size > 0:
+                drawn[1, i + move] = hessians[np.uint64(row)]
+
+
 # -- words ----------------------------------------------------------------------------------------
 
 
 @njit(error_model="numpy")
 def quantise(team, gradients, hessians, grid, bound_gains, tree):
-    """Put all rows into the root: round derivatives onto the grid, one word per row, or two.
+    """Give the rows of the root their words: derivatives rounded onto the grid, one or two.
 
-    Returns the sums of gradients and Hessians, and the energy.
+    If the root holds all rows, they are put there. Returns the sums of gradients and Hessians, and
+    the energy.
     """
     tree, grid = TreeState(*tree), Grid(*grid)
     scale = tree.scale
     scale[0].layout, scale[0].shift = grid.layout, grid.shift
     scale[0].gradient, scale[0].hessian = grid.gradient, grid.hessian
-    n_chunks = -(-gradients.size // CHUNK)
+    n_chunks = max(1, -(-gradients.size // CHUNK))
     sums, energies = np.empty((n_chunks, 2), dtype=np.int64), np.empty(n_chunks)
-    words, rows = tree.words[0], tree.rows[0]
+    words, rows = tree.words[0], tree.rows[0, : gradients.size if tree.is_whole else 0]
     arguments = (gradients, hessians, scale, bound_gains, words, rows, sums, energies)
     share(team, quantise_chunks, arguments, n_chunks, 1)
     for chunk in range(1, n_chunks):
@@ -161,8 +211,9 @@ def quantise_chunks(
     shift = scale[0].shift
     for chunk in range(first, last):
         start, stop = np.uint64(chunk * CHUNK), np.uint64(min((chunk + 1) * CHUNK, gradients.size))
-        for i in range(start, stop):
-            rows[i] = i
+        if rows.size > 0:
+            for i in range(start, stop):
+                rows[i] = i
         total_g, total_h = np.int64(0), np.int64(0)
         if words.shape[1] == 1:
             for i in range(start, stop):

@@ -10,10 +10,11 @@ from greedymiser.binning import LANES
 from greedymiser.engines import Floats, Root, Sample, SplitRules
 from greedymiser.engines.cpu import counting, rows
 from greedymiser.engines.cpu.derivatives import NOTHING, Derivatives, derivatives_of
-from greedymiser.engines.cpu.partition import Partition
+from greedymiser.engines.cpu.partition import ALL_ROWS, Partition
 from greedymiser.engines.cpu.state import Data, Tuning
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.scanning import BINS, describe_features
+from greedymiser.rounds import RowLot
 from greedymiser.threads import Team, Threads
 from greedymiser.trees import Tree
 
@@ -82,7 +83,7 @@ class CpuShard:
         assert self._derivatives is not None
         return self._derivatives.extremes(output)
 
-    def begin(self, output: int, grid: Grid, rules: SplitRules) -> Root:
+    def begin(self, output: int, grid: Grid, rules: SplitRules, lot: RowLot | None = None) -> Root:
         assert self._derivatives is not None
         if self._partition is None:
             self._partition = Partition(self._data, self._threads, self._tuning)
@@ -90,7 +91,11 @@ class CpuShard:
             self._data.features["monotone"] = rules.monotonic_cst
         self.grid, self._output, self._rules = grid, output, rules
         gradients, hessians = self._derivatives.of_output(output)
-        return self._partition.begin(gradients, hessians, grid, rules)
+        if lot is not None:
+            units = ALL_ROWS if self.sample.units is None else self.sample.units
+            given = (lot, units, self.sample.first_row)
+            gradients, hessians = self._partition.draw(gradients, hessians, *given)
+        return self._partition.begin(gradients, hessians, grid, rules, lot is None)
 
     def count(self, nodes: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         assert self._partition is not None
