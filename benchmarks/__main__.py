@@ -12,6 +12,10 @@ QUESTIONS = (
     "scaling",
     "yahoo_shape",
     "path_speed",
+    "curve_speed",
+    "wide_frames",
+    "one_query",
+    "heavy_tails",
     "score_speed",
     "tradeoff_quality",
 )
