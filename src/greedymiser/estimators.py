@@ -361,32 +361,18 @@ class Miser(BaseEstimator):
 
     def _raw_predict(self, X: Any) -> Floats:
         """Raw predictions, shape (n_outputs, n)."""
-        table = self._table(X)
+        table = table_for(self, X)
         with Threads(thread_count(self.n_jobs)) as threads:
             return self.ensemble_.raw_predict(table, threads)
 
     def _staged_raw_predict(self, X: Any) -> Iterator[Floats]:
-        table = self._table(X)
+        table = table_for(self, X)
         with Threads(thread_count(self.n_jobs)) as threads:
             yield from self.ensemble_.staged_raw_predict(table, threads)
 
-    def _table(self, X: Any) -> Table:
-        if (
-            type(X) is np.ndarray
-            and X.dtype in PLAIN_DTYPES
-            and X.ndim == 2
-            and len(X) > 0
-            and "model_" in self.__dict__
-            and "feature_names_in_" not in self.__dict__
-            and X.shape[1] == self.n_features_in_
-        ):
-            return ArrayTable(X, self.categories_)  # nothing to check: the way for single rows
-        check_is_fitted(self, "model_")
-        return as_table(self._check_features(X, reset=False), self.categories_)
-
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs (eq. 3): here the same for all, ``cost_``."""
-        return np.full(self._table(X).n_rows, self.cost_)
+        return np.full(table_for(self, X).n_rows, self.cost_)
 
     # -- accounts -------------------------------------------------------------------------------
 
@@ -478,6 +464,23 @@ class Miser(BaseEstimator):
         tags.input_tags.sparse = True
         tags.target_tags.required = True
         return tags
+
+
+def table_for(estimator: Miser, X: Any) -> Table:
+    """Rows as a fitted estimator reads them, checked."""
+    known = estimator.__dict__
+    if (
+        type(X) is np.ndarray
+        and X.dtype in PLAIN_DTYPES
+        and X.ndim == 2
+        and len(X) > 0
+        and "model_" in known
+        and "feature_names_in_" not in known
+        and X.shape[1] == estimator.n_features_in_
+    ):
+        return ArrayTable(X, estimator.categories_)  # nothing to check: the way for single rows
+    check_is_fitted(estimator, "model_")
+    return as_table(estimator._check_features(X, reset=False), estimator.categories_)
 
 
 def fitted_like(estimator: Miser, schema: Schema, model: Model) -> Miser:
