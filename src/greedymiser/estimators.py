@@ -44,7 +44,6 @@ from greedymiser.preparation import (
     read_costs,
     read_monotonic_cst,
 )
-from greedymiser.scores import known_score
 from greedymiser.serving import (
     Kind,
     Predictor,
@@ -496,13 +495,16 @@ def fitted_like(estimator: Miser, schema: Schema, model: Model) -> Miser:
 
 def watch_with(estimator: Miser, schema: Schema) -> Watch:
     """How an estimator's ``scoring`` scores rows that are held out."""
+    if estimator.scoring is None or estimator.scoring == "loss":
+        return lambda held_out: Validation(held_out.rows, lambda: -held_out.rows.loss())
+    # Here, since most programs that import the estimators never need them.
+    from greedymiser.scores import known_score
+
     classes = schema.target.labels if isinstance(schema.target, Classes) else None
     known = known_score(estimator.scoring, schema.kind, schema.loss, classes)
 
     def watch(held_out: HeldOut) -> Validation:
         rows, cases = held_out.rows, held_out.cases
-        if estimator.scoring is None or estimator.scoring == "loss":
-            return Validation(rows, lambda: -rows.loss())
         if known is None:
             return _recital(estimator, schema, held_out)
         score = known.bind(cases.y, cases.weight, cases.starts)
