@@ -41,6 +41,7 @@ from greedymiser.cascades.cronus import (
     with_trees,
     without_tiny,
 )
+from greedymiser.estimators import table_for
 from greedymiser.serving import Above, as_predictor
 from greedymiser.threads import Threads
 
@@ -265,7 +266,7 @@ def test_tree_outputs_add_up(kind, monkeypatch):
         X["a"] = pd.Categorical(np.round(X["a"]).astype(int).astype(str))
     model = MiserRegressor(max_iter=12, min_samples_leaf=5).fit(X, y)
     with Threads(2) as threads:
-        outputs = TreeOutputs.of(model.ensemble_, model._table(X), threads)
+        outputs = TreeOutputs.of(model.ensemble_, table_for(model, X), threads)
         assert len(outputs.blocks) > 2
         whole = Cascade(np.ones((1, 12)), model.ensemble_.baseline, np.empty(0))
         np.testing.assert_allclose(outputs.scores(whole)[:, 0], model.predict(X), rtol=1e-12)
@@ -279,7 +280,7 @@ def test_tree_outputs_add_up(kind, monkeypatch):
 
 def training_rows(model, threads):
     X, y, _ = make()
-    outputs = TreeOutputs.of(model.ensemble_, model._table(X), threads)
+    outputs = TreeOutputs.of(model.ensemble_, table_for(model, X), threads)
     return Rows(outputs, y, np.full(len(y), 1 / len(y)))
 
 

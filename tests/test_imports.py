@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -67,6 +67,15 @@ OPEN_ROOMS = {
 
 # Methods that open a room above when they are called, and only then: ``curve.plot()``.
 CONVENIENCES = {"tradeoff": {"plotting", "report"}}
+
+# Ways to say that something is one's own.
+OWN = {"self", "cls", "super()", "type(self)"}
+
+# Public names of named tuples, which begin with an underscore so that fields may have any name.
+NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields", "_field_defaults"}
+
+# Private attributes of other libraries' objects.
+FOREIGN = {"compiling": {"_cache"}}
 
 # The doors of the house: they may import everything and nobody imports them.
 DOORS = {"__init__", "__main__"}
@@ -134,6 +143,45 @@ def direction_faults(source: str, module: str, is_folder: bool = False) -> list[
     return faults
 
 
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("_") and name not in NAMED_TUPLES
+
+
+def own_names(source: str) -> set[str]:
+    """What a module defines: functions, classes, variables, and attributes of self and cls."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found |= {node.attr} if ast.unparse(node.value) in OWN else set()
+    return found
+
+
+def privacy_faults(source: str, module: str, own: Set[str], is_folder=False) -> list[str]:
+    """Private names of other rooms that a module uses; ``own`` are the names of its own room.
+
+    The class of an object is not known here. So a private attribute passes if it is one of self,
+    or of something from another library, or if the room itself defines that name somewhere.
+    """
+    tree = ast.parse(source)
+    faults, foreign = [], set()
+    for line, name in imported(tree, module, is_folder):
+        first, *rest = name.split(".")
+        if first != PACKAGE:
+            foreign |= {first, name.rpartition(".")[2]}
+        elif rest and rest[0] != room_of(module) and any(map(is_private, rest[1:])):
+            faults.append(f"{module}:{line} imports {name}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
+            owner = ast.unparse(node.value)
+            if owner not in OWN and owner.partition(".")[0] not in foreign:
+                faults.append(f"{module}:{node.lineno} uses {owner}.{node.attr}")
+    return faults
+
+
 def imports_library(source: str, module: str, library: str) -> bool:
     names = (name for _, name in imported(ast.parse(source), module))
     return any(name.split(".")[0] == library for name in names)
@@ -181,6 +229,24 @@ def test_imports_flow_downwards(module):
     path = MODULES[module]
     is_folder = path.name == "__init__.py"
     assert direction_faults(path.read_text(encoding="utf-8"), module, is_folder) == []
+
+
+def names_of_rooms() -> dict[str, set[str]]:
+    """What each room defines, and what it may use of other libraries' objects."""
+    found = {room: set(names) for room, names in FOREIGN.items()}
+    for module, path in MODULES.items():
+        found.setdefault(room_of(module), set()).update(own_names(path.read_text(encoding="utf-8")))
+    return found
+
+
+NAMES = names_of_rooms()
+
+
+@each_module
+def test_private_names_stay_in_their_room(module):
+    path = MODULES[module]
+    source, own = path.read_text(encoding="utf-8"), NAMES[room_of(module)]
+    assert privacy_faults(source, module, own, path.name == "__init__.py") == []
 
 
 @each_module
@@ -278,6 +344,45 @@ def test_faults_are_seen_in_a_folder(line):
 )
 def test_downward_imports_pass(module, line, is_folder):
     assert direction_faults(line, module, is_folder) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from greedymiser.estimators import _changed",
+        "from .estimators import _changed",
+        "from greedymiser.scores._kernels import rank",
+        "import greedymiser.scores._kernels",
+        "from greedymiser import estimators\nestimators._changed",
+        "def f(model):\n    return model._table(1)",
+        "def f(model):\n    model._secret = 1",
+        "class A:\n    def f(self):\n        return self.model._table(1)",
+    ],
+)
+def test_private_names_of_other_rooms_are_seen(line):
+    assert len(privacy_faults(line, "tradeoff", own_names(line))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from greedymiser._files import replace_file",
+        "from greedymiser.estimators import Miser\nMiser.__new__",
+        "from .tradeoff import _best",
+        "from sklearn.utils import _safe_indexing\nimport os\nos._exit(1)",
+        "def f(pair):\n    return pair._replace(a=1), pair.__dict__, pair.a_",
+        "class A:\n    def f(self):\n        return self._b, super()._b, type(self)._b",
+        "class A:\n    def _b(self): pass\ndef f(a):\n    return a._b()",
+    ],
+)
+def test_private_names_of_ones_own_pass(line):
+    assert privacy_faults(line, "tradeoff", own_names(line)) == []
+
+
+def test_a_room_has_its_private_names_in_common():
+    line = "def f(model):\n    return model._b"
+    assert privacy_faults(line, "cascades.cronus", own_names("class A:\n    _b = 1")) == []
+    assert privacy_faults("from ._over import b", "cascades.cronus", set()) == []
 
 
 def test_other_checks_can_fail():

@@ -2,16 +2,23 @@
 
 import doctest
 import itertools
+import os
+import signal
 import threading
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numba
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import greedymiser.threads
-from greedymiser.threads import Threads, thread_count
+from greedymiser._intrinsics import fetch_add, load_word, relax, yield_core
+from greedymiser.compiling import inner, njit
+from greedymiser.threads import TEAM_SIZE, Threads, share, thread_count
 
 counts = pytest.mark.parametrize("n_threads", [1, 2, 5])
 
@@ -152,3 +159,156 @@ def test_thread_count_reads_n_jobs():
     assert thread_count(-1) >= 1
     with pytest.raises(ValueError, match="n_jobs"):
         thread_count(0)
+
+
+# -- teams inside compiled code -------------------------------------------------------------------
+
+SEEN_BY = 8  # words between the counters of two workers: a cache line each
+
+
+@inner
+def mark_items(worker, first, last, marks, done_by):
+    for i in range(first, last):
+        marks[i] += 1
+    done_by[worker * SEEN_BY] += last - first
+
+
+@njit(cache=False)
+def mark(team, marks, done_by, step, times):
+    """Mark every item so many times, each time as work of its own."""
+    for _ in range(times):
+        share(team, mark_items, (marks, done_by), marks.size, step)
+
+
+@inner
+def await_all(worker, first, last, arrived, met):
+    for i in range(first, last):
+        fetch_add(arrived, 0, 1)
+        looks = 0
+        while load_word(arrived, 0) < met.size and looks < 1_000_000:
+            relax()
+            if looks % 100 == 0:
+                yield_core()
+            looks += 1
+        met[i] = load_word(arrived, 0)
+
+
+@njit(cache=False)
+def meet(team, arrived, met):
+    """Every item waits for all others, so that each needs a thread of its own."""
+    share(team, await_all, (arrived, met), met.size, 1)
+
+
+@inner
+def fail_at_item(worker, first, last, bad, marks):
+    for i in range(first, last):
+        if i == bad:
+            raise ValueError("a bad item")
+        marks[i] += 1
+
+
+@njit(cache=False)
+def fail(team, bad, marks):
+    share(team, fail_at_item, (bad, marks), marks.size, 1)
+
+
+def marked(threads, n, step, times=1):
+    """How often each item was done, and how many items each worker did."""
+    marks = np.zeros(n, dtype=np.int64)
+    done_by = np.zeros(threads.n_threads * SEEN_BY, dtype=np.int64)
+    mark(threads.team(), marks, done_by, step, times)
+    return marks, done_by[::SEEN_BY]
+
+
+def all_meet(threads):
+    """Whether as many items as there are threads are sooner or later at work at the same time."""
+    deadline = time.monotonic() + 30.0
+    while time.monotonic() < deadline:  # helpers may still be compiling, or have no core
+        met = np.zeros(threads.n_threads, dtype=np.int64)
+        meet(threads.team(), np.zeros(1, dtype=np.int64), met)
+        if (met == threads.n_threads).all():
+            return True
+    return False
+
+
+@counts
+def test_every_item_is_done_exactly_once_in_each_of_many_small_shares(n_threads):
+    with Threads(n_threads) as threads:
+        for n, step in itertools.product([0, 1, 2, 7, 64, 333], [1, 3, 64]):
+            marks, done_by = marked(threads, n, step, times=300)
+            assert (marks == 300).all()
+            assert done_by.sum() == 300 * n
+            marks, _ = marked(threads, n, step)  # and with Python in between
+            assert (marks == 1).all()
+
+
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_all_threads_of_a_team_work_side_by_side_also_after_they_slept(n_threads):
+    with Threads(n_threads) as threads:
+        assert all_meet(threads)
+        time.sleep(0.3)  # many times what helpers wait for before they leave compiled code
+        assert all_meet(threads)
+        assert (marked(threads, 50, 1)[0] == 1).all()
+
+
+def test_two_teams_at_once():
+    """Two fits in two threads of Python's: neither takes the other's work."""
+
+    def work(n):
+        with Threads(2) as threads:
+            return [(marked(threads, n, 1, 50)[0] == 50).all() for _ in range(40)]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(work, [100, 133]))
+    assert all(map(all, found))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_that_was_forked_works_without_the_helpers_of_its_parent():
+    with Threads(2) as threads:
+        assert all_meet(threads)
+        with warnings.catch_warnings():
+            # Python warns of forks beside threads since 3.12; here that is the point.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # ends a child that waits for ever
+            good = False
+            try:
+                good = (marked(threads, 100, 1)[0] == 1).all()
+                with Threads(2) as own:
+                    good = good and all_meet(own)
+            finally:
+                os._exit(0 if good else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert all_meet(threads)
+
+
+@counts
+@pytest.mark.parametrize("bad", [0, 7, 19])
+def test_a_function_that_fails_is_an_error_and_the_team_lives_on(n_threads, bad):
+    with Threads(n_threads) as threads:
+        marks = np.zeros(20, dtype=np.int64)
+        with pytest.raises(MemoryError, match="a kernel failed"):
+            fail(threads.team(), bad, marks)
+        assert marks[bad] == 0
+        assert marks.max() <= 1
+        fail(threads.team(), -1, marks)
+        assert (marked(threads, 20, 1)[0] == 1).all()
+
+
+def test_little_work_is_done_by_one_thread():
+    with Threads(3) as threads:
+        assert threads.team(99, 100)[TEAM_SIZE] == 1
+        assert threads.team(100, 100)[TEAM_SIZE] == 3
+        assert threads.team()[TEAM_SIZE] == 3
+
+
+def test_leaving_ends_a_team_and_another_one_can_be_had():
+    before = threading.active_count()
+    threads = Threads(3)
+    for _ in range(2):
+        with threads:
+            assert all_meet(threads)
+            assert threading.active_count() == before + 2
+        assert threading.active_count() == before

@@ -112,8 +112,25 @@ class CostModel:
                     )
             indices.append(sorted({position[resource] for resource in wanted}))
         values = [_price(f"resource {name!r}", cost) for name, cost in resource_costs.items()]
+        return cls.from_parts(
+            names, [str(r) for r in resources], np.array(values), indices, tree_cost
+        )
+
+    @classmethod
+    def from_parts(
+        cls,
+        feature_names: list[str] | None,
+        resource_names: list[str],
+        resource_costs: NDArray[np.float64],
+        needs: list[list[int]],
+        tree_cost: float,
+    ) -> CostModel:
+        """Put a model together from parts that were checked before.
+
+        ``needs`` has the positions of the resources of each feature, ascending.
+        """
         model = cls.__new__(cls)
-        model._set(names, [str(r) for r in resources], np.array(values), indices, tree_cost)
+        model._set(feature_names, resource_names, resource_costs, needs, tree_cost)
         return model
 
     @classmethod
@@ -205,15 +222,13 @@ class CostModel:
             raise ValueError(f"costs has no entry for feature {_listing(missing)}{stray}")
         if unknown:
             raise ValueError(f"costs names a feature that X does not have: {_listing(unknown)}")
-        aligned = CostModel.__new__(CostModel)
-        aligned._set(
+        return CostModel.from_parts(
             list(columns),
             self.resource_names,
             self.resource_costs,
             [list(self.needs[self._positions[name]]) for name in columns],
             self.tree_cost,
         )
-        return aligned
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CostModel) and (

@@ -45,7 +45,6 @@ from greedymiser.preparation import (
     read_interaction_cst,
     read_monotonic_cst,
 )
-from greedymiser.scores import known_score
 from greedymiser.serving import (
     Kind,
     Predictor,
@@ -393,32 +392,18 @@ class Miser(BaseEstimator):
 
     def _raw_predict(self, X: Any) -> Floats:
         """Raw predictions, shape (n_outputs, n)."""
-        table = self._table(X)
+        table = table_for(self, X)
         with Threads(thread_count(self.n_jobs)) as threads:
             return self.ensemble_.raw_predict(table, threads)
 
     def _staged_raw_predict(self, X: Any) -> Iterator[Floats]:
-        table = self._table(X)
+        table = table_for(self, X)
         with Threads(thread_count(self.n_jobs)) as threads:
             yield from self.ensemble_.staged_raw_predict(table, threads)
 
-    def _table(self, X: Any) -> Table:
-        if (
-            type(X) is np.ndarray
-            and X.dtype in PLAIN_DTYPES
-            and X.ndim == 2
-            and len(X) > 0
-            and "model_" in self.__dict__
-            and "feature_names_in_" not in self.__dict__
-            and X.shape[1] == self.n_features_in_
-        ):
-            return ArrayTable(X, self.categories_)  # nothing to check: the way for single rows
-        check_is_fitted(self, "model_")
-        return as_table(self._check_features(X, reset=False), self.categories_)
-
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs (eq. 3): here the same for all, ``cost_``."""
-        return np.full(self._table(X).n_rows, self.cost_)
+        return np.full(table_for(self, X).n_rows, self.cost_)
 
     # -- accounts -------------------------------------------------------------------------------
 
@@ -512,6 +497,23 @@ class Miser(BaseEstimator):
         return tags
 
 
+def table_for(estimator: Miser, X: Any) -> Table:
+    """Rows as a fitted estimator reads them, checked."""
+    known = estimator.__dict__
+    if (
+        type(X) is np.ndarray
+        and X.dtype in PLAIN_DTYPES
+        and X.ndim == 2
+        and len(X) > 0
+        and "model_" in known
+        and "feature_names_in_" not in known
+        and X.shape[1] == estimator.n_features_in_
+    ):
+        return ArrayTable(X, estimator.categories_)  # nothing to check: the way for single rows
+    check_is_fitted(estimator, "model_")
+    return as_table(estimator._check_features(X, reset=False), estimator.categories_)
+
+
 def fitted_like(estimator: Miser, schema: Schema, model: Model) -> Miser:
     """A copy of an estimator that has this model, all rounds of it."""
     fitted = copy.copy(estimator)
@@ -525,13 +527,16 @@ def fitted_like(estimator: Miser, schema: Schema, model: Model) -> Miser:
 
 def watch_with(estimator: Miser, schema: Schema) -> Watch:
     """How an estimator's ``scoring`` scores rows that are held out."""
+    if estimator.scoring is None or estimator.scoring == "loss":
+        return lambda held_out: Validation(held_out.rows, lambda: -held_out.rows.loss())
+    # Here, since most programs that import the estimators never need them.
+    from greedymiser.scores import known_score
+
     classes = schema.target.labels if isinstance(schema.target, Classes) else None
     known = known_score(estimator.scoring, schema.kind, schema.loss, classes)
 
     def watch(held_out: HeldOut) -> Validation:
         rows, cases = held_out.rows, held_out.cases
-        if estimator.scoring is None or estimator.scoring == "loss":
-            return Validation(rows, lambda: -rows.loss())
         if known is None:
             return _recital(estimator, schema, held_out)
         score = known.bind(cases.y, cases.weight, cases.starts)

@@ -1,6 +1,7 @@
 """Raw gains of every node on every feature, against all splits there are."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 
@@ -75,6 +76,35 @@ def test_memory_that_another_node_left_behind():
     check([1, 2])
     divide(1, 3, 1)  # 10 and 15 rows; their parent had no room, and node 2 leaves its own
     check([4])
+
+
+def test_only_histograms_that_will_be_subtracted_from_are_kept():
+    """Half of a level's: the larger of two siblings takes the place of their parent."""
+    bits = np.arange(64)[:, None] >> np.arange(4) & 1
+    codes = np.hstack([bits, np.zeros((64, 316), dtype=int)])
+    gradients = np.random.default_rng(0).standard_normal(64)
+    order = list(range(320))
+    case = Case(codes.tolist(), [2] * 320, [], order, gradients, None, SplitRules(1))
+    plain, columns = case.plain(), np.ones(320, dtype=bool)
+    with Threads(2) as threads:
+        rows = case.placed(CpuEngine(threads, Tuning(rows=4, cells=1)))
+        rows.begin_tree(0, case.rules)
+        tracemalloc.start()
+        nodes = [0]
+        for depth in range(4):
+            ask(rows, plain, [OpenNode(id) for id in nodes], columns, last=depth == 3)
+            if depth < 3:
+                lefts = [[i for i in plain.rows[id] if codes[i][depth] == 0] for id in nodes]
+                children = [2 ** (depth + 1) - 1 + 2 * k for k in range(len(nodes))]
+                splits = [
+                    Split(*pair, depth, 0, True) for pair in zip(nodes, children, strict=True)
+                ]
+                tell(rows, plain, splits, lefts)
+                nodes = list(range(children[0], children[-1] + 2))
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    one_histogram = 8 * 8 * 256 * 320 // 8
+    assert 4 <= kept / one_histogram < 5
 
 
 def case_of(codes, n_bins, gradients, hessians=None, categorical=(), **rules):

@@ -12,7 +12,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.costs import Feature
-from greedymiser.estimators import Miser, MiserRanker
+from greedymiser.estimators import Miser, MiserRanker, table_for
 from greedymiser.preparation import Given
 from greedymiser.serving import Floats, Predictor
 
@@ -41,7 +41,7 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
     def _run(self, X: Any, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
         """Raw predictions, and the stage after which each row leaves."""
         check_is_fitted(self)
-        return self.predictor_.run(self.estimator_._table(X), qid)
+        return self.predictor_.run(table_for(self.estimator_, X), qid)
 
     def _costs_of(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         left = self._run(X, qid)[1]

@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
-from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like
+from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like, table_for
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
 from greedymiser.preparation import Given
 from greedymiser.serving import (
@@ -210,7 +210,7 @@ class EarlyExit(OverEnsemble):
             soon as it can to the one at which none ever does.
         """
         check_is_fitted(self, "predictor_")
-        table = self.estimator_._table(X)
+        table = table_for(self.estimator_, X)
         order, starts = _by_query(qid, table.n_rows)
         staged = [raw[:, order] for raw in self._staged(table)]
         back = np.argsort(order)

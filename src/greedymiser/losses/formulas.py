@@ -68,13 +68,19 @@ def write_gradients(formula, y, raw, first, last, gradients, hessians):
             hessians[0, i] = p * (1.0 - p)
 
 
+@inner
+def largest_output(raw, i):
+    """Largest raw prediction of a row, to be taken away before exponentials overflow."""
+    largest = raw[np.uint64(0), i]
+    for k in range(np.uint64(1), np.uint64(raw.shape[0])):
+        largest = max(largest, raw[k, i])
+    return largest
+
+
 @inner(error_model="numpy")
 def softmax_gradients(y, raw, i, gradients, hessians):
     """Derivatives of one row that may belong to several classes."""
-    n_outputs = np.uint64(raw.shape[0])
-    largest = raw[np.uint64(0), i]
-    for k in range(np.uint64(1), n_outputs):
-        largest = max(largest, raw[k, i])
+    n_outputs, largest = np.uint64(raw.shape[0]), largest_output(raw, i)
     total = 0.0
     for k in range(n_outputs):
         part = exp(raw[k, i] - largest)
@@ -130,10 +136,7 @@ def write_values(formula, y, raw, first, last, out):
 @inner(error_model="numpy")
 def softmax_value(y, raw, i):
     """Log-loss of one row that may belong to several classes."""
-    n_outputs = np.uint64(raw.shape[0])
-    largest = raw[np.uint64(0), i]
-    for k in range(np.uint64(1), n_outputs):
-        largest = max(largest, raw[k, i])
+    n_outputs, largest = np.uint64(raw.shape[0]), largest_output(raw, i)
     total = 0.0
     for k in range(n_outputs):
         total += exp(raw[k, i] - largest)

@@ -197,14 +197,13 @@ def _costs(entries: Entries, arrays: Arrays) -> CostModel:
         names = entries.names("feature_names")
         distinct_names(names, "'feature_names' of the costs", n_features)
     flat, edges = needs.tolist(), itertools.pairwise(starts.tolist())
-    costs = CostModel.__new__(CostModel)
+    tree_cost = entries.number("tree_cost")
     try:
-        costs._set(
-            names, resources, prices, [flat[a:b] for a, b in edges], entries.number("tree_cost")
+        return CostModel.from_parts(
+            names, resources, prices, [flat[a:b] for a, b in edges], tree_cost
         )
     except (ValueError, OverflowError) as error:
         raise ContentError(str(error)) from None
-    return costs
 
 
 def _feature_names(model: Entries, costs: CostModel) -> tuple[str, ...] | None:

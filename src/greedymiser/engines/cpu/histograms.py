@@ -51,9 +51,12 @@ class Histograms:
         answer = blank_table(n_nodes, len(data.features), self._n_categorical)
         # Where there may be too few blocks for all threads, rows are cut as well.
         few = n_threads > 1 and self._n_rows >= 2 * self._tuning.rows
+        if few and last:
+            few = np.count_nonzero(columns.any(axis=0)) < 2 * n_threads * LANES
         keep = few or not last
-        if keep and self._n_free <= n_nodes:
-            self._grow_slots(n_nodes + 1)
+        if keep and self._n_free < n_nodes:
+            # One for each pair of siblings: the larger takes that of their parent.
+            self._grow_slots(len(set(((nodes["node"] + 1) // 2).tolist())))
         pairs = np.empty(n_nodes, dtype=counting.PAIR_DTYPE)
         n_active, n_pairs, self._n_free, n_missing = counting.plan_level(
             nodes, columns, data.lane_feature, state.nodes, keep, self._free, self._n_free,
