@@ -491,6 +491,6 @@ def spread(costs: Sequence[float], most: int) -> list[int]:
     """At most so many of some ascending costs, evenly spaced in their logarithm."""
     if len(costs) <= most:
         return list(range(len(costs)))
-    place = np.log(np.maximum(costs, 1e-3 * max(costs)))
+    place = np.log(np.maximum(costs, max(1e-3 * max(costs), 1e-300)))
     wanted = np.linspace(place[0], place[-1], most)
     return sorted({int(np.argmin(np.abs(place - w))) for w in wanted})
