@@ -49,15 +49,17 @@ def best_and_median(seconds: list[float]) -> tuple[float, float]:
     return 1e3 * min(seconds), 1e3 * float(np.median(seconds))
 
 
+def seconds(function: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
 def clock(function: Callable[[], object], repeats: int) -> list[float]:
     """Seconds of each call, after one that does not count."""
     function()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - start)
-    return seconds
+    return [seconds(function) for _ in range(repeats)]
 
 
 def lightgbm_params(threads: int, **more: object) -> dict[str, object]:

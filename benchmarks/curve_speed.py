@@ -9,23 +9,16 @@ of LightGBM's time.
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
 
 import lightgbm
 import numpy as np
 
-from benchmarks._common import lightgbm_params, machine, regression_data
+from benchmarks._common import lightgbm_params, machine, regression_data, seconds
 from greedymiser import MiserClassifier, tradeoff_curve
 
 # So low that all of them grow to the end: the same number of rounds for everybody.
 TRADEOFFS = [0.0, *np.geomspace(1e-7, 1e-6, 7)]
-
-
-def seconds(function) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def main() -> None:

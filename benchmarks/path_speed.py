@@ -7,22 +7,15 @@ LightGBM is timed both as 8 separate runs, and with one Dataset for all of them.
 from __future__ import annotations
 
 import argparse
-import time
 
 import lightgbm
 import numpy as np
 
-from benchmarks._common import COLUMNS, ROWS, lightgbm_params, machine, regression_data
+from benchmarks._common import COLUMNS, ROWS, lightgbm_params, machine, regression_data, seconds
 from greedymiser import MiserRegressor, tradeoff_curve
 from greedymiser.datasets import load_yahoo_costs
 
 TRADEOFFS = [0.0, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3]
-
-
-def seconds(function) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 def main() -> None:
