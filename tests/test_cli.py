@@ -742,6 +742,8 @@ def arguments_of(command: str, **given: object) -> list[object]:
         value = given.get(name, VALUES.get(name))
         if value is None and isinstance(MARKS[command].get(name), Reads):
             value = example_of(command, name)
+        if value is None and parameter.required and isinstance(MARKS[command].get(name), Writes):
+            value = "elsewhere"
         if value is not None:
             words += (
                 [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
