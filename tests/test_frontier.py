@@ -33,8 +33,8 @@ def data(n=300, seed=0):
 def searched(estimator=None, **options):
     (X, y), (X_val, y_val) = data(), data(200, 1)
     if estimator is None:
-        estimator = MiserRegressor(costs=COSTS, max_iter=30, n_jobs=1)
-    given = {"tradeoffs": 4, "effort": 0.2, **options}
+        estimator = MiserRegressor(costs=COSTS, max_iter=15, n_jobs=1)
+    given = {"tradeoffs": 4, "effort": 0.1, **options}
     return tradeoff_curve(estimator, X, y, X_val=X_val, y_val=y_val, **given)
 
 
@@ -48,13 +48,13 @@ def bits(curve):
 
 @pytest.mark.parametrize("name", TRAPS)
 def test_the_search_walks_out_of_traps_that_the_path_walks_into(name):
-    trap = TRAPS[name](n=1600)
+    trap = TRAPS[name](n=1400)
     (X, y), (X_val, y_val) = trap.split()
-    estimator = MiserRegressor(costs=trap.costs, max_iter=60)
+    estimator = MiserRegressor(costs=trap.costs, max_iter=50)
     found = {}
     for search in ("path", "frontier"):
         curve = tradeoff_curve(
-            estimator, X, y, X_val=X_val, y_val=y_val, tradeoffs=6, scoring="r2", search=search,
+            estimator, X, y, X_val=X_val, y_val=y_val, tradeoffs=4, scoring="r2", search=search,
             effort=0.5,
         )  # fmt: skip
         model = curve.best(trap.budget, train=False)
@@ -91,7 +91,7 @@ def test_same_curve_on_any_number_of_threads():
     assert one == two == five
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.5]), min_size=5, max_size=5),
     st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=6, max_size=6),
@@ -229,8 +229,8 @@ def test_a_damaged_file_is_trained_again(tmp_path):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"estimator": MiserRegressor(costs=COSTS, max_iter=30, max_depth=3)}, "max_depth"),
-        ({"estimator": MiserRegressor(costs=[1.0] * 6, max_iter=30)}, "costs"),
+        ({"estimator": MiserRegressor(costs=COSTS, max_iter=15, max_depth=3)}, "max_depth"),
+        ({"estimator": MiserRegressor(costs=[1.0] * 6, max_iter=15)}, "costs"),
         ({"scoring": "r2"}, "scoring"),
     ],
 )
