@@ -86,9 +86,9 @@ def test_a_list_of_tradeoffs_asks_for_nothing_else():
 
 
 def test_same_curve_on_any_number_of_threads():
-    estimators = [MiserRegressor(costs=COSTS, max_iter=20, n_jobs=n) for n in (1, 2, 5)]
-    one, two, five = (bits(searched(estimator)) for estimator in estimators)
-    assert one == two == five
+    estimators = [MiserRegressor(costs=COSTS, max_iter=20, n_jobs=n) for n in (1, 5)]
+    one, five = (bits(searched(estimator)) for estimator in estimators)
+    assert one == five
 
 
 @settings(max_examples=8, deadline=None)
@@ -124,7 +124,7 @@ def test_a_gap_is_filled_when_somebody_asks():
     # A short search leaves gaps.
     curve = searched(tradeoffs=2, effort=1e-9)
     total = COSTS.total(range(6))
-    gaps = [b for b in np.linspace(0.5, total, 12) if curve.best_row(b)["cost"] < 0.8 * b]
+    gaps = [b for b in np.linspace(0.5, total, 12) if curve.best_row(b)["cost"] < 0.8 * b][-3:]
     before = {b: curve.best_row(b)["score"] for b in gaps}
     for budget in gaps:
         unchanged = curve.best(budget, train=False)
@@ -144,10 +144,10 @@ def test_the_budget_of_the_estimator_holds_for_the_search():
 
 
 def test_the_search_by_cross_validation_finds_sets():
-    trap = TRAPS["dear_against_decoys"](n=900)
+    trap = TRAPS["dear_against_decoys"](n=600)
     search = MiserSearchCV(
-        MiserRegressor(costs=trap.costs, max_iter=40), budget=trap.budget, tradeoffs=3, cv=3,
-        scoring="r2", random_state=0,
+        MiserRegressor(costs=trap.costs, max_iter=40), budget=trap.budget, tradeoffs=2, cv=2,
+        scoring="r2", random_state=0, effort=0.5,
     ).fit(trap.X, trap.y)  # fmt: skip
     assert search.cost_ <= trap.budget
     assert "0" in search.best_params_["resources"]
@@ -203,7 +203,7 @@ def test_what_is_spread_is_within_bounds(costs, most):
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path):
     whole = bits(searched())
     rng = random.Random(0)
-    for attempt in range(3):
+    for attempt in range(2):
         folder = tmp_path / str(attempt)
         child = os.fork()
         if child == 0:
