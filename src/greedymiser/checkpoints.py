@@ -224,7 +224,8 @@ def _key(name: str, params: Parameters, allowed: Any, is_patient: bool) -> str:
     rounds = (params.max_iter, params.n_iter_no_change if is_patient else None)
     budget = None if params.budget is None else float(params.budget)
     rate = float(params.learning_rate)
-    text = repr((float(params.tradeoff), budget, rate, rounds, columns))
+    pace = (rate, params.shopping_interval, *rounds)
+    text = repr((float(params.tradeoff), budget, pace, columns))
     return f"{name}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 

@@ -39,9 +39,9 @@ Resources = int
 
 # What a round costs beside counting, in cells of histograms.
 ROUND_CELLS = 400_000
-# A search may cost as many cells as so many fits of everything, and the models that it ends with as
-# many as one; or so many cells if that is more: small data can be searched thoroughly in seconds.
-FULL_FITS, LEAST_CELLS = 1.0, 1e10
+# What a search may cost, in fits of everything, and the models that it ends with; or so many cells
+# if that is more: small data can be searched thoroughly in seconds.
+FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.75, 0.5, 1e10
 # All single purchases and all pairs are tried where there are at most so many of them.
 MOST_SINGLES, MOST_PAIRS = 64, 300
 # Rounds without improvement after which a fit of the search ends.
@@ -163,7 +163,7 @@ class FrontierSearch:
         self._allowed_cells = effort * max(FULL_FITS * full, LEAST_CELLS)
         self.allowance = Allowance(self._allowed_cells, max(1, round(MOST_FITS * effort)))
         self._allowed_fits = self.allowance.fits
-        self._final_cells = effort * max(full, LEAST_CELLS)
+        self._final_cells = effort * max(FINAL_FITS * full, LEAST_CELLS)
 
     # -- the search -------------------------------------------------------------------------------
 

@@ -50,12 +50,16 @@ STEP_TOWARDS_ZERO = 10.0
 # Neighbours whose ratio is below this have nothing worth a model between them.
 CLOSE = 1.2
 
+# Rows times features from which on the models of a path go shopping only so often: measured, it
+# costs nothing in score (docs/rounds.md).
+LARGE, SHOPPING_INTERVAL = 10_000_000, 8
+
 # Models of a path that are trained together.
 TOGETHER = 2
 
 # Sets of the path that the search starts from, and rounds of the fits under hard budgets that
 # suggest more of them.
-MOST_STARTS, BUDGETED_ROUNDS = 16, 20
+MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 
 # A budget is in a gap if its best model costs less than this share of it. Filling it is a short
 # search.
@@ -434,7 +438,13 @@ class Path:
         return float(np.nan_to_num(model.validation_score_[model.model_.best_iter]))
 
     def _params(self, tradeoff: float) -> Parameters:
-        return replace(self.params, tradeoff=tradeoff)
+        params = replace(self.params, tradeoff=tradeoff)
+        # On large data most of the time is spent on features that nobody buys.
+        rows, schema = self.trainer.prepared.rows, self.trainer.prepared.schema
+        is_large = rows.n_rows * schema.n_features >= LARGE
+        if tradeoff > 0 and is_large and params.shopping_interval == 1:
+            return replace(params, shopping_interval=SHOPPING_INTERVAL)
+        return params
 
     def train(self, *tradeoffs: float) -> Iterator[str]:
         """Train models of some trade-offs and write their traces down; tell how each came out."""
@@ -446,7 +456,7 @@ class Path:
         for (params,), model in zip(tasks, crew.run(Trainer.train, tasks), strict=True):
             if model.n_iter == 0:
                 warn_of_budget(self.trainer.prepared, params, self.trainer.start)
-            self.models[params.tradeoff] = self._fitted(model, params.tradeoff)
+            self.models[params.tradeoff] = self._fitted(model, params)
             yield self._last_line()
 
     def trace_of(self, allowed: NDArray[np.bool_]) -> pd.DataFrame:
@@ -456,11 +466,12 @@ class Path:
 
     def add(self, model: Model) -> None:
         """Take in a model that the search has found."""
-        self.found.append(self._fitted(model, 0.0))
+        self.found.append(self._fitted(model, self._params(0.0)))
 
-    def _fitted(self, model: Model, tradeoff: float) -> Miser:
+    def _fitted(self, model: Model, params: Parameters) -> Miser:
         fitted = fitted_like(self.blank, self.trainer.prepared.schema, model)
-        fitted.tradeoff = tradeoff
+        fitted.tradeoff = params.tradeoff
+        fitted.shopping_interval = params.shopping_interval
         trace = _trace(fitted)
         if self._test is not None:
             trace["test_score"] = self._test_scores(model.ensemble)
@@ -572,7 +583,7 @@ class Workshop:
         most = min(shop.price(shop.owned(range(len(shop.needs)))), path.params.budget or np.inf)
         costs = {tradeoff: _best_cost(model) for tradeoff, model in path.models.items()}
         found = []
-        for budget in np.geomspace(shop.price(shop.bundles[0]), most, 8)[:-1].tolist():
+        for budget in np.geomspace(shop.price(shop.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
             # A trade-off at which the path would go on buying.
             tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
             params = replace(
