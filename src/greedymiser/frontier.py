@@ -155,6 +155,7 @@ class FrontierSearch:
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
         self._params = _in_a_hurry(self._final_params, schema.costs)
         self._effort = effort
+        self._starts: dict[Resources, None] = {}
         # Where validation rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < MANY_ROWS else 0
         self._tell = tell
@@ -172,7 +173,8 @@ class FrontierSearch:
         self.evaluate([0])
         gains = self._gains(self.archive[0])
         self.evaluate(self._singles(gains))
-        self.evaluate(starts)
+        self._starts = dict.fromkeys(starts)
+        self.evaluate(self._starts)
         self.evaluate(self._pairs())
         while not self.allowance.is_spent:
             waiting = [found for found in self.frontier() if not found.is_expanded]
@@ -193,7 +195,7 @@ class FrontierSearch:
         for i in spread([found.cost for found in candidates], MOST_CHOSEN):
             if self._final_cells > 0:
                 models.append(self._finished(candidates[i]))
-        return models
+        return _without_luck(models) if self._n_folds else models
 
     def judged(self) -> list[Candidate]:
         """The frontier, by scores that do not flatter.
@@ -201,21 +203,24 @@ class FrontierSearch:
         Many sets were compared on the same validation rows, and the best of many is best by luck
         as well. The sets that are on the frontier or close to it are compared again on rows that
         have nothing to do with that choice: on training rows, by models that have not seen them.
+        From the dearest to the cheapest, the best of those remains whose validation score does
+        not say the opposite.
         """
         if self._n_folds == 0:
             return self.frontier()
         candidates = self._layers(LAYERS)
-        scores = self._cross_fitted(candidates)
-        chain: list[int] = []
-        for i in sorted(range(len(candidates)), key=lambda i: (candidates[i].cost, -scores[i])):
-            if not chain or scores[i] > scores[chain[-1]]:
-                chain.append(i)
-        return [candidates[i] for i in chain]
+        honest = self._cross_fitted(candidates)
+        order = sorted(range(len(candidates)), key=lambda i: (-honest[i], candidates[i].cost))
+        kept: list[Candidate] = []
+        for found in (candidates[i] for i in order):
+            if not kept or (found.cost < kept[-1].cost and found.score < kept[-1].score):
+                kept.append(found)
+        return kept[::-1]
 
     def _layers(self, n: int) -> list[Candidate]:
-        """The frontier, the frontier of what is left without it, and so on."""
+        """What the search began with, the frontier, the frontier without it, and so on."""
         left = dict(self.archive)
-        found: list[Candidate] = []
+        found = [left.pop(resources) for resources in self._starts if resources in left]
         for _ in range(n):
             layer = pareto(left.values())
             found += layer
@@ -224,7 +229,7 @@ class FrontierSearch:
         return found
 
     def _cross_fitted(self, candidates: Sequence[Candidate]) -> Floats:
-        """Mean score of all rows, validation rows included, of each candidate."""
+        """Mean score of the training rows, by models that have not seen them."""
         allowed = [self.shop.features(found.resources) for found in candidates]
 
         def fold_scores(trainer: Trainer) -> list[Floats]:
@@ -234,10 +239,8 @@ class FrontierSearch:
         trainers = self._crew.trainers[0].folds(self._n_folds, self._params)
         traces = self._trainer.prepared.threads.run(fold_scores, [(t,) for t in trainers])
         sizes = [_n_validation_rows(trainer) for trainer in trainers]
-        here = _n_validation_rows(self._trainer)
-        best = [_best_mean([fold[i] for fold in traces], sizes) for i in range(len(candidates))]
-        validated = [found.score for found in candidates]
-        return np.average([best, validated], axis=0, weights=[sum(sizes), here])
+        by_candidate = zip(*traces, strict=True)
+        return np.array([_best_mean(mine, sizes) for mine in by_candidate])
 
     def _finished(self, candidate: Candidate) -> Model:
         allowed = self.shop.features(candidate.resources)
@@ -447,6 +450,16 @@ def _union(sets: Iterable[Resources]) -> Resources:
 def _members(resources: Resources) -> list[int]:
     """Members of a set, in ascending order."""
     return [r for r in range(resources.bit_length()) if resources >> r & 1]
+
+
+def _without_luck(models: Sequence[Model]) -> list[Model]:
+    """Leave models out that validate better than a dearer one, which is known to be better."""
+    kept: list[Model] = []
+    for model in reversed(models):
+        score = model.validation_score[model.best_iter]
+        if not kept or score < kept[-1].validation_score[kept[-1].best_iter]:
+            kept.append(model)
+    return kept[::-1]
 
 
 def _n_validation_rows(trainer: Trainer) -> int:
