@@ -137,8 +137,8 @@ def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     """Draw which share of the features of each price is bought, as in Figure 2 of the paper.
 
     Only models of the path are drawn. Features are grouped by what they cost at first, before
-    anything is bought. Where there are too
-    many prices, neighbours share a group. The legend tells how many features a group has.
+    anything is bought. Where there are too many prices, neighbours share a group. The legend tells
+    how many features a group has.
 
     Parameters
     ----------
