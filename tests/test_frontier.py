@@ -33,8 +33,8 @@ def data(n=300, seed=0):
 def searched(estimator=None, **options):
     (X, y), (X_val, y_val) = data(), data(200, 1)
     if estimator is None:
-        estimator = MiserRegressor(costs=COSTS, max_iter=30, n_jobs=1)
-    given = {"tradeoffs": 4, "effort": 0.2, **options}
+        estimator = MiserRegressor(costs=COSTS, max_iter=15, n_jobs=1)
+    given = {"tradeoffs": 4, "effort": 0.1, **options}
     return tradeoff_curve(estimator, X, y, X_val=X_val, y_val=y_val, **given)
 
 
@@ -48,13 +48,13 @@ def bits(curve):
 
 @pytest.mark.parametrize("name", TRAPS)
 def test_the_search_walks_out_of_traps_that_the_path_walks_into(name):
-    trap = TRAPS[name](n=1600)
+    trap = TRAPS[name](n=1400)
     (X, y), (X_val, y_val) = trap.split()
-    estimator = MiserRegressor(costs=trap.costs, max_iter=60)
+    estimator = MiserRegressor(costs=trap.costs, max_iter=50)
     found = {}
     for search in ("path", "frontier"):
         curve = tradeoff_curve(
-            estimator, X, y, X_val=X_val, y_val=y_val, tradeoffs=6, scoring="r2", search=search,
+            estimator, X, y, X_val=X_val, y_val=y_val, tradeoffs=4, scoring="r2", search=search,
             effort=0.5,
         )  # fmt: skip
         model = curve.best(trap.budget, train=False)
@@ -86,12 +86,12 @@ def test_a_list_of_tradeoffs_asks_for_nothing_else():
 
 
 def test_same_curve_on_any_number_of_threads():
-    estimators = [MiserRegressor(costs=COSTS, max_iter=20, n_jobs=n) for n in (1, 2, 5)]
-    one, two, five = (bits(searched(estimator)) for estimator in estimators)
-    assert one == two == five
+    estimators = [MiserRegressor(costs=COSTS, max_iter=20, n_jobs=n) for n in (1, 5)]
+    one, five = (bits(searched(estimator)) for estimator in estimators)
+    assert one == five
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.5]), min_size=5, max_size=5),
     st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=6, max_size=6),
@@ -124,7 +124,7 @@ def test_a_gap_is_filled_when_somebody_asks():
     # A short search leaves gaps.
     curve = searched(tradeoffs=2, effort=1e-9)
     total = COSTS.total(range(6))
-    gaps = [b for b in np.linspace(0.5, total, 12) if curve.best_row(b)["cost"] < 0.8 * b]
+    gaps = [b for b in np.linspace(0.5, total, 12) if curve.best_row(b)["cost"] < 0.8 * b][-3:]
     before = {b: curve.best_row(b)["score"] for b in gaps}
     for budget in gaps:
         unchanged = curve.best(budget, train=False)
@@ -144,10 +144,10 @@ def test_the_budget_of_the_estimator_holds_for_the_search():
 
 
 def test_the_search_by_cross_validation_finds_sets():
-    trap = TRAPS["dear_against_decoys"](n=900)
+    trap = TRAPS["dear_against_decoys"](n=600)
     search = MiserSearchCV(
-        MiserRegressor(costs=trap.costs, max_iter=40), budget=trap.budget, tradeoffs=3, cv=3,
-        scoring="r2", random_state=0,
+        MiserRegressor(costs=trap.costs, max_iter=40), budget=trap.budget, tradeoffs=2, cv=2,
+        scoring="r2", random_state=0, effort=0.5,
     ).fit(trap.X, trap.y)  # fmt: skip
     assert search.cost_ <= trap.budget
     assert "0" in search.best_params_["resources"]
@@ -203,7 +203,7 @@ def test_what_is_spread_is_within_bounds(costs, most):
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path):
     whole = bits(searched())
     rng = random.Random(0)
-    for attempt in range(3):
+    for attempt in range(2):
         folder = tmp_path / str(attempt)
         child = os.fork()
         if child == 0:
@@ -229,8 +229,8 @@ def test_a_damaged_file_is_trained_again(tmp_path):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"estimator": MiserRegressor(costs=COSTS, max_iter=30, max_depth=3)}, "max_depth"),
-        ({"estimator": MiserRegressor(costs=[1.0] * 6, max_iter=30)}, "costs"),
+        ({"estimator": MiserRegressor(costs=COSTS, max_iter=15, max_depth=3)}, "max_depth"),
+        ({"estimator": MiserRegressor(costs=[1.0] * 6, max_iter=15)}, "costs"),
         ({"scoring": "r2"}, "scoring"),
     ],
 )

@@ -12,9 +12,10 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -162,16 +163,6 @@ class Trainer:
             for k, part in enumerate(self.prepared.folds(n_folds))
         ]
 
-    def twins(self) -> list[Trainer]:
-        """Trainers that may work at the same time, where models are too small to share threads."""
-        prepared = self.prepared
-        n, name = prepared.threads.n_threads, type(prepared.engine)
-        if n == 1 or name is not CpuEngine or prepared.rows.n_rows >= MANY_ROWS:
-            return [self]
-        alone = Threads(1)
-        engine = CpuEngine(alone)
-        return [replace(self, prepared=prepared.twin(engine, alone)) for _ in range(n)]
-
     def train(
         self,
         params: Parameters,
@@ -192,6 +183,39 @@ class Trainer:
         if self.checkpoint is not None:
             self.checkpoint.keep(key, model)
         return model
+
+
+class Crew:
+    """Trainers that work at the same time, where models are too small to share threads."""
+
+    def __init__(self, trainer: Trainer, together: bool = True):
+        prepared = trainer.prepared
+        self._threads = prepared.threads
+        self.trainers = [trainer]
+        n, is_small = prepared.threads.n_threads, prepared.rows.n_rows < MANY_ROWS
+        if together and n > 1 and is_small and type(prepared.engine) is CpuEngine:
+            alone = Threads(1)
+            engine = CpuEngine(alone)
+            self.trainers = [
+                replace(trainer, prepared=prepared.twin(engine, alone)) for _ in range(n)
+            ]
+
+    def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call ``function(trainer, *task)`` for every task; results in the order of the tasks."""
+        free = SimpleQueue[Trainer]()
+        for trainer in self.trainers:
+            free.put(trainer)
+
+        def work(*task: Any) -> Any:
+            trainer = free.get()
+            try:
+                return function(trainer, *task)
+            finally:
+                free.put(trainer)
+
+        if len(self.trainers) == 1:
+            return [work(*task) for task in tasks]
+        return self._threads.run(work, tasks)
 
 
 def _key(name: str, params: Parameters, allowed: Any, is_patient: bool) -> str:

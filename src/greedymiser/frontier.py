@@ -23,13 +23,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
-from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.binning import LANES
-from greedymiser.checkpoints import MANY_ROWS, Trainer
+from greedymiser.checkpoints import MANY_ROWS, Crew, Trainer
 from greedymiser.costs import CostModel
 from greedymiser.engines import Floats
 from greedymiser.parameters import Parameters
@@ -152,7 +151,7 @@ class FrontierSearch:
         self.shop = Shop(schema.costs)
         self.archive: dict[Resources, Candidate] = {}
         self._trainer = trainer
-        self._twins = trainer.twins()
+        self._crew = Crew(trainer)
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
         self._params = _in_a_hurry(self._final_params, schema.costs)
         self._effort = effort
@@ -232,7 +231,7 @@ class FrontierSearch:
             models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
             return [model.validation_score for model in models]
 
-        trainers = self._twins[0].folds(self._n_folds, self._params)
+        trainers = self._crew.trainers[0].folds(self._n_folds, self._params)
         traces = self._trainer.prepared.threads.run(fold_scores, [(t,) for t in trainers])
         sizes = [_n_validation_rows(trainer) for trainer in trainers]
         here = _n_validation_rows(self._trainer)
@@ -256,7 +255,7 @@ class FrontierSearch:
         for some in batched(new, BATCH):
             if self.allowance.is_spent:
                 break
-            for found in self._fit_all(some):
+            for found in self._crew.run(self._fit, [(resources,) for resources in some]):
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
@@ -275,25 +274,7 @@ class FrontierSearch:
         budget = self._params.budget
         return budget is None or self.shop.price(resources) <= budget
 
-    def _fit_all(self, sets: Sequence[Resources]) -> list[Candidate]:
-        """Train models, several at a time where they are small."""
-        free = SimpleQueue[Trainer]()
-        for trainer in self._twins:
-            free.put(trainer)
-
-        def fit(resources: Resources) -> Candidate:
-            trainer = free.get()
-            try:
-                return self._fit(resources, trainer)
-            finally:
-                free.put(trainer)
-
-        if len(self._twins) == 1:
-            return [fit(resources) for resources in sets]
-        threads = self._trainer.prepared.threads
-        return threads.run(fit, [(resources,) for resources in sets])
-
-    def _fit(self, resources: Resources, trainer: Trainer) -> Candidate:
+    def _fit(self, trainer: Trainer, resources: Resources) -> Candidate:
         allowed = self.shop.features(resources)
         model = trainer.train(self._params, allowed, is_patient=True)
         score = model.validation_score[model.best_iter]

@@ -172,8 +172,8 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
                 except ValueError as error:
                     error.add_note(f"This is about fold {len(paths)} of the cross-validation.")
                     raise
-                for tradeoff in tradeoffs:
-                    path.train(tradeoff)
+                for _ in path.train(*tradeoffs):
+                    pass
                 paths.append(path)
             traces = [path.curve("").traces.assign(resources="") for path in paths]
             sets = self._search_folds(paths)

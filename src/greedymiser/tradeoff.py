@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from greedymiser.checkpoints import Checkpoint, Trainer, fingerprints
+from greedymiser.checkpoints import Checkpoint, Crew, Trainer, fingerprints
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.estimators import (
     Miser,
@@ -49,6 +49,9 @@ STEP_TOWARDS_ZERO = 10.0
 
 # Neighbours whose ratio is below this have nothing worth a model between them.
 CLOSE = 1.2
+
+# Models of a path that are trained together.
+TOGETHER = 2
 
 # Sets of the path that the search starts from, and rounds of the fits under hard budgets that
 # suggest more of them.
@@ -276,9 +279,9 @@ def tradeoff_curve(
         )
         workshop = Workshop(path, effort)
         try:
-            for tradeoff in path.choose(tradeoffs):
-                path.train(tradeoff)
-                steps.model_done(path.last_line())
+            for some in path.choose(tradeoffs):
+                for line in path.train(*some):
+                    steps.model_done(line)
             if steps.has_search:
                 workshop.search(steps.share_done)
                 steps.end()
@@ -362,23 +365,26 @@ class Path:
             kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
         watch = watch_with(estimator, prepared.schema)
         self.trainer = Trainer(prepared, blank_model(prepared, self.params), watch, kept)
+        self._crew, self._alone = Crew(self.trainer), Crew(self.trainer, together=False)
         check_same_queries(given, given_test, "test")
         given_test = estimator.check_features(given_test, reset=False, part="test")
         cases = encode_held_out(prepared.schema, given_test, "test")
         self._test = None if cases is None else prepared.hold_out(cases)
 
-    def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[float]:
-        """Yield the trade-offs that are asked for, or find good ones as the models come in."""
+    def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[list[float]]:
+        """Yield the trade-offs that are asked for, or find good ones as the models come in.
+
+        Several at a time, always the same on any number of threads.
+        """
         if not isinstance(tradeoffs, int):
-            yield from tradeoffs
+            for start in range(0, len(tradeoffs), TOGETHER):
+                yield list(tradeoffs[start : start + TOGETHER])
             return
-        yield 0.0
         highest = self.highest()
-        if tradeoffs > 1 and highest > 0:
-            yield highest
+        yield [0.0, highest] if tradeoffs > 1 and highest > 0 else [0.0]
         while 1 < len(self.models) < tradeoffs:
-            following = self._widest_gap()
-            if following is None:
+            following = self._widest_gaps()[: tradeoffs - len(self.models)]
+            if not following:
                 return
             yield following
 
@@ -392,8 +398,8 @@ class Path:
         highest = np.max(gains[dear] / prices[dear], initial=0.0)
         return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0
 
-    def _widest_gap(self) -> float | None:
-        """A trade-off between the two neighbours that differ most; None if none differ.
+    def _widest_gaps(self) -> list[float]:
+        """Trade-offs between the neighbours that differ most; none if none differ.
 
         They differ by the logarithm of their costs, so that the cheap end counts as much as the
         dear one, and by their scores: where neither changes there is nothing to find.
@@ -410,14 +416,14 @@ class Path:
         # Some gaps cannot be filled: what is sold in one piece has no price in between.
         low, high = np.array(known[:-1]), np.array(known[1:])
         gaps[(low > 0) & (high < low * CLOSE)] = 0.0
-        if not gaps.max() > 0:
-            return None
-        i = int(np.argmax(gaps))
-        return (
-            high[i] / STEP_TOWARDS_ZERO
-            if low[i] == 0
-            else float(np.sqrt(low[i]) * np.sqrt(high[i]))
-        )
+        widest = np.argsort(-gaps, kind="stable")[:TOGETHER]
+        return [
+            float(
+                high[i] / STEP_TOWARDS_ZERO if low[i] == 0 else np.sqrt(low[i]) * np.sqrt(high[i])
+            )
+            for i in widest
+            if gaps[i] > 0
+        ]
 
     def _cost(self, tradeoff: float) -> float:
         model = self.models[tradeoff]
@@ -430,14 +436,18 @@ class Path:
     def _params(self, tradeoff: float) -> Parameters:
         return replace(self.params, tradeoff=tradeoff)
 
-    def train(self, tradeoff: float) -> None:
-        """Train the model of a trade-off and write its trace down."""
-        params, schema = self._params(tradeoff), self.trainer.prepared.schema
-        read_costs(params, schema.n_features, schema.columns)  # does the trade-off overflow?
-        model = self.trainer.train(params)
-        if model.n_iter == 0:
-            warn_of_budget(self.trainer.prepared, params, self.trainer.start)
-        self.models[tradeoff] = self._fitted(model, tradeoff)
+    def train(self, *tradeoffs: float) -> Iterator[str]:
+        """Train models of some trade-offs and write their traces down; tell how each came out."""
+        schema = self.trainer.prepared.schema
+        tasks = [(self._params(tradeoff),) for tradeoff in tradeoffs]
+        for (params,) in tasks:
+            read_costs(params, schema.n_features, schema.columns)  # does the trade-off overflow?
+        crew = self._crew if len(tasks) > 1 else self._alone
+        for (params,), model in zip(tasks, crew.run(Trainer.train, tasks), strict=True):
+            if model.n_iter == 0:
+                warn_of_budget(self.trainer.prepared, params, self.trainer.start)
+            self.models[params.tradeoff] = self._fitted(model, params.tradeoff)
+            yield self._last_line()
 
     def trace_of(self, allowed: NDArray[np.bool_]) -> pd.DataFrame:
         """The trace of a model that pays no prices, but may use only some features."""
@@ -469,7 +479,7 @@ class Path:
             scores.append(validation.score())
         return scores
 
-    def last_line(self) -> str:
+    def _last_line(self) -> str:
         """How the last model came out, in a line."""
         tradeoff = list(self.models)[-1]
         score = self._score(tradeoff)
