@@ -97,7 +97,7 @@ def thyroid():
     ours = tradeoff_curve(
         MiserClassifier(costs=data.costs, max_iter=100, max_depth=DEPTH), X, y, X_val=X_val,
         y_val=y_val, X_test=data.X_test, y_test=data.y_test, tradeoffs=N_TRADEOFFS,
-        scoring="balanced_accuracy",
+        search="path", scoring="balanced_accuracy",
     )  # fmt: skip
     params = {"objective": "multiclass", "num_class": 3}
 
@@ -132,7 +132,7 @@ def mq2008(folder):
             MiserRanker(costs=costs, loss="squared_error", max_iter=150, max_depth=DEPTH), X, y,
             qid=np.zeros(len(y)), X_val=valid[0], y_val=valid[1], qid_val=valid[2],
             X_test=test[0], y_test=test[1], qid_test=test[2], tradeoffs=N_TRADEOFFS,
-            scoring="ndcg@5",
+            search="path", scoring="ndcg@5",
         )  # fmt: skip
         theirs = lightgbm_traces(
             {"objective": "regression"}, (X, y), valid[:2], test[:2], costs, score,

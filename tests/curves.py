@@ -86,6 +86,15 @@ def with_test_scores(curve: TradeoffCurve) -> TradeoffCurve:
     return TradeoffCurve(traces, curve.models, curve.scoring, curve.cost_unit)
 
 
+def searched_curve() -> TradeoffCurve:
+    """As if a search had found the third and the fourth model."""
+    curve = thyroid_curve()
+    position = curve.traces["tradeoff"].map(TRADEOFFS.index)
+    found = position.isin([2, 3]).map({True: "search", False: "path"})
+    traces = curve.traces.assign(found_by=found, model=position)
+    return TradeoffCurve(traces, curve.models, curve.scoring, curve.cost_unit)
+
+
 def constant_curve() -> TradeoffCurve:
     """One model that found nothing worth its price."""
     curve = thyroid_curve((1e3,))

@@ -15,7 +15,15 @@ import matplotlib.pyplot as plt
 import matplotlib.style
 from matplotlib.figure import Figure
 
-from curves import TRADEOFFS, constant_curve, keep, thyroid_curve, wide_curve, with_test_scores
+from curves import (
+    TRADEOFFS,
+    constant_curve,
+    keep,
+    searched_curve,
+    thyroid_curve,
+    wide_curve,
+    with_test_scores,
+)
 from greedymiser import plotting
 from greedymiser.plotting import compare_curves, plot_curve, plot_features, plot_receipt
 from greedymiser.tradeoff import TradeoffCurve
@@ -99,6 +107,27 @@ def test_curve_draws_test_scores_where_there_are_some():
     ax = plot_curve(curve)
     assert ax.get_ylabel() == "test neg_log_loss"
     assert circled(ax).get_ydata().tolist() == curve.points.test_score.tolist()
+
+
+def test_what_a_search_has_found_are_stars_and_steps_lead_from_budget_to_budget():
+    curve = with_test_scores(searched_curve())
+    ax = drawn(plot_curve(curve))
+    found = curve.points[curve.points.found_by == "search"]
+    (stars,) = [line for line in ax.lines if line.get_marker() == "*"]
+    assert stars.get_xdata().tolist() == found.cost.tolist()
+    assert stars.get_ydata().tolist() == found.test_score.tolist()
+    assert circled(ax).get_linestyle() == "None"
+    assert len(circled(ax).get_xdata()) == len(TRADEOFFS) - 2
+    (steps,) = [line for line in ax.lines if line.get_drawstyle() == "steps-post"]
+    # The last step goes on to the dearest model.
+    costs, scores = steps.get_xdata()[:-1], steps.get_ydata()
+    assert steps.get_xdata()[-1] == curve.traces.cost.max()
+    for budget in (0.0, 20.0, 36.19, 46.49, 46.5, 60.0):
+        last = np.flatnonzero(costs <= budget)[-1]
+        assert scores[last] == curve.best_row(budget)["test_score"]
+    assert legend_of(ax)[-3:] == ["best iteration", "found by search", "best for each budget"]
+    assert_legend_is_clear_of_data(ax)
+    assert_legend_is_clear_of_data(drawn(plot_curve(curve, small_axes())))
 
 
 def test_traces_differ_without_colour():

@@ -14,7 +14,15 @@ import pytest
 
 pytest.importorskip("plotly")
 
-from curves import constant_curve, curve_of, keep, thyroid_curve, wide_curve, with_test_scores
+from curves import (
+    constant_curve,
+    curve_of,
+    keep,
+    searched_curve,
+    thyroid_curve,
+    wide_curve,
+    with_test_scores,
+)
 from greedymiser import MiserRegressor
 from greedymiser.report import MOST_POINTS, write_report
 from greedymiser.tradeoff import TradeoffCurve
@@ -313,6 +321,21 @@ def test_budget_can_be_typed_or_stepped(browser, tmp_path):
     assert browser.find_element("id", "snippet").text == "curve.best(budget=46.5)"
     browser.find_element("id", "slider").send_keys("\ue012" * 20)  # the left arrow
     assert float(field.get_attribute("value")) < 46.5
+
+
+def test_a_page_tells_what_a_search_has_found(browser, tmp_path):
+    curve = searched_curve()
+    opened(browser, curve, tmp_path)
+    summary = browser.find_element("id", "summary").text
+    assert summary.startswith("4 tradeoffs, 2 sets of features found by the search, 21 features")
+    # A curve that has its data might train another model than the page shows.
+    assert browser.find_element("id", "snippet").text.endswith(", train=False)")
+    assert shown(browser, "tradeoff") == "0"
+    field = browser.find_element("id", "budget")
+    field.clear()
+    field.send_keys("46.5")
+    assert shown(browser, "tradeoff") == "search"
+    assert browser.get_log("browser") == []
 
 
 def test_click_selects_a_point(browser, tmp_path):

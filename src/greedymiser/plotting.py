@@ -48,8 +48,9 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     """Draw the score that each cost buys, as in Figure 1 (left) of the paper.
 
     One dashed trace per tradeoff shows the model as trees are added. The iterations with the best
-    validation score are circled and joined. Models that the search has found are stars. Test scores
-    are drawn where the curve has them.
+    validation score are circled and joined. Where there was a search, what it has found are stars,
+    and a line of steps shows the model that validation picks for each budget. Test scores are drawn
+    where the curve has them.
 
     Parameters
     ----------
@@ -61,7 +62,6 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     matplotlib Axes
     """
     ax = _axes(ax)
-    ink = _ink(ax)
     points, traces = curve.points, curve.traces
     score = _score_column(points)
     found = _found_by_search(points)
@@ -79,16 +79,7 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
         mark: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4.5}
         ax.plot(chosen["cost"], chosen[score], color=colours[i], linestyle="none", zorder=4, **mark)
         lines.append(Line2D([], [], label=_number(chosen["tradeoff"], 3), **look, **mark))
-    joined = {"color": ink, "marker": "o", "markersize": 9.5, "markerfacecolor": "none"}
-    on_path = points[~found]
-    bests = [Line2D([], [], linewidth=1.1, label="best iteration", **joined)]
-    ax.plot(on_path["cost"], on_path[score], linewidth=1.1, markeredgewidth=1.2, zorder=3, **joined)
-    if found.any():
-        star = {"color": ink, "marker": "*", "markersize": 9, "markeredgewidth": 0.6}
-        sets = points[found].sort_values("cost")
-        ax.plot(sets["cost"], sets[score], linestyle=":", linewidth=1.1, zorder=5, **star)
-        bests.append(Line2D([], [], linestyle=":", linewidth=1.1, label="found by search", **star))
-
+    bests = _add_bests(ax, curve, score, found)
     _cost_axis(ax, [traces["cost"], points["cost"]], curve.cost_unit)
     _focus(ax, points[score].to_numpy(float), traces[score].to_numpy(float))
     _label_score(ax, curve.scoring, score)
@@ -96,6 +87,43 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     title = "tradeoff λ" + (f" ({len(shown)} of {len(lines)})" if len(shown) < len(lines) else "")
     _legend(ax, [*(lines[i] for i in shown), *bests], title)
     return ax
+
+
+def _add_bests(
+    ax: Axes, curve: TradeoffCurve, score: str, found: NDArray[np.bool_]
+) -> list[Line2D]:
+    """Draw the best iterations, and what a search has found; lines for the legend."""
+    ink, on_path = _ink(ax), curve.points[~found]
+    circle: dict[str, Any] = {
+        "color": ink,
+        "marker": "o",
+        "markersize": 9.5,
+        "markerfacecolor": "none",
+        "linewidth": 1.1,
+        "linestyle": "none" if found.any() else "-",
+        "label": "best iteration",
+    }
+    ax.plot(on_path["cost"], on_path[score], markeredgewidth=1.2, zorder=3, **circle)
+    bests = [Line2D([], [], **circle)]
+    if not found.any():
+        return bests
+    star: dict[str, Any] = {
+        "color": COLOURS[1],
+        "marker": "*",
+        "markersize": 11,
+        "markeredgecolor": ink,
+        "markeredgewidth": 0.6,
+        "linestyle": "none",
+        "label": "found by search",
+    }
+    sets, front = curve.points[found], curve.pareto()
+    ax.plot(sets["cost"], sets[score], zorder=5, **star)
+    # A model is there for every budget up to the next one's cost.
+    steps: dict[str, Any] = {"color": ink, "linewidth": 1.6, "label": "best for each budget"}
+    costs = [*front["cost"], curve.traces["cost"].max()]
+    scores = [*front[score], front[score].iloc[-1]]
+    ax.plot(costs, scores, drawstyle="steps-post", zorder=3.5, **steps)
+    return [*bests, Line2D([], [], **star), Line2D([], [], **steps)]
 
 
 def _found_by_search(points: Any) -> NDArray[np.bool_]:
@@ -109,8 +137,8 @@ def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     """Draw which share of the features of each price is bought, as in Figure 2 of the paper.
 
     Only models of the path are drawn. Features are grouped by what they cost at first, before
-    anything is bought. Where there are too
-    many prices, neighbours share a group. The legend tells how many features a group has.
+    anything is bought. Where there are too many prices, neighbours share a group. The legend tells
+    how many features a group has.
 
     Parameters
     ----------

@@ -144,12 +144,12 @@ function lines(colours) {
     mode: "markers", marker: { size: 11, color: onPath.map((_, i) => traces[i].line.color),
       symbol: onPath.map((_, i) => symbols[i % symbols.length]), line: { width: 1.5, color: colours.ink } },
   });
-  const sets = line("found by the search", found, {
+  const sets = line("found by search", found, {
     mode: "markers", showlegend: found.length > 0,
     marker: { size: 10, color: colours.accent, symbol: "star", line: { width: 1, color: colours.ink } },
   });
   const front = line("best per budget", data.front, {
-    mode: "lines+markers", line: { color: colours.ink, width: 1.6, shape: byId("test").checked ? "linear" : "hv" },
+    mode: "lines+markers", line: { color: colours.ink, width: 1.6, shape: "hv" },
     marker: { size: 5, color: colours.ink },
   });
   const shown = line("shown model", state.row ? [state.row] : [], {
@@ -241,8 +241,10 @@ function showModel() {
     return both;
   }));
   byId("model-note").textContent = row.n_iter === 0 ? "It asks for nothing, and always predicts the same." : "";
+  // A curve that has searched might train another model for a budget than the one shown here.
+  const asked = `budget=${state.budget}` + (data.traces.some(isFound) ? ", train=False" : "");
   byId("snippet").textContent = state.clicked
-    ? `curve.models[${row.trace}].truncate(${row.n_iter})` : `curve.best(budget=${state.budget})`;
+    ? `curve.models[${row.trace}].truncate(${row.n_iter})` : `curve.best(${asked})`;
   const bought = data.receipts[row.trace].filter((purchase) => purchase.round < row.n_iter);
   fill(byId("receipt").tBodies[0], bought.map((purchase) => [
     element("td", purchase.round, "number"), named(purchase.feature, purchase.resources),

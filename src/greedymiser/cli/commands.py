@@ -478,7 +478,7 @@ def reproduce(
     from greedymiser.experiments.workspace import Workspace
 
     folder = out or Path("results") / name
-    check_not_read(folder, WRITES_RESULTS, "data", data, READS_FOLDER)
+    check_not_read("out", folder, WRITES_RESULTS, "data", data, READS_FOLDER)
     make_folder(folder)
     with shown_steps() as told:
         try:
