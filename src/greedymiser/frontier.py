@@ -156,6 +156,8 @@ class FrontierSearch:
         self._params = _in_a_hurry(self._final_params, schema.costs)
         self._effort = effort
         self._starts: dict[Resources, None] = {}
+        # Whether rows that the search has not seen were asked as well.
+        self._is_honest = False
         # Where validation rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < MANY_ROWS else 0
         self._tell = tell
@@ -195,7 +197,7 @@ class FrontierSearch:
         for i in spread([found.cost for found in candidates], MOST_CHOSEN):
             if self._final_cells > 0:
                 models.append(self._finished(candidates[i]))
-        return _without_luck(models) if self._n_folds else models
+        return _without_luck(models) if self._is_honest else models
 
     def judged(self) -> list[Candidate]:
         """The frontier, by scores that do not flatter.
@@ -206,9 +208,10 @@ class FrontierSearch:
         From the dearest to the cheapest, the best of those remains whose validation score does
         not say the opposite.
         """
-        if self._n_folds == 0:
+        candidates = self._layers(LAYERS) if self._n_folds else []
+        self._is_honest = len(candidates) > 0
+        if not self._is_honest:
             return self.frontier()
-        candidates = self._layers(LAYERS)
         honest = self._cross_fitted(candidates)
         order = sorted(range(len(candidates)), key=lambda i: (-honest[i], candidates[i].cost))
         kept: list[Candidate] = []
@@ -218,11 +221,20 @@ class FrontierSearch:
         return kept[::-1]
 
     def _layers(self, n: int) -> list[Candidate]:
-        """What the search began with, the frontier, the frontier without it, and so on."""
+        """The frontier, what the search began with, the frontier without both, and so on.
+
+        As many of them as can be compared again with no more work than the search may cost.
+        """
         left = dict(self.archive)
-        found = [left.pop(resources) for resources in self._starts if resources in left]
-        for _ in range(n):
+        found: list[Candidate] = []
+        work = 0.0
+        for number in range(n + 1):
             layer = pareto(left.values())
+            if number == 1:
+                layer = [left[resources] for resources in self._starts if resources in left]
+            work += self._n_folds * sum(candidate.cells for candidate in layer)
+            if work > self._allowed_cells:
+                break
             found += layer
             for candidate in layer:
                 del left[candidate.resources]
