@@ -62,7 +62,7 @@ OPEN_ROOMS = {
 }
 
 # Methods that open a room above when they are called, and only then: ``curve.plot()``.
-CONVENIENCES = {"tradeoff": {"plotting", "report"}}
+CONVENIENCES = {"tradeoff": {"plotting", "report"}, "serving": {"engines"}}
 
 # The doors of the house: they may import everything and nobody imports them.
 DOORS = {"__init__", "__main__"}

@@ -124,8 +124,9 @@ class Miser(BaseEstimator):
         1 shows a progress bar.
     n_jobs : int or None
         Threads; None for all cores. The model does not depend on it.
-    engine : {"auto", "cpu"}
-        Where training runs.
+    engine : {"auto", "cpu", "cuda"}
+        Where training runs: on the cores of this machine, or on its GPU. The model is the same to
+        the last bit. "auto" is "cpu".
 
     Attributes
     ----------

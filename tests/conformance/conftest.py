@@ -1,6 +1,8 @@
 """Every engine, by one fixture."""
 
 import itertools
+import os
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +53,13 @@ ENGINES = {
     "cpu, in pieces": (InPieces, 2),
     "NumPy": (lambda threads: NumpyEngine(), 1),
 }
+
+if os.environ.get("GREEDYMISER_TEST_ENGINE") == "cuda":  # see tests/test_cuda.py
+    from greedymiser.engines.cuda.door import CudaEngine
+
+    ENGINES = {"cuda": (CudaEngine, 2)}
+    # Threads of Numba's simulator wait for each other thousands of times, and each time for Python.
+    sys.setswitchinterval(1e-6)
 
 
 @pytest.fixture(scope="module", params=ENGINES)
