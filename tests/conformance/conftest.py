@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -57,9 +56,10 @@ ENGINES = {
 if os.environ.get("GREEDYMISER_TEST_ENGINE") == "cuda":  # see tests/test_cuda.py
     from greedymiser.engines.cuda.door import CudaEngine
 
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+        import simulated  # noqa: F401
+
     ENGINES = {"cuda": (CudaEngine, 2)}
-    # Threads of Numba's simulator wait for each other thousands of times, and each time for Python.
-    sys.setswitchinterval(1e-6)
 
 
 @pytest.fixture(scope="module", params=ENGINES)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.cases import (
@@ -14,6 +14,7 @@ from conformance.cases import (
     OpenNode,
     Split,
     ask,
+    by_chance,
     cases,
     check_table,
     seeds,
@@ -24,7 +25,7 @@ from greedymiser.engines import SplitRules
 from greedymiser.engines.cpu import CpuEngine, Tuning
 from greedymiser.threads import Threads
 
-slowly = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+slowly = by_chance(150)
 
 
 @slowly

@@ -24,9 +24,10 @@ SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 
 def _import_cuda() -> Any:
     # numba-cuda 0.30 asks NumPy for a name that NumPy 2.5 no longer has.
-    lent = not hasattr(np, "row_stack")
+    name = "row_stack"
+    lent = not hasattr(np, name)
     if lent:
-        np.vstack = np.vstack
+        setattr(np, name, np.vstack)
     try:
         from numba import cuda
 
@@ -34,7 +35,7 @@ def _import_cuda() -> Any:
             from numba.cuda import cudaimpl  # noqa: F401, it is there that the name is asked for
     finally:
         if lent:
-            del np.vstack
+            delattr(np, name)
     return cuda
 
 

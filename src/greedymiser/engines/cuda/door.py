@@ -9,9 +9,6 @@ from typing import Any
 from greedymiser.engines import Engine, PlacedRows, Sample
 from greedymiser.threads import Threads
 
-if TYPE_CHECKING:
-    pass
-
 # The process that uses the device: its children by fork cannot.
 _owner: int | None = None
 
@@ -69,11 +66,17 @@ class CudaEngine:
 
     def place(self, sample: Sample) -> PlacedRows:
         from greedymiser.engines.cuda import placed
-        from greedymiser.engines.cuda.device import cuda
 
-        free, total = cuda.current_context().get_memory_info()
+        free, total = context().get_memory_info()
         check_room(placed.bytes_needed(sample, total), free, total)
         return placed.CudaRows(sample, self.threads)
+
+
+def context() -> Any:
+    """What is known of the device."""
+    from greedymiser.engines.cuda.device import cuda
+
+    return cuda.current_context()
 
 
 def check_room(needed: float, free: float, total: float) -> None:
