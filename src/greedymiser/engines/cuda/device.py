@@ -11,6 +11,7 @@ import ast
 import inspect
 import struct
 import textwrap
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,16 +24,18 @@ SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 
 
 def _import_cuda() -> Any:
-    # numba-cuda 0.30 asks NumPy for a name that NumPy 2.5 no longer has.
+    # numba-cuda 0.30 asks NumPy for a name that NumPy 2.5 no longer has, and uses what it warns of.
     name = "row_stack"
     lent = not hasattr(np, name)
     if lent:
         setattr(np, name, np.vstack)
     try:
-        from numba import cuda
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from numba import cuda
 
-        if not SIMULATED:
-            from numba.cuda import cudaimpl  # noqa: F401, it is there that the name is asked for
+            if not SIMULATED:
+                from numba.cuda import cudaimpl  # noqa: F401, where the name is asked for
     finally:
         if lent:
             delattr(np, name)

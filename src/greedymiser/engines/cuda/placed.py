@@ -66,6 +66,8 @@ class CudaRows:
         self._codes = self._sent(sample.binned.codes)
         n, k = self.n_rows, sample.loss.n_outputs
         self._raw = cuda.device_array((k, n), dtype=np.float64)
+        # What came back of it when somebody looked.
+        self._raw_here: Floats | None = None
         self._nothing = self._sent(np.empty((0, 0)))
         no_weight = np.empty(0)
         self._y = self._sent(np.ascontiguousarray(sample.y, dtype=np.float64))
@@ -93,10 +95,11 @@ class CudaRows:
         self._said = None
 
     def raw(self) -> Floats:
-        found = np.empty(self._raw.shape)
-        self._line.fetch(self._raw, found, found.nbytes)
+        if self._raw_here is None:
+            self._raw_here = cuda.pinned_array(tuple(self._raw.shape), dtype=np.float64)
+        self._line.fetch(self._raw, self._raw_here, self._raw_here.nbytes)
         self._line.wait()
-        return found
+        return self._raw_here
 
     def loss(self) -> float:
         sample, loss = self.sample, self.sample.loss
@@ -165,7 +168,8 @@ class CudaRows:
         loss, tree = self.sample.loss, self._trees()
         if loss.formula is None:
             if self._on_host is None:
-                self._on_host = derivatives_of(self.sample)
+                # In memory that the device can read from by itself.
+                self._on_host = derivatives_of(self.sample, cuda.pinned_array)
             self._on_host.derive(self.raw(), step, self._threads.team())
             return
         extremes = self._evaluated()[SUM_WORDS:].view(np.float64).reshape(-1, 2)

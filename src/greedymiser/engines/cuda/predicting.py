@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.engines.cuda.device import SIMULATED, cuda, kernel
+from greedymiser.engines.cuda.device import SIMULATED, cuda, from_bits, kernel
 from greedymiser.engines.cuda.door import check_available
 from greedymiser.engines.cuda.line import Line
 from greedymiser.tables import Table
@@ -18,66 +18,85 @@ THREADS = 4 if SIMULATED else 256
 # What goes to the device at a time.
 BATCH_BYTES = 2**28
 
+# A node is two words: its threshold, and where to go. Of the latter 32 bits are the left child, 24
+# the column; then whether missing values go right, and whether a set of categories goes left, whose
+# number is in the place of the threshold.
+COLUMN_AT, MISSING_AT, SET_AT = 32, 56, 57
+
 
 def raw_predict(ensemble: Ensemble, table: Table, first: int, last: int) -> NDArray[np.float64]:
     """Baseline plus rounds ``first:last``, shape (n_outputs, n)."""
     check_available()
     out = np.empty((ensemble.n_outputs, table.n_rows))
     out[:] = ensemble.baseline[:, None]
-    features = np.array(ensemble.features, dtype=np.intp)
+    trees = first * ensemble.n_outputs, last * ensemble.n_outputs
+    features = np.array(ensemble.features, dtype=np.int64)
     if len(features) == 0 or table.n_rows == 0:
         # Trees without a split are values for everybody; it is not worth a journey.
-        for t in range(first * ensemble.n_outputs, last * ensemble.n_outputs):
+        for t in range(*trees):
             out[t % ensemble.n_outputs] += ensemble.serving.steps.value[ensemble.tree_starts[t]]
         return out
-    trees = tuple(map(cuda.to_device, _described(ensemble.serving.steps, features)))
-    step = max(THREADS, BATCH_BYTES // (8 * len(features)))
+    model = tuple(map(cuda.to_device, _described(ensemble.serving.steps, features)))
+    wanted = cuda.to_device(features)
+    step = max(THREADS, BATCH_BYTES // (8 * ensemble.n_features))
     line = Line()
     for begin in range(0, table.n_rows, step):
         end = min(begin + step, table.n_rows)
-        rows = table.rows(begin, end, ensemble.features)
-        values = cuda.to_device(np.ascontiguousarray(rows[:, features], dtype=np.float64))
+        rows = cuda.to_device(np.ascontiguousarray(table.rows(begin, end, ensemble.features)))
+        columns = cuda.device_array((len(features), end - begin), dtype=rows.dtype)
         sums = cuda.to_device(np.ascontiguousarray(out[:, begin:end]))
-        grid = -(-(end - begin) // THREADS), 1
-        bounds = first * ensemble.n_outputs, last * ensemble.n_outputs
-        line.launch(add_trees, grid, THREADS, (values, *trees, sums), *bounds)
+        grid = -(-(end - begin) // THREADS), len(features)
+        line.launch(turn, grid, THREADS, (rows, wanted, columns))
+        line.launch(add_trees, (grid[0], 1), THREADS, (columns, *model, sums), *trees)
         line.wait()
         out[:, begin:end] = sums.copy_to_host()
     return out
 
 
-def _described(steps: Steps, features: NDArray[np.intp]) -> tuple[NDArray[Any], ...]:
-    """Nodes as integers (column, left child, set of categories, whether missing goes right), ..."""
-    nodes = np.empty((len(steps.nodes), 4), dtype=np.int32)
-    nodes[:, 0] = np.searchsorted(features, steps.nodes["feature"]).clip(max=len(features) - 1)
-    nodes[:, 1], nodes[:, 2] = steps.nodes["left"], steps.nodes["category_set"]
-    nodes[:, 3] = steps.nodes["missing_right"]
+def _described(steps: Steps, features: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
+    """Nodes, their values, the root and the depth of each tree, and sets of categories."""
+    column = np.searchsorted(features, steps.nodes["feature"]).clip(max=len(features) - 1)
+    category_set = steps.nodes["category_set"].astype(np.int64)
+    where = steps.nodes["left"].astype(np.int64) | (column.astype(np.int64) << COLUMN_AT)
+    where |= steps.nodes["missing_right"].astype(np.int64) << MISSING_AT
+    where |= (category_set >= 0).astype(np.int64) << SET_AT
+    thresholds = steps.nodes["threshold"].copy().view(np.int64)
+    nodes = np.stack([np.where(category_set >= 0, category_set, thresholds), where], axis=1)
     trees = np.stack([steps.root, steps.depth], axis=1).astype(np.int64)
     sets = steps.category_sets
     if len(sets) == 0:
         sets = np.zeros((1, sets.shape[1]), dtype=np.uint64)
-    # Copies: the device takes nothing that is only a view of records.
-    return nodes, steps.nodes["threshold"].copy(), steps.value, trees, np.ascontiguousarray(sets)
+    return nodes, steps.value, trees, np.ascontiguousarray(sets)
 
 
 @kernel
-def add_trees(rows, nodes, thresholds, values, trees, sets, out, first, last):
+def turn(rows, wanted, columns):
+    """Lay the columns that are wanted (y) behind each other: neighbours ask for the same one."""
+    i, j = cuda.grid(1), cuda.blockIdx.y
+    if i < rows.shape[0]:
+        columns[j, i] = rows[i, wanted[j]]
+
+
+@kernel
+def add_trees(columns, nodes, values, trees, sets, out, first, last):
     """Walk each row down each tree; add the leaf's value to the tree's output."""
     i = cuda.grid(1)
-    if i >= rows.shape[0]:
+    if i >= columns.shape[1]:
         return
     n_outputs = out.shape[0]
     for t in range(first, last):
         node = trees[t, 0]
         for _ in range(trees[t, 1]):
-            x, at = rows[i, nodes[node, 0]], nodes[node, 2]
-            missing_right = nodes[node, 3] != 0
-            if at < 0:
-                right = x > thresholds[node] or (missing_right and x != x)
+            what, where = nodes[node, 0], nodes[node, 1]
+            x = columns[(where >> COLUMN_AT) & 0xFFFFFF, i]
+            missing_right = (where >> MISSING_AT) & 1 != 0
+            if (where >> SET_AT) & 1 == 0:
+                right = x > from_bits(what) or (missing_right and x != x)
             elif x != x:
                 right = missing_right
             else:
                 code = np.int64(x)
-                right = (sets[at, code >> 6] >> np.uint64(code & 63)) & np.uint64(1) == np.uint64(0)
-            node = np.int64(nodes[node, 1]) + (1 if right else 0)
+                word = sets[what, code >> 6]
+                right = (word >> np.uint64(code & 63)) & np.uint64(1) == np.uint64(0)
+            node = (where & 0xFFFFFFFF) + (1 if right else 0)
         out[t % n_outputs, i] += values[node]
