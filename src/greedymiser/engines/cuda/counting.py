@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from greedymiser.binning import LANES
-from greedymiser.engines.cuda.device import SIMULATED, cuda, kernel
+from greedymiser.engines.cuda.device import SIMULATED, cuda, device, kernel
 from greedymiser.engines.cuda.words import COUNTED, PIECE, SIDE, SLOT, START, STOP
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.scanning import BINS
@@ -84,24 +84,15 @@ def _make_count(n_words):
         total = cuda.local.array(own, INT64)
         counted = cuda.local.array(OWN, INT64)
         tid = cuda.threadIdx.x
-        block = plan[blocks_at + cuda.blockIdx.x]
-        piece = cuda.blockIdx.y
-        at = 0
-        while at + 1 < n_nodes and plan[(at + 1) * COUNTED + PIECE] <= piece:
-            at += 1
-        at *= COUNTED
+        block, piece = plan[blocks_at + cuda.blockIdx.x], cuda.blockIdx.y
+        at = node_of_piece(plan, n_nodes, piece)
+        side, slot = plan[at + SIDE], plan[at + SLOT]
         start = plan[at + START] + (piece - plan[at + PIECE]) * longest
         stop = min(start + longest, plan[at + STOP])
-        side, slot = plan[at + SIDE], plan[at + SLOT]
-        for k in range(OWN):
-            counted[k] = 0
-            for w in range(n_words):
-                total[w * OWN + k] = 0
-                low[w * CELLS + k * THREADS + tid] = 0
-                high[w * CELLS + k * THREADS + tid] = 0
-        cuda.syncthreads()
+        begin(low, high, total, counted, tid, n_words)
         turn = np.uint64(8) * (np.uint64(tid) & np.uint64(7))
         back = (np.uint64(64) - turn) & np.uint64(63)
+        buffer = np.uint64(max(side, 0))
         while start < stop:
             end = min(start + (1 << run_bits), stop)
             i = start + tid
@@ -109,58 +100,87 @@ def _make_count(n_words):
                 row = np.uint64(i)
                 if side >= 0:
                     row = np.uint64(rows[np.uint64(side), np.uint64(i)])
-                buffer = np.uint64(max(side, 0))
                 code = codes[np.uint64(block), row]
                 # Byte j becomes that of lane (tid + j) % 8.
                 code = (code >> turn) | (code << back)
                 word = words[buffer, np.uint64(i) * np.uint64(n_words)]
-                word_low, word_high = UINT32(word & LOW), INT32(word >> 32)
-                other_low, other_high = word_low, word_high
+                other = word
                 if n_words == 2:
                     other = words[buffer, np.uint64(i) * np.uint64(2) + np.uint64(1)]
-                    other_low, other_high = UINT32(other & LOW), INT32(other >> 32)
                 for j in range(8):
                     lane = (np.uint64(tid) + np.uint64(j)) & np.uint64(7)
                     cell = (code >> np.uint64(8 * j)) & np.uint64(255)
                     cell = (cell << np.uint64(3)) | lane
-                    cuda.atomic.add(low, cell, word_low)
-                    cuda.atomic.add(high, cell, word_high)
+                    cuda.atomic.add(low, cell, UINT32(word & LOW))
+                    cuda.atomic.add(high, cell, INT32(word >> 32))
                     if n_words == 2:
-                        cuda.atomic.add(low, cell + np.uint64(CELLS), other_low)
-                        cuda.atomic.add(high, cell + np.uint64(CELLS), other_high)
+                        cuda.atomic.add(low, cell + np.uint64(CELLS), UINT32(other & LOW))
+                        cuda.atomic.add(high, cell + np.uint64(CELLS), INT32(other >> 32))
                 i += THREADS
             cuda.syncthreads()
-            for k in range(OWN):
-                cell = np.uint64(k * THREADS + tid)
-                mine = np.int64(low[cell])
-                if mine != 0:
-                    number = mine & ((1 << (low_bits + run_bits)) - 1)
-                    counted[k] += mine >> (low_bits + run_bits)
-                    total[k] += number + (np.int64(high[cell]) << low_bits)
-                    low[cell] = 0
-                    high[cell] = 0
-                    if n_words == 2:
-                        cell += np.uint64(CELLS)
-                        number = np.int64(high[cell]) << alone_bits
-                        total[OWN + k] += np.int64(low[cell]) + number
-                        low[cell] = 0
-                        high[cell] = 0
-            cuda.syncthreads()
+            join(low, high, total, counted, tid, n_words, run_bits, low_bits, alone_bits)
             start = end
-        plane = slots.shape[1] // (n_words + 1)
-        for k in range(OWN):
-            if counted[k] != 0:
-                cell = k * THREADS + tid
-                bin = block * CELLS + (cell & 7) * BINS + (cell >> 3)
-                # The word with the count has the Hessian, where there is one.
-                if n_words == 2:
-                    cuda.atomic.add(slots, (slot, bin), total[OWN + k])
-                    cuda.atomic.add(slots, (slot, 2 * plane + bin), total[k])
-                else:
-                    cuda.atomic.add(slots, (slot, bin), total[k])
-                cuda.atomic.add(slots, (slot, plane + bin), counted[k])
+        add_to(slots, slot, block, total, counted, tid, n_words)
 
     return kernel(count)
+
+
+@device
+def node_of_piece(plan, n_nodes, piece):
+    """Where the words of the node begin that a piece is of."""
+    k = 0
+    while k + 1 < n_nodes and plan[(k + 1) * COUNTED + PIECE] <= piece:
+        k += 1
+    return k * COUNTED
+
+
+@device
+def begin(low, high, total, counted, tid, n_words):
+    """Set everything to 0."""
+    for k in range(OWN):
+        counted[k] = 0
+        for w in range(n_words):
+            total[w * OWN + k] = 0
+            low[w * CELLS + k * THREADS + tid] = 0
+            high[w * CELLS + k * THREADS + tid] = 0
+    cuda.syncthreads()
+
+
+@device
+def join(low, high, total, counted, tid, n_words, run_bits, low_bits, alone_bits):
+    """Take the sums of a run over into 64 bits, each thread those of its own cells."""
+    for k in range(OWN):
+        cell = np.uint64(k * THREADS + tid)
+        mine = np.int64(low[cell])
+        if mine != 0:  # there is a count in it
+            number = mine & ((1 << (low_bits + run_bits)) - 1)
+            counted[k] += mine >> (low_bits + run_bits)
+            total[k] += number + (np.int64(high[cell]) << low_bits)
+            low[cell] = 0
+            high[cell] = 0
+            if n_words == 2:
+                cell += np.uint64(CELLS)
+                total[OWN + k] += np.int64(low[cell]) + (np.int64(high[cell]) << alone_bits)
+                low[cell] = 0
+                high[cell] = 0
+    cuda.syncthreads()
+
+
+@device
+def add_to(slots, slot, block, total, counted, tid, n_words):
+    """Add what this thread has found to the node's histogram."""
+    plane = slots.shape[1] // (n_words + 1)
+    for k in range(OWN):
+        if counted[k] != 0:
+            cell = k * THREADS + tid
+            bin = block * CELLS + (cell & 7) * BINS + (cell >> 3)
+            # The word with the count has the Hessian, where there is one.
+            if n_words == 2:
+                cuda.atomic.add(slots, (slot, bin), total[OWN + k])
+                cuda.atomic.add(slots, (slot, 2 * plane + bin), total[k])
+            else:
+                cuda.atomic.add(slots, (slot, bin), total[k])
+            cuda.atomic.add(slots, (slot, plane + bin), counted[k])
 
 
 count_one, count_two = _make_count(1), _make_count(2)

@@ -38,6 +38,7 @@ class Letter:
 
     def _make_room(self, n_words: int) -> None:
         self._line.wait()
+        self._line.forget()
         self.here = cuda.pinned_array(n_words, dtype=np.int64)
         self.here[:] = 0
         self.there = cuda.device_array(n_words, dtype=np.int64)

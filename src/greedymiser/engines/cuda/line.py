@@ -92,6 +92,10 @@ class Line:
         except (AttributeError, TypeError, ValueError):
             return None
 
+    def forget(self) -> None:
+        """Let go of all arrays: some of them are replaced."""
+        self._bound.clear()
+
     def send(self, here: NDArray[Any], there: Any, n_bytes: int) -> None:
         """Copy the first bytes of an array to one on the device; it must not change before that."""
         if driver is None:

@@ -72,6 +72,7 @@ class CudaRows:
         no_weight = np.empty(0)
         self._y = self._sent(np.ascontiguousarray(sample.y, dtype=np.float64))
         self._weight = self._sent(no_weight if sample.weight is None else sample.weight)
+        self._heaviest = 1.0 if sample.weight is None else float(sample.weight.max())
         self._weight_row = self._weight.reshape(min(1, self._weight.size), self._weight.size)
         self._total = float(n) if sample.weight is None else exact_sum(sample.weight)
         self._grid_of_rows = max(1, min(MOST_BLOCKS, -(-n // rows.THREADS))), 1
@@ -197,8 +198,7 @@ class CudaRows:
             return Extremes(gradient, hessian, False), tree.gradients, tree.hessians, output
         if sample.weight is None:
             return Extremes(gradient, 1.0, True), tree.gradients, self._nothing, output
-        heaviest = float(sample.weight.max())
-        return Extremes(gradient, heaviest, False), tree.gradients, self._weight_row, output
+        return Extremes(gradient, self._heaviest, False), tree.gradients, self._weight_row, output
 
     # -- a tree -----------------------------------------------------------------------------------
 
@@ -284,6 +284,7 @@ class _Trees:
 
     def __init__(self, placed: CudaRows):
         n, k = placed.n_rows, placed.sample.loss.n_outputs
+        self._line = placed._line
         self.gradients = cuda.device_array((k, n), dtype=np.float64)
         self.hessians = cuda.device_array((k, n), dtype=np.float64)
         # Two buffers between which rows move, and their words.
@@ -301,6 +302,7 @@ class _Trees:
         """Put all rows into the root."""
         n = self.rows.shape[1]
         if self.words.shape[1] != n * grid.row_words:
+            self._line.forget()
             self.words = cuda.device_array((2, n * grid.row_words), dtype=np.int64)
         self.coding, self.noted = tuple(coding), NO_SPLITS
         self._n_nodes = 1

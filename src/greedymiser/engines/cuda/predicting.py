@@ -45,7 +45,8 @@ def raw_predict(ensemble: Ensemble, table: Table, first: int, last: int) -> NDAr
         rows = cuda.to_device(np.ascontiguousarray(table.rows(begin, end, ensemble.features)))
         columns = cuda.device_array((len(features), end - begin), dtype=rows.dtype)
         sums = cuda.to_device(np.ascontiguousarray(out[:, begin:end]))
-        grid = -(-(end - begin) // THREADS), len(features)
+        # A grid has no room for more columns.
+        grid = -(-(end - begin) // THREADS), min(len(features), 65535)
         line.launch(turn, grid, THREADS, (rows, wanted, columns))
         line.launch(add_trees, (grid[0], 1), THREADS, (columns, *model, sums), *trees)
         line.wait()
@@ -73,8 +74,9 @@ def _described(steps: Steps, features: NDArray[np.int64]) -> tuple[NDArray[Any],
 def turn(rows, wanted, columns):
     """Lay the columns that are wanted (y) behind each other: neighbours ask for the same one."""
     i, j = cuda.grid(1), cuda.blockIdx.y
-    if i < rows.shape[0]:
+    while i < rows.shape[0] and j < wanted.size:
         columns[j, i] = rows[i, wanted[j]]
+        j += cuda.gridDim.y
 
 
 @kernel

@@ -42,9 +42,6 @@ NOTHING_FOUND = -math.inf
 def scan(slots, plan, features, columns, constants, found, found_floats, sets, n_planes, nodes_at,
          n_masks):  # fmt: skip
     """Fill a split table: features in x, nodes in y."""
-    sums = cuda.shared.array((3, THREADS), np.int64)
-    best_of = cuda.shared.array(THREADS, np.float64)
-    at_of = cuda.shared.array(THREADS, np.int64)
     tid = cuda.threadIdx.x
     f, row = cuda.blockIdx.x, cuda.blockIdx.y
     state = columns[row % n_masks, f]
@@ -59,13 +56,10 @@ def scan(slots, plan, features, columns, constants, found, found_floats, sets, n
     slot = plan[at + SLOT]
     plane = slots.shape[1] // n_planes
     first = features[f, F_LANE] * BINS
-    n_bins = features[f, F_N_BINS]
-    own_first = tid * OWN
-    own_last = min(own_first + OWN, n_bins + 1)
     if plan[at + MINUS] >= 0:
-        subtract(
-            slots, slot, plan[at + MINUS], first + own_first, first + own_last, plane, n_planes
-        )
+        own_last = min((tid + 1) * OWN, features[f, F_N_BINS] + 1)
+        own = first + tid * OWN, first + own_last
+        subtract(slots, slot, plan[at + MINUS], own, plane, n_planes)
         cuda.syncthreads()
     if state & IN_PLAY == 0:
         return
@@ -89,22 +83,26 @@ def scan(slots, plan, features, columns, constants, found, found_floats, sets, n
         scan_categories(hist, first, plane, n_planes, features[f], node, scale, found, found_floats,
                         sets, row, f, tid)  # fmt: skip
         return
+    scan_bins(hist, first, plane, n_planes, features[f], node, scale, found, found_floats, row, f,
+              tid)  # fmt: skip
+
+
+@device
+def scan_bins(hist, first, plane, n_planes, feature, node, scale, found, found_floats, row, f,
+              tid):  # fmt: skip
+    """Best cut of a numeric feature. Ties: the lowest cut, then missing values left."""
+    best_of = cuda.shared.array(THREADS, np.float64)
+    at_of = cuda.shared.array(THREADS, np.int64)
+    n_bins, monotone = feature[F_N_BINS], feature[F_MONOTONE]
     gm, hm, cm = np.int64(0), np.int64(0), np.int64(0)
-    if features[f, F_HAS_MISSING] != 0:
+    if feature[F_HAS_MISSING] != 0:
         gm, hm, cm = read(hist, first + n_bins, plane, n_planes)
     # Behind the last bin there is still one cut: values left, missing right.
-    n_cuts = n_bins if cm > 0 else n_bins - 1
-    last = min(own_last, n_cuts)
-    g, h, c = np.int64(0), np.int64(0), np.int64(0)
-    for b in range(own_first, last):
-        more_g, more_h, more_c = read(hist, first + b, plane, n_planes)
-        g, h, c = g + more_g, h + more_h, c + more_c
-    g, h, c = sums_before(sums, tid, g, h, c)
-
-    monotone = features[f, F_MONOTONE]
+    last = min((tid + 1) * OWN, n_bins if cm > 0 else n_bins - 1)
+    g, h, c = sums_before(hist, first, last, plane, n_planes, tid)
     best, best_at, missing_left = NOTHING_FOUND, np.int64(BINS), False
     best_g, best_h, best_c = np.int64(0), np.int64(0), np.int64(0)
-    for b in range(own_first, last):
+    for b in range(tid * OWN, last):
         more_g, more_h, more_c = read(hist, first + b, plane, n_planes)
         g, h, c = g + more_g, h + more_h, c + more_c
         if cm > 0:
@@ -117,8 +115,19 @@ def scan(slots, plan, features, columns, constants, found, found_floats, sets, n
             best, best_at, missing_left = worth, np.int64(b), False
             best_g, best_h, best_c = g, h, c
     best_of[tid], at_of[tid] = best, best_at
+    choose(best_of, at_of, tid)
+    if best > NOTHING_FOUND and at_of[0] == best_at:
+        if cm == 0:  # what the node has never seen follows the larger child
+            missing_left = 2 * best_h >= node.hessian
+        found_floats[row, f, 0] = finish(best, node, scale)
+        write_sums(found, row, f, best_g, best_h, best_c)
+        found[row, f, 4] = best_at + (np.int64(missing_left) << 32)
+
+
+@device
+def choose(best_of, at_of, tid):
+    """Bring the best cut of all threads to the first, the lowest of equals."""
     cuda.syncthreads()
-    # All threads look for the best of them: so many steps as it takes to halve them to one.
     half = THREADS // 2
     while half > 0:
         if tid < half:
@@ -127,12 +136,6 @@ def scan(slots, plan, features, columns, constants, found, found_floats, sets, n
                 best_of[tid], at_of[tid] = other, other_at
         cuda.syncthreads()
         half //= 2
-    if best > NOTHING_FOUND and at_of[0] == best_at:
-        if cm == 0:  # what the node has never seen follows the larger child
-            missing_left = 2 * best_h >= node.hessian
-        found_floats[row, f, 0] = finish(best, node, scale)
-        write_sums(found, row, f, best_g, best_h, best_c)
-        found[row, f, 4] = best_at + (np.int64(missing_left) << 32)
 
 
 @device
@@ -143,16 +146,22 @@ def read(hist, at, plane, n_planes):
 
 
 @device
-def subtract(slots, slot, minus, first, last, plane, n_planes):
+def subtract(slots, slot, minus, own, plane, n_planes):
     """Take a sibling's histogram from that of their parent, which becomes the other child's."""
+    first, last = own
     for p in range(n_planes):
         for b in range(p * plane + first, p * plane + last):
             slots[slot, b] -= slots[minus, b]
 
 
 @device
-def sums_before(sums, tid, g, h, c):
-    """What the threads before this one sum up to."""
+def sums_before(hist, first, last, plane, n_planes, tid):
+    """What the bins of the threads before this one sum up to; its own end with ``last``."""
+    sums = cuda.shared.array((3, THREADS), np.int64)
+    g, h, c = np.int64(0), np.int64(0), np.int64(0)
+    for b in range(tid * OWN, last):
+        more_g, more_h, more_c = read(hist, first + b, plane, n_planes)
+        g, h, c = g + more_g, h + more_h, c + more_c
     sums[0, tid], sums[1, tid], sums[2, tid] = g, h, c
     cuda.syncthreads()
     reach = 1

@@ -77,6 +77,7 @@ class Histograms:
         n_blocks, memory = len(self._active), cuda.current_context().get_memory_info().total
         n_slots = slots_of(n_blocks, planes, memory)
         self._planes = planes
+        self._line.forget()
         self._slots: Any = None  # so that there is room for other ones
         self._slots = cuda.device_array((n_slots, planes * n_blocks * counting.CELLS), np.int64)
         self._valid = np.zeros((n_slots, n_blocks), dtype=np.bool_)
@@ -159,6 +160,7 @@ class _Columns:
         self._make_room(16)
 
     def _make_room(self, n_masks: int) -> None:
+        self._line.forget()
         shape = n_masks, len(self._block)
         self._here = cuda.pinned_array(shape, dtype=np.uint8)
         self._there = cuda.device_array(shape, dtype=np.uint8)
@@ -187,6 +189,7 @@ class _Answer:
         self._make_room(16)
 
     def _make_room(self, n_nodes: int) -> None:
+        self._line.forget()
         cells = n_nodes, self._n_features, CANDIDATE_DTYPE.itemsize // 8
         sets = n_nodes, max(1, self.n_sets), CATEGORY_WORDS
         self._cells = cuda.device_array(cells, dtype=np.int64)
