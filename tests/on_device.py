@@ -2,12 +2,14 @@
 
 import os
 import threading
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from greedymiser import MiserClassifier, MiserRanker, MiserRegressor, as_predictor
-from greedymiser.datasets import load_thyroid
+from greedymiser.datasets import load_letor, load_thyroid
 from greedymiser.engines.cuda import door, line, predicting
 from greedymiser.engines.cuda.counting import Coding
 from greedymiser.engines.cuda.device import SIMULATED
@@ -203,16 +205,42 @@ def test_two_fits_at_once():
     assert found == [True] * 3
 
 
+def check_same(make, *data, **more):
+    cpu, gpu = (make(engine=engine).fit(*data, **more) for engine in ("cpu", "cuda"))
+    assert cpu.n_iter_ > 0
+    assert cpu.ensemble_.nodes.tobytes() == gpu.ensemble_.nodes.tobytes()
+    assert cpu.train_score_.tobytes() == gpu.train_score_.tobytes()
+
+
+def folder_of(name):
+    folder = Path(os.environ.get("GREEDYMISER_DATA", "")) / name
+    if "GREEDYMISER_DATA" not in os.environ or not folder.is_dir():
+        pytest.skip(f"needs {name} in the folder GREEDYMISER_DATA")
+    return folder
+
+
 @pytest.mark.skipif(SIMULATED, reason="too slow")
 @pytest.mark.parametrize("tradeoff", [0.0, 1e-3])
 def test_thyroid(tradeoff):
     thyroid = load_thyroid()
     params = dict(costs=thyroid.costs, tradeoff=tradeoff, max_iter=40, random_state=0)
-    models = [
-        MiserClassifier(**params, engine=engine).fit(thyroid.X_train, thyroid.y_train)
-        for engine in ("cpu", "cuda")
-    ]
-    assert models[0].ensemble_.nodes.tobytes() == models[1].ensemble_.nodes.tobytes()
+    check_same(partial(MiserClassifier, **params), thyroid.X_train, thyroid.y_train)
+
+
+@pytest.mark.skipif(SIMULATED, reason="too slow")
+@pytest.mark.parametrize("loss", ["lambdamart", "squared_error"])
+def test_mq2008(loss):
+    X, y, qid = load_letor(folder_of("mq2008") / "S1.txt")
+    params = dict(costs=1.0 + np.arange(X.shape[1]) % 7, tradeoff=1e-5, max_iter=40)
+    check_same(partial(MiserRanker, loss=loss, **params), X, y, qid=qid)
+
+
+@pytest.mark.skipif(SIMULATED, reason="too slow")
+def test_mfeat():
+    """Ten classes."""
+    table = np.loadtxt(folder_of("mfeat") / "mfeat-zer.csv", delimiter=",", skiprows=1)
+    params = dict(max_iter=10, costs=np.ones(table.shape[1] - 1), tradeoff=1e-3)
+    check_same(partial(MiserClassifier, **params), table[:, :-1], table[:, -1].astype(int))
 
 
 @pytest.mark.skipif(SIMULATED, reason="nothing is compiled")
