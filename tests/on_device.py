@@ -10,7 +10,7 @@ import pytest
 
 from greedymiser import MiserClassifier, MiserRanker, MiserRegressor, as_predictor
 from greedymiser.datasets import load_letor, load_thyroid
-from greedymiser.engines.cuda import door, line, predicting
+from greedymiser.engines.cuda import device, door, line, predicting
 from greedymiser.engines.cuda.counting import Coding
 from greedymiser.engines.cuda.device import SIMULATED
 from greedymiser.engines.grid import Extremes, GridRule
@@ -139,6 +139,19 @@ def test_data_that_does_not_fit_is_refused_before_it_is_moved(monkeypatch):
     with pytest.raises(MemoryError, match=r"needs .* GiB .* of which 0.00 GiB of 8.00 are free"):
         model.fit(X, y)
     assert {**model.__dict__, "engine": "auto"} == before
+
+
+def test_a_device_that_is_full_is_named(monkeypatch):
+    X, y = data()
+
+    def full(shape, dtype):
+        raise RuntimeError("Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
+
+    monkeypatch.setattr(device.cuda, "device_array", full)
+    model = MiserRegressor(max_iter=1, engine="cuda")
+    with pytest.raises(MemoryError, match=r"no room for [\d.]+ MiB more"):
+        model.fit(X, y)
+    assert not hasattr(model, "model_")
 
 
 def test_a_device_that_fails_leaves_the_model_as_it_was(monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import struct
 import textwrap
 import warnings
@@ -17,6 +18,7 @@ from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from greedymiser import _intrinsics
 
@@ -58,6 +60,28 @@ def kernel(function: Callable[..., Any]) -> Any:
 def device(function: Callable[..., Any]) -> Any:
     """A function that kernels call."""
     return cuda.jit(function, device=True)
+
+
+def room_for(shape: int | tuple[int, ...], dtype: Any) -> Any:
+    """An array on the device that nobody has written to yet."""
+    try:
+        return cuda.device_array(shape, dtype=dtype)
+    except Exception as error:  # of Numba or of the driver: they have had several
+        if "OUT_OF_MEMORY" not in str(error).upper():
+            raise
+        size = math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize
+        raise MemoryError(
+            f"the GPU has no room for {size / 2**20:.1f} MiB more; others may be using it too"
+        ) from error
+
+
+def sent(array: NDArray[Any]) -> Any:
+    """A copy of an array on the device."""
+    array = np.ascontiguousarray(array)
+    there = room_for(array.shape, array.dtype)
+    if array.size > 0:
+        there.copy_to_device(array)
+    return there
 
 
 if SIMULATED:

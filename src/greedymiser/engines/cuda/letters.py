@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.engines.cuda.device import cuda
+from greedymiser.engines.cuda.device import cuda, room_for
 from greedymiser.engines.cuda.line import Line
 
 
@@ -41,5 +41,5 @@ class Letter:
         self._line.forget()
         self.here = cuda.pinned_array(n_words, dtype=np.int64)
         self.here[:] = 0
-        self.there = cuda.device_array(n_words, dtype=np.int64)
+        self.there = room_for(n_words, dtype=np.int64)
         self.floats = self.there.view(np.float64)

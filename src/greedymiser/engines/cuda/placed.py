@@ -15,7 +15,7 @@ from greedymiser.engines.cpu import counting as cpu_counting
 from greedymiser.engines.cpu.derivatives import Derivatives, derivatives_of
 from greedymiser.engines.cpu.partition import NODES
 from greedymiser.engines.cuda import counting, planning, rows
-from greedymiser.engines.cuda.device import SIMULATED, cuda
+from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
 from greedymiser.engines.cuda.letters import Letter
 from greedymiser.engines.cuda.line import Line
 from greedymiser.engines.cuda.tables import Histograms, slots_of
@@ -63,15 +63,15 @@ class CudaRows:
         self._letter, self._leaves = Letter(self._line), Letter(self._line)
         self._verdict = Letter(self._line)
         self._features = describe_features(sample.binned)
-        self._codes = self._sent(sample.binned.codes)
+        self._codes = sent(sample.binned.codes)
         n, k = self.n_rows, sample.loss.n_outputs
-        self._raw = cuda.device_array((k, n), dtype=np.float64)
+        self._raw = room_for((k, n), dtype=np.float64)
         # What came back of it when somebody looked.
         self._raw_here: Floats | None = None
-        self._nothing = self._sent(np.empty((0, 0)))
+        self._nothing = sent(np.empty((0, 0)))
         no_weight = np.empty(0)
-        self._y = self._sent(np.ascontiguousarray(sample.y, dtype=np.float64))
-        self._weight = self._sent(no_weight if sample.weight is None else sample.weight)
+        self._y = sent(np.ascontiguousarray(sample.y, dtype=np.float64))
+        self._weight = sent(no_weight if sample.weight is None else sample.weight)
         self._heaviest = 1.0 if sample.weight is None else float(sample.weight.max())
         self._weight_row = self._weight.reshape(min(1, self._weight.size), self._weight.size)
         self._total = float(n) if sample.weight is None else exact_sum(sample.weight)
@@ -82,9 +82,6 @@ class CudaRows:
         self._near = NEAR_ONE
         # What the loss said of the raw predictions as they are; None if they have changed.
         self._said: NDArray[np.int64] | None = None
-
-    def _sent(self, array: NDArray[Any]) -> Any:
-        return cuda.to_device(np.ascontiguousarray(array))
 
     # -- a model ----------------------------------------------------------------------------------
 
@@ -285,11 +282,11 @@ class _Trees:
     def __init__(self, placed: CudaRows):
         n, k = placed.n_rows, placed.sample.loss.n_outputs
         self._line = placed._line
-        self.gradients = cuda.device_array((k, n), dtype=np.float64)
-        self.hessians = cuda.device_array((k, n), dtype=np.float64)
+        self.gradients = room_for((k, n), dtype=np.float64)
+        self.hessians = room_for((k, n), dtype=np.float64)
         # Two buffers between which rows move, and their words.
-        self.rows = cuda.device_array((2, n), dtype=np.uint32)
-        self.words = cuda.device_array((2, n), dtype=np.int64)
+        self.rows = room_for((2, n), dtype=np.uint32)
+        self.words = room_for((2, n), dtype=np.int64)
         self.nodes = np.zeros(NODES, dtype=cpu_counting.NODE_DTYPE)
         self.histograms = Histograms(placed.sample.binned, placed._codes, placed._line)
         self.extremes = np.zeros((k, 2))
@@ -303,7 +300,7 @@ class _Trees:
         n = self.rows.shape[1]
         if self.words.shape[1] != n * grid.row_words:
             self._line.forget()
-            self.words = cuda.device_array((2, n * grid.row_words), dtype=np.int64)
+            self.words = room_for((2, n * grid.row_words), dtype=np.int64)
         self.coding, self.noted = tuple(coding), NO_SPLITS
         self._n_nodes = 1
         self.nodes[0] = 0, n, 0, -1, -1

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.engines.cuda.device import SIMULATED, cuda, from_bits, kernel
+from greedymiser.engines.cuda.device import SIMULATED, cuda, from_bits, kernel, room_for, sent
 from greedymiser.engines.cuda.door import check_available
 from greedymiser.engines.cuda.line import Line
 from greedymiser.tables import Table
@@ -36,15 +36,15 @@ def raw_predict(ensemble: Ensemble, table: Table, first: int, last: int) -> NDAr
         for t in range(*trees):
             out[t % ensemble.n_outputs] += ensemble.serving.steps.value[ensemble.tree_starts[t]]
         return out
-    model = tuple(map(cuda.to_device, _described(ensemble.serving.steps, features)))
-    wanted = cuda.to_device(features)
+    model = tuple(map(sent, _described(ensemble.serving.steps, features)))
+    wanted = sent(features)
     step = max(THREADS, BATCH_BYTES // (8 * ensemble.n_features))
     line = Line()
     for begin in range(0, table.n_rows, step):
         end = min(begin + step, table.n_rows)
-        rows = cuda.to_device(np.ascontiguousarray(table.rows(begin, end, ensemble.features)))
-        columns = cuda.device_array((len(features), end - begin), dtype=rows.dtype)
-        sums = cuda.to_device(np.ascontiguousarray(out[:, begin:end]))
+        rows = sent(np.ascontiguousarray(table.rows(begin, end, ensemble.features)))
+        columns = room_for((len(features), end - begin), dtype=rows.dtype)
+        sums = sent(np.ascontiguousarray(out[:, begin:end]))
         # A grid has no room for more columns.
         grid = -(-(end - begin) // THREADS), min(len(features), 65535)
         line.launch(turn, grid, THREADS, (rows, wanted, columns))

@@ -18,7 +18,7 @@ from greedymiser.engines import (
 )
 from greedymiser.engines.cpu import counting as cpu_counting
 from greedymiser.engines.cuda import counting, planning, scanning
-from greedymiser.engines.cuda.device import SIMULATED, cuda
+from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
 from greedymiser.engines.cuda.letters import Letter
 from greedymiser.engines.cuda.line import Line
 from greedymiser.engines.cuda.words import COUNTED, IN_BLOCK, IN_PLAY, OPEN
@@ -52,7 +52,7 @@ class Histograms:
         self._active = np.empty(len(binned.codes), dtype=np.bool_)
         self._columns = _Columns(line, binned.feature_lane)
         self._constants_here = cuda.pinned_array(6, dtype=np.float64)
-        self._constants = cuda.device_array(6, dtype=np.float64)
+        self._constants = room_for(6, dtype=np.float64)
         self._known: NDArray[np.int64] | None = None
         self._planes = 0
         shape = binned.n_features, int(np.count_nonzero(binned.is_categorical))
@@ -68,7 +68,7 @@ class Histograms:
                  float(rules.min_samples_leaf), float(rules.monotonic_cst is not None))  # fmt: skip
         if self._known is None or not np.array_equal(self._known, features):
             self._known = features.copy()
-            self._features = cuda.to_device(self._known)
+            self._features = sent(self._known)
         self._constants_here[:] = scale
         self._line.send(self._constants_here, self._constants, 48)
         self._forget()
@@ -79,7 +79,7 @@ class Histograms:
         self._planes = planes
         self._line.forget()
         self._slots: Any = None  # so that there is room for other ones
-        self._slots = cuda.device_array((n_slots, planes * n_blocks * counting.CELLS), np.int64)
+        self._slots = room_for((n_slots, planes * n_blocks * counting.CELLS), np.int64)
         self._valid = np.zeros((n_slots, n_blocks), dtype=np.bool_)
 
     def _forget(self) -> None:
@@ -163,7 +163,7 @@ class _Columns:
         self._line.forget()
         shape = n_masks, len(self._block)
         self._here = cuda.pinned_array(shape, dtype=np.uint8)
-        self._there = cuda.device_array(shape, dtype=np.uint8)
+        self._there = room_for(shape, dtype=np.uint8)
 
     def send(self, columns: Columns, active: NDArray[np.bool_]) -> tuple[Any, int]:
         """The device's side, and how many rows of it count."""
@@ -192,9 +192,9 @@ class _Answer:
         self._line.forget()
         cells = n_nodes, self._n_features, CANDIDATE_DTYPE.itemsize // 8
         sets = n_nodes, max(1, self.n_sets), CATEGORY_WORDS
-        self._cells = cuda.device_array(cells, dtype=np.int64)
+        self._cells = room_for(cells, dtype=np.int64)
         self._floats = self._cells.view(np.float64)
-        self._sets = cuda.device_array(sets, dtype=np.uint64)
+        self._sets = room_for(sets, dtype=np.uint64)
         self._cells_here = cuda.pinned_array(cells, dtype=np.int64)
         self._sets_here = cuda.pinned_array(sets, dtype=np.uint64)
         self._sets_here[:] = 0
