@@ -273,14 +273,7 @@ def divide(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step, h_st
         row = np.int64(rows[side, i])
         left = goes_left(codes, row, plan, at)
     before[tid] = np.int64(is_mine and left)
-    cuda.syncthreads()
-    reach = 1
-    while reach < THREADS:
-        more = before[tid - reach] if tid >= reach else np.int64(0)
-        cuda.syncthreads()
-        before[tid] += more
-        cuda.syncthreads()
-        reach *= 2
+    sum_up(before, tid)
     if tid == 0:
         n_left = before[THREADS - 1]
         n_rows = min(plan[at + STOP] - first, THREADS)
@@ -292,13 +285,9 @@ def divide(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step, h_st
     if is_mine:
         # The first of those that go left is at base[0]; before[tid] counts this row too.
         to = base[0] + before[tid] - 1 if left else base[1] + tid - before[tid]
-        other = 1 - side
-        rows[other, to] = row
-        if n_words == 1:
-            words[other, to] = words[side, i]
-        else:
-            words[other, 2 * to] = words[side, 2 * i]
-            words[other, 2 * to + 1] = words[side, 2 * i + 1]
+        rows[1 - side, to] = row
+        for k in range(n_words):
+            words[1 - side, n_words * to + k] = words[side, n_words * i + k]
         if bound_gains != 0:
             if n_words == 1:
                 g, h = decode(words[side, i], run_bits, low_bits), np.int64(1)
@@ -307,17 +296,36 @@ def divide(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step, h_st
                 g = decode(words[side, 2 * i + 1], run_bits, alone_bits)
             energies[0 if left else 1, tid] = energy(g, h, n_words == 1, g_step, h_step)
     if bound_gains != 0:
+        add_energies(energies, tid, plan_floats, at)
+
+
+@device
+def sum_up(numbers, tid):
+    """Make each number the sum of those up to it."""
+    cuda.syncthreads()
+    reach = 1
+    while reach < THREADS:
+        more = numbers[tid - reach] if tid >= reach else np.int64(0)
         cuda.syncthreads()
-        half = THREADS // 2
-        while half > 0:
-            if tid < half:
-                energies[0, tid] += energies[0, tid + half]
-                energies[1, tid] += energies[1, tid + half]
-            cuda.syncthreads()
-            half //= 2
-        if tid == 0:
-            cuda.atomic.add(plan_floats, at + LEFT_FLOAT, energies[0, 0])
-            cuda.atomic.add(plan_floats, at + RIGHT_FLOAT, energies[1, 0])
+        numbers[tid] += more
+        cuda.syncthreads()
+        reach *= 2
+
+
+@device
+def add_energies(energies, tid, plan_floats, at):
+    """Add the energies of a tile to those of the children; in any order, as they only bound."""
+    cuda.syncthreads()
+    half = THREADS // 2
+    while half > 0:
+        if tid < half:
+            energies[0, tid] += energies[0, tid + half]
+            energies[1, tid] += energies[1, tid + half]
+        cuda.syncthreads()
+        half //= 2
+    if tid == 0:
+        cuda.atomic.add(plan_floats, at + LEFT_FLOAT, energies[0, 0])
+        cuda.atomic.add(plan_floats, at + RIGHT_FLOAT, energies[1, 0])
 
 
 # -- leaves ---------------------------------------------------------------------------------------

@@ -235,17 +235,25 @@ def scan_categories(hist, first, plane, n_planes, feature, node, scale, found, f
     found_floats[row, f, 0] = finish(best, node, scale)
     # What the node has never seen follows the larger child.
     otherwise = 2 * best_h >= node.hessian
-    set_at = feature[F_CATEGORICAL]
+    left_set = sets[row, feature[F_CATEGORICAL]]
+    missing_left = fill_left_set(order, m, best_cut + 1, n_bins, otherwise, left_set)
+    found[row, f, 4] = np.int64(0xFFFFFFFF) + (np.int64(missing_left) << 32)
+
+
+@device
+def fill_left_set(order, m, n_left, n_bins, otherwise, left_set):
+    """Write the codes that go left, into a set that is empty; return whether missing does."""
     missing_left = otherwise
     if otherwise:
         for code in range(n_bins):
-            sets[row, set_at, code >> 6] |= np.uint64(1) << np.uint64(code & 63)
+            left_set[code >> 6] |= np.uint64(1) << np.uint64(code & 63)
     for i in range(m):
         code = order[i]
+        bit = np.uint64(1) << np.uint64(code & 63)
         if code == n_bins:
-            missing_left = i <= best_cut
-        elif i <= best_cut:
-            sets[row, set_at, code >> 6] |= np.uint64(1) << np.uint64(code & 63)
+            missing_left = i < n_left
+        elif i < n_left:
+            left_set[code >> 6] |= bit
         else:
-            sets[row, set_at, code >> 6] &= ~(np.uint64(1) << np.uint64(code & 63))
-    found[row, f, 4] = np.int64(0xFFFFFFFF) + (np.int64(missing_left) << 32)
+            left_set[code >> 6] &= ~bit
+    return missing_left
