@@ -26,6 +26,12 @@ demo: $(VENV)/.installed-cli  ## draw the accuracy/cost curve of the embedded th
 test: $(VENV)/.installed-dev  ## run the tests
 	$(BIN)/python -m pytest
 
+.PHONY: test-gpu
+# numba-cuda 0.30 uses what NumPy 2.5 warns of.
+test-gpu: $(VENV)/.installed-gpu  ## run the tests of engine="cuda" on this machine's GPU
+	GREEDYMISER_TEST_ENGINE=cuda $(BIN)/python -m pytest -W ignore::DeprecationWarning \
+		tests/conformance tests/on_device.py
+
 .PHONY: test-env
 test-env: $(VENV)/.installed-dev  ## only set up what test and lint need
 

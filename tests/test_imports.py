@@ -66,7 +66,7 @@ OPEN_ROOMS = {
 }
 
 # Methods that open a room above when they are called, and only then: ``curve.plot()``.
-CONVENIENCES = {"tradeoff": {"plotting", "report"}}
+CONVENIENCES = {"tradeoff": {"plotting", "report"}, "serving": {"engines"}}
 
 # Ways to say that something is one's own.
 OWN = {"self", "cls", "super()", "type(self)"}

@@ -125,8 +125,9 @@ class Miser(BaseEstimator):
         1 shows a progress bar.
     n_jobs : int or None
         Threads; None for all cores. The model does not depend on it.
-    engine : {"auto", "cpu"}
-        Where training runs.
+    engine : {"auto", "cpu", "cuda"}
+        Where training runs: on the cores of this machine, or on its GPU. The model is the same to
+        the last bit. "auto" is "cpu".
     shopping_interval : int
         Features that are not owned yet are looked at, and bought, in rounds 0, k, 2k, ... only;
         the rounds between make do with what is owned, which is quicker. 1 is Algorithm 1. A

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -175,8 +175,16 @@ class Predictor:
     # What the model bought while it was trained.
     purchases: tuple[Purchase, ...] = ()
     n_jobs: int | None = None
+    # Where large batches are predicted: "cpu", or "cuda" for models of one stage.
+    engine: str = "cpu"
     # Information only, from a file: the estimator's name and parameters, and how training ended.
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("cpu", "cuda"):
+            raise ValueError(f"engine must be 'cpu' or 'cuda', got {self.engine!r}")
+        if self.engine == "cuda" and len(self.stages) > 1:
+            raise ValueError("engine='cuda' is for models without early exits; use engine='cpu'")
 
     # -- predictions ------------------------------------------------------------------------------
 
@@ -391,6 +399,10 @@ class Predictor:
             self.advance(0, table.rows(0, table.n_rows, self.features), raw)
             return raw
         stage = self.stages[0]
+        if self.engine == "cuda":
+            from greedymiser.engines.cuda.predicting import raw_predict
+
+            return raw_predict(stage.ensemble, table, stage.first, stage.last)
         with Threads(thread_count(self.n_jobs)) as threads:
             return stage.ensemble.raw_predict(table, threads, stage.first, stage.last)
 
@@ -452,11 +464,18 @@ class Predictor:
                 on = np.ones(len(at), dtype=bool)
 
 
-def as_predictor(model: Any) -> Predictor:
-    """The finished form of a fitted estimator, early exit or cascade."""
-    if isinstance(model, Predictor):
-        return model
-    found = getattr(model, "predictor_", None)
+def as_predictor(model: Any, engine: str | None = None) -> Predictor:
+    """The finished form of a fitted estimator, early exit or cascade.
+
+    Parameters
+    ----------
+    model : fitted estimator or Predictor
+    engine : {"cpu", "cuda"}, optional
+        Where large batches are predicted; the predictions are the same to the last bit.
+    """
+    found = model if isinstance(model, Predictor) else getattr(model, "predictor_", None)
+    if engine is not None and isinstance(found, Predictor):
+        found = replace(found, engine=engine)
     if not isinstance(found, Predictor):
         hint = "; take one of it: .best(budget)" if hasattr(model, "best") else ""
         raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser{hint}")

@@ -21,7 +21,19 @@ from greedymiser.rounds import RoundRule
 from greedymiser.threads import Threads
 from greedymiser.trees import Ensemble, stack_trees
 
-ENGINES: dict[str, Callable[[Threads], Engine]] = {"auto": CpuEngine, "cpu": CpuEngine}
+
+def _cuda_engine(threads: Threads) -> Engine:
+    # Nothing of CUDA is imported where it is not asked for.
+    from greedymiser.engines.cuda.door import open_engine
+
+    return open_engine(threads)
+
+
+ENGINES: dict[str, Callable[[Threads], Engine]] = {
+    "auto": CpuEngine,
+    "cpu": CpuEngine,
+    "cuda": _cuda_engine,
+}
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3

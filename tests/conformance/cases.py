@@ -1,8 +1,10 @@
 """Small problems for engines, and the questions that a grower would ask."""
 
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import naive
@@ -12,6 +14,15 @@ from greedymiser.engines.grid import GridRule
 from greedymiser.losses import Loss
 from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS
+
+# In Numba's simulator of a GPU an example takes seconds.
+IS_SLOW = bool(os.environ.get("NUMBA_ENABLE_CUDASIM"))
+
+
+def by_chance(n):
+    """Settings for so many examples."""
+    n = 1 + n // 150 if IS_SLOW else n
+    return settings(max_examples=n, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Canned(Loss):

@@ -1,6 +1,7 @@
 """Every engine, by one fixture."""
 
 import itertools
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -53,6 +54,14 @@ ENGINES = {
     "cpu, in pieces": (InPieces, 2),
     "NumPy": (lambda threads: NumpyEngine(), 1),
 }
+
+if os.environ.get("GREEDYMISER_TEST_ENGINE") == "cuda":  # see tests/test_cuda.py
+    from greedymiser.engines.cuda.door import CudaEngine
+
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+        import simulated  # noqa: F401
+
+    ENGINES = {"cuda": (CudaEngine, 2)}
 
 
 @pytest.fixture(scope="module", params=ENGINES)

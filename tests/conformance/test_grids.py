@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conformance.cases import (
@@ -14,6 +14,7 @@ from conformance.cases import (
     OpenNode,
     Split,
     ask,
+    by_chance,
     cases,
     check_root,
     check_table,
@@ -38,7 +39,7 @@ from greedymiser.growing import Grower, GrowerParams
 # Just below a power of two, a gradient is rounded up to the very end of its grid.
 LARGE = [1.0, np.nextafter(2.0, 0.0), 0.7, 3e30]
 
-slowly = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+slowly = by_chance(40)
 
 # Words with room for all rows, and words that must be unpacked after every few rows.
 PACKED, WIDE = GridRule(), GridRule(packed_rows=0, run=4)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
-from conformance.cases import cases, numbers, seeds
+from conformance.cases import by_chance, cases, numbers, seeds
 from greedymiser.binning import Thresholds
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.engines.cpu import CpuEngine
@@ -17,7 +17,7 @@ from greedymiser.growing import Grower, GrowerParams
 from greedymiser.rounds import RoundRule
 from greedymiser.threads import Threads
 
-slowly = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+slowly = by_chance(100)
 
 
 def grower_of(engine, case, ledger, **params):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -14,6 +14,7 @@ from conformance.cases import (
     Split,
     as_words,
     ask,
+    by_chance,
     cases,
     check_leaves,
     check_root,
@@ -35,7 +36,7 @@ from greedymiser.losses import (
 from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 
-slowly = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+slowly = by_chance(100)
 
 
 @slowly
@@ -177,7 +178,7 @@ LOSSES = [SquaredError(), BinaryLogLoss(), MultinomialLogLoss(3), Quantile(0.3),
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@by_chance(25)
 @given(seed=seeds, weighted=st.booleans())
 def test_the_loss_is_exact(engine, loss, seed, weighted):
     sample, rng = some_rows(loss, seed, weighted)
@@ -192,7 +193,7 @@ def test_the_loss_is_exact(engine, loss, seed, weighted):
 
 
 @pytest.mark.parametrize("loss", LOSSES[-2:], ids=lambda loss: type(loss).__name__)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@by_chance(25)
 @given(seed=seeds, weighted=st.booleans())
 def test_leaves_take_the_best_constant_of_the_loss(engine, loss, seed, weighted):
     sample, rng = some_rows(loss, seed, weighted)

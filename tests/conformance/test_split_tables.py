@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.cases import (
@@ -15,6 +15,7 @@ from conformance.cases import (
     OpenNode,
     Split,
     ask,
+    by_chance,
     cases,
     check_table,
     seeds,
@@ -25,7 +26,7 @@ from greedymiser.engines import SplitRules
 from greedymiser.engines.cpu import CpuEngine, Tuning
 from greedymiser.threads import Threads
 
-slowly = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+slowly = by_chance(150)
 
 
 @slowly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,12 @@ class Derivatives:
     the loss says of the others.
     """
 
-    def __init__(self, sample: Sample):
+    def __init__(self, sample: Sample, empty: Callable[[tuple[int, int]], Floats]):
         self.sample = sample
         n, k = len(sample.y), sample.loss.n_outputs
         self._weight = NOTHING if sample.weight is None else sample.weight
-        self._gradients = np.empty((k, n))
-        self._hessians = np.empty((k, n))
+        self._gradients = empty((k, n))
+        self._hessians = empty((k, n))
         self._found = np.empty((k, -(-n // rows.CHUNK), 3))
         self._heaviest = 1.0 if sample.weight is None else float(sample.weight.max())
         self._is_flat = True
@@ -75,8 +76,8 @@ class Derivatives:
 class _ByQuery(Derivatives):
     """LambdaMART."""
 
-    def __init__(self, sample: Sample):
-        super().__init__(sample)
+    def __init__(self, sample: Sample, empty: Callable[[tuple[int, int]], Floats]):
+        super().__init__(sample, empty)
         loss = sample.loss
         assert isinstance(loss, LambdaMART)
         self._queries = Queries.of(sample.y, loss.query_starts(sample.y), loss.truncation)
@@ -107,11 +108,17 @@ class _InPython(Derivatives):
         return found[1] is None
 
 
-def derivatives_of(sample: Sample) -> Derivatives:
-    """The derivatives of a sample's loss, computed in the way that suits it."""
+def derivatives_of(
+    sample: Sample, empty: Callable[[tuple[int, int]], Floats] = np.empty
+) -> Derivatives:
+    """The derivatives of a sample's loss, computed in the way that suits it.
+
+    ``empty`` makes the arrays that they are written to.
+    """
     if sample.loss.formula is not None:
-        return Derivatives(sample)
-    return _ByQuery(sample) if type(sample.loss) is LambdaMART else _InPython(sample)
+        return Derivatives(sample, empty)
+    kind = _ByQuery if type(sample.loss) is LambdaMART else _InPython
+    return kind(sample, empty)
 
 
 def _shaped(what: str, values: Any, shape: tuple[int, ...]) -> Floats:

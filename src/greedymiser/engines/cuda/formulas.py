@@ -1,0 +1,51 @@
+"""Losses, and what a split is worth, on the device: twins of the CPU's functions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from greedymiser import arithmetic
+from greedymiser.engines import scanning
+from greedymiser.engines.cuda.device import twin
+from greedymiser.losses import formulas
+
+exp = twin(arithmetic.exp)
+log = twin(arithmetic.log)
+sigmoid = twin(arithmetic.sigmoid, exp=exp)
+log_of_one_plus = twin(arithmetic.log_of_one_plus, log=log)
+softplus = twin(arithmetic.softplus, exp=exp, log_of_one_plus=log_of_one_plus)
+
+_softmax_gradients = twin(formulas.softmax_gradients, exp=exp)
+_softmax_value = twin(formulas.softmax_value, exp=exp, log=log)
+write_gradients = twin(
+    formulas.write_gradients, exp=exp, sigmoid=sigmoid, softmax_gradients=_softmax_gradients
+)
+write_values = twin(
+    formulas.write_values, exp=exp, log=log, softplus=softplus, softmax_value=_softmax_value
+)
+
+_score = twin(scanning.score)
+_keeps_order = twin(scanning.keeps_order)
+admissible_score = twin(scanning.admissible_score, score=_score, keeps_order=_keeps_order)
+finish = twin(scanning.finish, score=_score)
+
+
+class Scale(NamedTuple):
+    """The constants of a tree, as ``scanning.SCALE_DTYPE`` has them."""
+
+    gradient: float
+    hessian: float
+    l2: float
+    min_hessian: float
+    min_count: int
+    bounded: bool
+
+
+class Node(NamedTuple):
+    """An open node, as ``engines.OPEN_DTYPE`` has it."""
+
+    gradient: int
+    hessian: int
+    count: int  # type: ignore[assignment]
+    lower: float
+    upper: float

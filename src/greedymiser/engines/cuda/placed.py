@@ -1,0 +1,358 @@
+"""Rows in the memory of a GPU, and all that belongs to them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.arithmetic import SUM_WORDS, add_exactly, exact_sum, new_sums, rounded
+from greedymiser.binning import BinnedMatrix
+from greedymiser.engines import SPLIT_DTYPE, Columns, Floats, Root, Sample, SplitRules, SplitTable
+from greedymiser.engines.cpu import counting as cpu_counting
+from greedymiser.engines.cpu.derivatives import Derivatives, derivatives_of
+from greedymiser.engines.cpu.partition import NODES
+from greedymiser.engines.cuda import counting, planning, rows
+from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
+from greedymiser.engines.cuda.letters import Letter
+from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.tables import Histograms, slots_of
+from greedymiser.engines.cuda.words import (
+    DIVIDED,
+    F_CATEGORICAL,
+    F_HAS_MISSING,
+    F_LANE,
+    F_MONOTONE,
+    F_N_BINS,
+    FEATURE,
+    LEFT_FLOAT,
+    RIGHT_FLOAT,
+    TREE_NODE,
+)
+from greedymiser.engines.grid import SMALLEST, Extremes, Grid
+from greedymiser.losses import LambdaMART
+from greedymiser.threads import Threads
+from greedymiser.trees import CATEGORY_WORDS, Tree
+
+NOTHING = np.empty(0)
+NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE), np.empty((0, CATEGORY_WORDS), dtype=np.uint64)
+
+# Blocks of threads that loops over rows are cut into.
+MOST_BLOCKS = 2 if SIMULATED else 1056
+
+# The digit of an exact sum from which on those lie that are of the size of 1 (``arithmetic``).
+NEAR_ONE = (1022 >> 5) - 1
+
+
+class CudaRows:
+    """All rows in one shard, on one device.
+
+    Losses with a formula are computed there. Those that only Python knows, and LambdaMART, are
+    computed here by all threads, and their derivatives sent; every number is the same either way.
+    """
+
+    grid: Grid
+
+    def __init__(self, sample: Sample, threads: Threads):
+        self.sample = sample
+        self.n_rows = sample.binned.n_rows
+        self._threads = threads
+        self._line = Line()
+        self._letter, self._leaves = Letter(self._line), Letter(self._line)
+        self._verdict = Letter(self._line)
+        self._features = describe_features(sample.binned)
+        self._codes = sent(sample.binned.codes)
+        n, k = self.n_rows, sample.loss.n_outputs
+        self._raw = room_for((k, n), dtype=np.float64)
+        # What came back of it when somebody looked.
+        self._raw_here: Floats | None = None
+        self._nothing = sent(np.empty((0, 0)))
+        no_weight = np.empty(0)
+        self._y = sent(np.ascontiguousarray(sample.y, dtype=np.float64))
+        self._weight = sent(no_weight if sample.weight is None else sample.weight)
+        self._heaviest = 1.0 if sample.weight is None else float(sample.weight.max())
+        self._weight_row = self._weight.reshape(min(1, self._weight.size), self._weight.size)
+        self._total = float(n) if sample.weight is None else exact_sum(sample.weight)
+        self._grid_of_rows = max(1, min(MOST_BLOCKS, -(-n // rows.THREADS))), 1
+        # What only training needs: rows that only validate do without it.
+        self._tree: _Trees | None = None
+        self._on_host: Derivatives | None = None
+        self._near = NEAR_ONE
+        # What the loss said of the raw predictions as they are; None if they have changed.
+        self._said: NDArray[np.int64] | None = None
+
+    # -- a model ----------------------------------------------------------------------------------
+
+    def start(self, raw: Floats) -> None:
+        full = np.empty(self._raw.shape)
+        full[:] = raw if raw.ndim == 2 else raw[:, None]
+        self._line.send(full, self._raw, full.nbytes)
+        self._line.wait()
+        self._said = None
+
+    def raw(self) -> Floats:
+        if self._raw_here is None:
+            self._raw_here = cuda.pinned_array(tuple(self._raw.shape), dtype=np.float64)
+        self._line.fetch(self._raw, self._raw_here, self._raw_here.nbytes)
+        self._line.wait()
+        return self._raw_here
+
+    def loss(self) -> float:
+        sample, loss = self.sample, self.sample.loss
+        if loss.formula is not None:
+            return float(rounded(self._evaluated()[:SUM_WORDS])) / self._total
+        raw = self.raw()
+        seen = raw if loss.n_outputs > 1 else raw[0]
+        if loss.is_additive:
+            values = np.asarray(loss.values(sample.y, seen), dtype=np.float64)
+            weighted = values if sample.weight is None else values * sample.weight
+            total = new_sums()[0]
+            add_exactly(total, np.ascontiguousarray(weighted))
+            return float(rounded(total)) / self._total
+        if type(loss) is LambdaMART:
+            return loss.value_by(self._threads.team(), sample.y, raw[0], sample.weight)
+        return float(loss.value(sample.y, seen, sample.weight))
+
+    def add_tree(self, tree: Tree, output: int) -> None:
+        needed = int(tree.nodes["feature"].max()) + 1
+        if needed > len(self._features):
+            raise ValueError(
+                f"the tree asks for {needed} features, but the rows have {len(self._features)}"
+            )
+        n_words = len(tree.nodes) * TREE_NODE
+        plan = self._letter.room(n_words)
+        planning.plan_walk(tree.nodes, tree.category_sets, self._features, plan)
+        self._letter.send(n_words)
+        arrays = self._codes, self._letter.there, self._letter.floats, self._raw
+        self._launch(rows.add_tree, self._grid_of_rows, arrays, output)
+        self._said = None
+
+    # -- derivatives ------------------------------------------------------------------------------
+
+    def _evaluated(self) -> NDArray[np.int64]:
+        """What the loss says of the raw predictions: digits of its sum, and extremes as bits."""
+        if self._said is not None:
+            return self._said
+        formula = self.sample.loss.formula
+        assert formula is not None
+        tree = self._trees()
+        n_words = SUM_WORDS + 2 * len(self._raw)
+        self._verdict.room(n_words)[:n_words] = 0
+        self._verdict.send(n_words)
+        said, grid = self._verdict.there, self._grid_of_rows
+        arrays = self._y, self._raw, self._weight, tree.gradients, tree.hessians, said
+        self._launch(
+            rows.evaluate, grid, arrays, formula.kind, float(formula.parameter), self._near
+        )
+        hessians = self._nothing if formula.is_flat else tree.hessians
+        derived = tree.gradients, hessians, self._weight, said
+        self._launch(rows.measure, (grid[0], len(self._raw)), derived, SUM_WORDS)
+        self._said = self._verdict.fetch(n_words)[:n_words].copy()
+        self._near = near_digits(self._said, self._near)
+        return self._said
+
+    def _launch(self, kernel: Any, grid: tuple[int, int], arrays: Any, *scalars: Any) -> None:
+        self._line.launch(kernel, grid, rows.THREADS, arrays, *scalars)
+
+    def _trees(self) -> _Trees:
+        if self._tree is None:
+            self._tree = _Trees(self)
+        return self._tree
+
+    def _derive(self, step: str) -> None:
+        """Bring the derivatives up to date, at the beginning of a round."""
+        loss, tree = self.sample.loss, self._trees()
+        if loss.formula is None:
+            if self._on_host is None:
+                # In memory that the device can read from by itself.
+                self._on_host = derivatives_of(self.sample, cuda.pinned_array)
+            self._on_host.derive(self.raw(), step, self._threads.team())
+            return
+        extremes = self._evaluated()[SUM_WORDS:].view(np.float64).reshape(-1, 2)
+        tree.is_flat = loss.formula.is_flat or step == "gradient"
+        if not np.isfinite(extremes[:, 0]).all():
+            raise ValueError("the loss returned gradients that are not finite")
+        if not tree.is_flat and not np.isfinite(extremes[:, 1]).all():
+            raise ValueError("the loss returned hessians that are not finite")
+        tree.extremes = extremes.copy()
+
+    def _extremes(self, output: int) -> tuple[Extremes, Any, Any, int]:
+        """What a grid is chosen from; where gradients and Hessians are, and in which row."""
+        tree, sample = self._trees(), self.sample
+        if self._on_host is not None:
+            gradients, hessians = self._on_host.of_output(output)
+            self._line.send(gradients, tree.gradients, gradients.nbytes)
+            there = self._nothing
+            if len(hessians) > 0:
+                there = tree.hessians
+                self._line.send(hessians, there, hessians.nbytes)
+            self._line.wait()
+            return self._on_host.extremes(output), tree.gradients, there, 0
+        gradient, hessian = tree.extremes[output].tolist()
+        if not tree.is_flat:
+            return Extremes(gradient, hessian, False), tree.gradients, tree.hessians, output
+        if sample.weight is None:
+            return Extremes(gradient, 1.0, True), tree.gradients, self._nothing, output
+        return Extremes(gradient, self._heaviest, False), tree.gradients, self._weight_row, output
+
+    # -- a tree -----------------------------------------------------------------------------------
+
+    def begin_tree(self, output: int, rules: SplitRules, step: str = "newton") -> Root:
+        if output == 0:
+            self._derive(step)
+        tree = self._trees()
+        extremes, gradients, hessians, at = self._extremes(output)
+        grid = self.sample.grids.choose(self.n_rows, extremes)
+        self.grid, self._output, self._rules = grid, output, rules
+        tree.begin(grid, coding_of(grid, extremes), rules)
+        if rules.monotonic_cst is not None:
+            self._features[:, F_MONOTONE] = rules.monotonic_cst
+        tree.histograms.begin(grid, rules, self._features)
+        self._letter.room(3)[:3] = 0
+        self._letter.send(3)
+        letter = self._letter.there, self._letter.floats
+        self._launch(
+            rows.quantise, self._grid_of_rows,
+            (gradients, hessians, tree.rows, tree.words, *letter),
+            at, grid.gradient, grid.hessian, *tree.coding, int(rules.bound_gains),
+        )  # fmt: skip
+        said = self._letter.fetch(3)
+        energy = float(said[2:3].view(np.float64)[0]) if rules.bound_gains else math.inf
+        return Root(int(said[0]), int(said[1]), self.n_rows, energy)
+
+    def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
+        return self._trees().histograms.find(self._trees(), nodes, columns)
+
+    def partition(
+        self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
+    ) -> Floats:
+        tree = self._trees()
+        tree.histograms.divided(splits)
+        if last and not self.sample.loss.renews_leaves:
+            tree.noted = splits, category_sets
+            return NOTHING
+        tree.make_room(2 * len(splits))
+        n_words = len(splits) * DIVIDED
+        plan = self._letter.room(n_words)
+        n_tiles = planning.plan_dividing(
+            splits, category_sets, tree.nodes, self._features, rows.THREADS, plan
+        )
+        self._letter.send(n_words)
+        bounded, grid = self._rules.bound_gains and not last, self.grid
+        self._launch(
+            rows.divide, (n_tiles, 1),
+            (self._codes, tree.rows, tree.words, self._letter.there, self._letter.floats),
+            len(splits), grid.row_words, grid.gradient, grid.hessian, *tree.coding, int(bounded),
+        )  # fmt: skip
+        if not bounded:
+            return NOTHING
+        said = self._letter.fetch(n_words)[:n_words].view(np.float64).reshape(-1, DIVIDED)
+        return said[:, [LEFT_FLOAT, RIGHT_FLOAT]]
+
+    def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
+        tree, sample = self._trees(), self.sample
+        raw, ids = self.raw()[self._output], tree.rows.copy_to_host()
+
+        def best(leaf: int) -> float:
+            node = tree.nodes[leaf]
+            mine = np.sort(ids[node["side"], node["start"] : node["stop"]])
+            weight = None if sample.weight is None else sample.weight[mine]
+            return sample.loss.leaf_value(sample.y[mine] - raw[mine], weight)
+
+        return np.array(self._threads.run(best, [(leaf,) for leaf in leaves.tolist()]))
+
+    def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
+        tree = self._trees()
+        plan = self._leaves.room(len(leaves) * DIVIDED)
+        n_nodes, n_tiles = planning.plan_leaves(
+            leaves, values, *tree.noted, tree.nodes, self._features, rows.THREADS, plan
+        )
+        self._leaves.send(n_nodes * DIVIDED)
+        letter = self._leaves.there, self._leaves.floats
+        arrays = self._codes, tree.rows, *letter, self._raw
+        self._launch(rows.add_leaves, (n_tiles, 1), arrays, n_nodes, self._output)
+        self._said = None
+
+
+class _Trees:
+    """What a growing tree needs on the device."""
+
+    def __init__(self, placed: CudaRows):
+        n, k = placed.n_rows, placed.sample.loss.n_outputs
+        self._line = placed._line
+        self.gradients = room_for((k, n), dtype=np.float64)
+        self.hessians = room_for((k, n), dtype=np.float64)
+        # Two buffers between which rows move, and their words.
+        self.rows = room_for((2, n), dtype=np.uint32)
+        self.words = room_for((2, n), dtype=np.int64)
+        self.nodes = np.zeros(NODES, dtype=cpu_counting.NODE_DTYPE)
+        self.histograms = Histograms(placed.sample.binned, placed._codes, placed._line)
+        self.extremes = np.zeros((k, 2))
+        self.is_flat = True
+        self.coding: tuple[int, ...] = (0, 0, 0)
+        # The splits of the last level. Their rows were not moved: leaves can be told by codes.
+        self.noted = NO_SPLITS
+
+    def begin(self, grid: Grid, coding: counting.Coding, rules: SplitRules) -> None:
+        """Put all rows into the root."""
+        n = self.rows.shape[1]
+        if self.words.shape[1] != n * grid.row_words:
+            self._line.forget()
+            self.words = room_for((2, n * grid.row_words), dtype=np.int64)
+        self.coding, self.noted = tuple(coding), NO_SPLITS
+        self._n_nodes = 1
+        self.nodes[0] = 0, n, 0, -1, -1
+
+    def make_room(self, n_nodes: int) -> None:
+        """For so many nodes more."""
+        self._n_nodes += n_nodes
+        if self._n_nodes > len(self.nodes):
+            bigger = np.zeros(2 * self._n_nodes, dtype=self.nodes.dtype)
+            bigger[: len(self.nodes)] = self.nodes
+            self.nodes = bigger
+
+
+def bytes_needed(sample: Sample, memory: float) -> float:
+    """What rows take of a device with so much memory, at most."""
+    n, k, codes = sample.binned.n_rows, sample.loss.n_outputs, sample.binned.codes
+    # Targets, weights; raw predictions and derivatives; two buffers of rows with their words.
+    per_row = 8 * 2 + 8 * 3 * k + 2 * (4 + 8 * 2)
+    histograms = 8 * 3 * counting.CELLS * len(codes) * slots_of(len(codes), 3, memory)
+    return codes.nbytes + n * per_row + histograms
+
+
+def describe_features(binned: BinnedMatrix) -> NDArray[np.int64]:
+    """What kernels must know of features (``words``); nothing is monotone yet."""
+    features = np.zeros((binned.n_features, FEATURE), dtype=np.int64)
+    features[:, F_LANE] = binned.feature_lane
+    features[:, F_N_BINS] = binned.n_bins
+    positions = np.cumsum(binned.is_categorical) - 1
+    features[:, F_CATEGORICAL] = np.where(binned.is_categorical, positions, -1)
+    features[:, F_HAS_MISSING] = binned.has_missing
+    return features
+
+
+def coding_of(grid: Grid, extremes: Extremes) -> counting.Coding:
+    """How a row's integers are cut into parts."""
+    gradient_bits = bits_on(grid.gradient, extremes.gradient)
+    if grid.row_words == 1:
+        return counting.Coding.of(grid, gradient_bits, 0)
+    return counting.Coding.of(grid, bits_on(grid.hessian, extremes.hessian), gradient_bits)
+
+
+def bits_on(step: float, largest: float) -> int:
+    """Bits, beside a sign, of the largest number on a grid with this step."""
+    if largest < SMALLEST:
+        return 1
+    return max(1, math.frexp(largest)[1] - math.frexp(step)[1] + 1)
+
+
+def near_digits(said: NDArray[np.int64], before: int) -> int:
+    """The digits that most values of a loss have, by the leading one of their sum."""
+    used = np.flatnonzero(said[: SUM_WORDS - 3])
+    if len(used) == 0:
+        return before
+    # A sum of many is up to 2^32 times as large as one of them.
+    return int(np.clip(used[-1] - 3, 0, SUM_WORDS - 3 - rows.NEAR))

@@ -1,0 +1,282 @@
+"""What must hold on a GPU; in Numba's simulator where there is none (see tests/test_cuda.py)."""
+
+import os
+import threading
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from greedymiser import MiserClassifier, MiserRanker, MiserRegressor, as_predictor
+from greedymiser.datasets import load_letor, load_thyroid
+from greedymiser.engines.cuda import device, door, line, predicting
+from greedymiser.engines.cuda.counting import Coding
+from greedymiser.engines.cuda.device import SIMULATED
+from greedymiser.engines.grid import Extremes, GridRule
+from greedymiser.losses import Loss
+
+if SIMULATED:
+    import simulated  # noqa: F401
+
+N, ROUNDS, DEPTH = (40, 1, 2) if SIMULATED else (3000, 12, 4)
+
+
+class Cubed(Loss):
+    """A loss that only Python knows."""
+
+    def values(self, y, raw):
+        return np.abs(raw - y) ** 3
+
+    def gradients(self, y, raw):
+        return 3 * (raw - y) * np.abs(raw - y), 6 * np.abs(raw - y) + 0.1
+
+
+def data():
+    """Missing values, categories, ties, and a target with all kinds of values."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((N, 5)).round(1)
+    X[:, 3] = rng.integers(0, 6, N)
+    X[rng.random((N, 5)) < 0.1] = np.nan
+    y = np.nan_to_num(X[:, 0] ** 2 - X[:, 1] + (X[:, 3] == 2)) + 0.1 * rng.standard_normal(N)
+    return X, np.abs(y) + 0.1
+
+
+def classes(y):
+    return np.digitize(y, np.quantile(y, [0.4, 0.7]))
+
+
+WEIGHT = 1.0 + np.arange(N) % 3
+QUERIES = dict(qid=np.arange(N) // 7)
+CASES = {
+    "squared error": (MiserRegressor, {}, {}),
+    "costs": (MiserRegressor, dict(tradeoff=1e-2, costs=[1.0, 2.0, 3.0, 1.0, 9.0]), {}),
+    "categories, weights": (
+        MiserRegressor, dict(categorical_features=[3]), dict(sample_weight=WEIGHT),
+    ),
+    "monotone": (MiserRegressor, dict(monotonic_cst=[1, -1, 0, 0, 0]), {}),
+    "gradient step": (
+        MiserRegressor, dict(step="gradient", loss="poisson"), dict(sample_weight=WEIGHT),
+    ),
+    "absolute error": (MiserRegressor, dict(loss="absolute_error"), {}),
+    "gamma": (MiserRegressor, dict(loss="gamma"), {}),
+    "a user's loss": (MiserRegressor, dict(loss=Cubed()), {}),
+    "two classes": (MiserClassifier, {}, {}),
+    "three classes, early stopping": (
+        MiserClassifier, dict(early_stopping=True, random_state=0), dict(sample_weight=WEIGHT),
+    ),
+    "ranking": (MiserRanker, {}, QUERIES),
+}  # fmt: skip
+
+
+def target(kind, name, y):
+    if kind is MiserClassifier:
+        return classes(y) > 0 if name == "two classes" else classes(y)
+    return classes(y) if kind is MiserRanker else y
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_is_that_of_the_cpu(name):
+    kind, params, more = CASES[name]
+    X, y = data()
+    y = target(kind, name, y)
+    params = dict(max_iter=ROUNDS, max_depth=DEPTH, min_samples_leaf=2) | params
+    cpu = kind(**params).fit(X, y, **more)
+    gpu = kind(**params, engine="cuda").fit(X, y, **more)
+    assert len(cpu.train_score_) > 1
+    assert gpu.ensemble_.nodes.tobytes() == cpu.ensemble_.nodes.tobytes()
+    assert gpu.ensemble_.category_sets.tobytes() == cpu.ensemble_.category_sets.tobytes()
+    assert gpu.train_score_.tobytes() == cpu.train_score_.tobytes()
+    assert gpu.validation_score_.tobytes() == cpu.validation_score_.tobytes()
+
+
+def test_more_nodes_than_histograms(monkeypatch):
+    """Deep trees whose levels have more nodes than the device keeps histograms."""
+    from greedymiser.engines.cuda import tables
+
+    monkeypatch.setattr(tables, "MOST_SLOTS", 4)
+    X, y = data()
+    params = dict(max_iter=1, max_depth=4, min_samples_leaf=1)
+    gpu = MiserRegressor(**params, engine="cuda").fit(X, y)
+    cpu = MiserRegressor(**params).fit(X, y)
+    assert gpu.ensemble_.nodes.tobytes() == cpu.ensemble_.nodes.tobytes()
+    assert len(cpu.ensemble_.nodes) > 2 * 4 + 1
+
+
+def test_a_fit_goes_on_where_another_engine_stopped():
+    X, y = data()
+    one = MiserRegressor(max_iter=1, warm_start=True, max_depth=2).fit(X, y)
+    one.set_params(max_iter=2, engine="cuda").fit(X, y)
+    other = MiserRegressor(max_iter=1, warm_start=True, max_depth=2, engine="cuda").fit(X, y)
+    other.set_params(max_iter=2, engine="cpu").fit(X, y)
+    assert one.ensemble_.nodes.tobytes() == other.ensemble_.nodes.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_predictions_are_those_of_the_cpu(dtype, monkeypatch):
+    X, y = data()
+    model = MiserClassifier(max_iter=4, max_depth=3, categorical_features=[3], min_samples_leaf=2)
+    model.fit(X, classes(y))
+    # More rows than the CPU takes the short way for, in more than one journey.
+    many = np.tile(X, (1 + 150 // N, 1)).astype(dtype)
+    monkeypatch.setattr(predicting, "BATCH_BYTES", 8 * 5 * 40)
+    gpu, cpu = as_predictor(model, engine="cuda"), as_predictor(model)
+    assert gpu.raw_predict(many).tobytes() == cpu.raw_predict(many).tobytes()
+    assert np.array_equal(gpu.predict(many[:3]), cpu.predict(many[:3]))
+
+
+def test_data_that_does_not_fit_is_refused_before_it_is_moved(monkeypatch):
+    X, y = data()
+    model = MiserRegressor(max_iter=2, max_depth=2).fit(X, y)
+    before = dict(model.__dict__)
+    model.set_params(engine="cuda")
+
+    class Full:
+        def get_memory_info(self):
+            return 2.0**20, 2.0**33
+
+    monkeypatch.setattr(door, "context", Full)
+    with pytest.raises(MemoryError, match=r"needs .* GiB .* of which 0.00 GiB of 8.00 are free"):
+        model.fit(X, y)
+    assert {**model.__dict__, "engine": "auto"} == before
+
+
+def test_a_device_that_is_full_is_named(monkeypatch):
+    X, y = data()
+
+    def full(shape, dtype):
+        raise RuntimeError("Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
+
+    monkeypatch.setattr(device.cuda, "device_array", full)
+    model = MiserRegressor(max_iter=1, engine="cuda")
+    with pytest.raises(MemoryError, match=r"no room for [\d.]+ MiB more"):
+        model.fit(X, y)
+    assert not hasattr(model, "model_")
+
+
+def test_a_device_that_fails_leaves_the_model_as_it_was(monkeypatch):
+    X, y = data()
+    model = MiserRegressor(max_iter=2, max_depth=2).fit(X, y)
+    before = dict(model.__dict__)
+    launched, launch = [], line.Line.launch
+
+    def fail(self, *args):
+        launched.append(args)
+        if len(launched) > 9:
+            raise line.DeviceError("the GPU failed")
+        launch(self, *args)
+
+    monkeypatch.setattr(line.Line, "launch", fail)
+    with pytest.raises(line.DeviceError):
+        model.set_params(engine="cuda").fit(X, y)
+    assert {**model.__dict__, "engine": "auto"} == before
+
+
+def test_the_halves_of_words_have_room():
+    """Sums of 2^r of the largest and smallest numbers, with their counts, fit into 32 bits."""
+    for n in [1, 3, 1000, 2**16, 2**19, 2**20 - 1, 2**20, 2**31]:
+        for largest in [1.0, np.nextafter(2.0, 0.0), 3e30]:
+            for is_flat in (True, False):
+                for bits in (3, 30, 63 if n < 2**20 else 57):
+                    extremes = Extremes(largest, largest, is_flat)
+                    check_halves(GridRule(most_bits=bits).choose(n, extremes), extremes)
+
+
+def check_halves(grid, extremes):
+    from greedymiser.engines.cuda.placed import coding_of
+
+    r, low, alone = coding = coding_of(grid, extremes)
+    assert isinstance(coding, Coding)
+    assert r >= 0
+    first = extremes.gradient / grid.gradient if grid.row_words == 1 else None
+    for number in [extremes.hessian / grid.hessian] if first is None else [first, -first]:
+        whole = round(number)
+        assert 2**r * ((1 << (low + r)) + (2**low - 1)) < 2**32
+        assert 2**r * (2**low - 1) < 1 << (low + r)
+        assert -(2**31) <= 2**r * (whole >> low) < 2**31
+    if first is None:
+        for whole in (round(extremes.gradient / grid.gradient),):
+            assert 2**r * (2**alone - 1) < 2**32
+            assert max(2**r * (whole >> alone), -(2**r) * (-whole >> alone)) < 2**31
+
+
+@pytest.mark.skipif(SIMULATED, reason="the simulator has one thread at a time")
+def test_two_fits_at_once():
+    X, y = data()
+    expected = MiserRegressor(max_iter=ROUNDS).fit(X, y).ensemble_.nodes.tobytes()
+    found = []
+
+    def fit():
+        model = MiserRegressor(max_iter=ROUNDS, engine="cuda").fit(X, y)
+        found.append(model.ensemble_.nodes.tobytes() == expected)
+
+    fits = [threading.Thread(target=fit) for _ in range(3)]
+    for one in fits:
+        one.start()
+    for one in fits:
+        one.join()
+    assert found == [True] * 3
+
+
+def check_same(make, *data, **more):
+    cpu, gpu = (make(engine=engine).fit(*data, **more) for engine in ("cpu", "cuda"))
+    assert cpu.n_iter_ > 0
+    assert cpu.ensemble_.nodes.tobytes() == gpu.ensemble_.nodes.tobytes()
+    assert cpu.train_score_.tobytes() == gpu.train_score_.tobytes()
+
+
+def folder_of(name):
+    folder = Path(os.environ.get("GREEDYMISER_DATA", "")) / name
+    if "GREEDYMISER_DATA" not in os.environ or not folder.is_dir():
+        pytest.skip(f"needs {name} in the folder GREEDYMISER_DATA")
+    return folder
+
+
+@pytest.mark.skipif(SIMULATED, reason="too slow")
+@pytest.mark.parametrize("tradeoff", [0.0, 1e-3])
+def test_thyroid(tradeoff):
+    thyroid = load_thyroid()
+    params = dict(costs=thyroid.costs, tradeoff=tradeoff, max_iter=40, random_state=0)
+    check_same(partial(MiserClassifier, **params), thyroid.X_train, thyroid.y_train)
+
+
+@pytest.mark.skipif(SIMULATED, reason="too slow")
+@pytest.mark.parametrize("loss", ["lambdamart", "squared_error"])
+def test_mq2008(loss):
+    X, y, qid = load_letor(folder_of("mq2008") / "S1.txt")
+    params = dict(costs=1.0 + np.arange(X.shape[1]) % 7, tradeoff=1e-5, max_iter=40)
+    check_same(partial(MiserRanker, loss=loss, **params), X, y, qid=qid)
+
+
+@pytest.mark.skipif(SIMULATED, reason="too slow")
+def test_mfeat():
+    """Ten classes."""
+    table = np.loadtxt(folder_of("mfeat") / "mfeat-zer.csv", delimiter=",", skiprows=1)
+    params = dict(max_iter=10, costs=np.ones(table.shape[1] - 1), tradeoff=1e-3)
+    check_same(partial(MiserClassifier, **params), table[:, :-1], table[:, -1].astype(int))
+
+
+@pytest.mark.skipif(SIMULATED, reason="nothing is compiled")
+def test_no_product_is_fused():
+    """The compiler would make one rounding of two; a twin forbids it."""
+    from greedymiser.engines.cuda import rows, scanning
+
+    X, y = data()
+    MiserClassifier(max_iter=1, engine="cuda").fit(X, classes(y))
+    for kernel in (rows.evaluate, rows.measure, scanning.scan):
+        (code,) = kernel.inspect_asm().values()
+        assert "fma.rn.f64" not in code
+
+
+@pytest.mark.skipif(SIMULATED or not hasattr(os, "fork"), reason="nothing to inherit")
+def test_a_forked_child_is_told_why_not():
+    X, y = data()
+    MiserRegressor(max_iter=1, engine="cuda").fit(X, y)
+    child = os.fork()
+    if child == 0:
+        try:
+            MiserRegressor(max_iter=1, engine="cuda", n_jobs=1).fit(X, y)
+        except door.CudaUnavailableError as error:
+            os._exit(7 if "fork" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
