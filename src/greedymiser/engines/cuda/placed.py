@@ -33,6 +33,7 @@ from greedymiser.engines.cuda.words import (
 )
 from greedymiser.engines.grid import SMALLEST, Extremes, Grid
 from greedymiser.losses import LambdaMART
+from greedymiser.rounds import RowLot
 from greedymiser.threads import Threads
 from greedymiser.trees import CATEGORY_WORDS, Tree
 
@@ -199,7 +200,11 @@ class CudaRows:
 
     # -- a tree -----------------------------------------------------------------------------------
 
-    def begin_tree(self, output: int, rules: SplitRules, step: str = "newton") -> Root:
+    def begin_tree(
+        self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
+    ) -> Root:
+        if lot is not None:
+            raise ValueError('subsample below 1 needs engine="cpu": the GPU learns from all rows')
         if output == 0:
             self._derive(step)
         tree = self._trees()
