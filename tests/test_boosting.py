@@ -67,7 +67,7 @@ class ScriptedGrower:
         self.out_of_reach = np.array([False, False])
         self.asked = []
 
-    def grow(self, output, n_trees):
+    def grow(self, output, n_trees, round_):
         self.asked.append((output, n_trees))
         grown = self.script.pop(0) if self.script else growth()
         if isinstance(grown, BaseException):
