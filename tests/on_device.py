@@ -48,6 +48,8 @@ def classes(y):
 
 WEIGHT = 1.0 + np.arange(N) % 3
 QUERIES = dict(qid=np.arange(N) // 7)
+# A round more than others have: rows are drawn anew.
+DRAWN = dict(subsample=0.6, random_state=0, max_iter=ROUNDS + 1)
 CASES = {
     "squared error": (MiserRegressor, {}, {}),
     "costs": (MiserRegressor, dict(tradeoff=1e-2, costs=[1.0, 2.0, 3.0, 1.0, 9.0]), {}),
@@ -66,6 +68,12 @@ CASES = {
         MiserClassifier, dict(early_stopping=True, random_state=0), dict(sample_weight=WEIGHT),
     ),
     "ranking": (MiserRanker, {}, QUERIES),
+    "drawn rows": (MiserRegressor, dict(DRAWN, costs=[1.0, 2.0, 3.0, 1.0, 9.0], tradeoff=1e-3), {}),
+    "drawn rows, three classes": (
+        MiserClassifier, dict(DRAWN, max_features=2), dict(sample_weight=WEIGHT),
+    ),
+    "drawn rows, absolute error": (MiserRegressor, dict(DRAWN, loss="absolute_error"), {}),
+    "drawn queries": (MiserRanker, DRAWN, QUERIES),
 }  # fmt: skip
 
 

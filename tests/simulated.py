@@ -1,8 +1,12 @@
-"""Makes Numba's simulator of a GPU fit for use: quick, and without a race. Imported for that."""
+"""Makes Numba's simulator of a GPU fit for use: quick, without a race, as strict as a driver.
+
+Imported for that.
+"""
 
 import sys
 import threading
 
+from numba.cuda.simulator.kernel import FakeCUDAKernel
 from numba.cuda.simulator.kernelapi import FakeCUDAShared
 
 # Simulated threads wait for each other at every turn, and each time for Python.
@@ -41,3 +45,15 @@ def _begin_safely(self, *args):
 
 
 FakeCUDAShared.__init__ = _begin_safely
+
+
+_launch = FakeCUDAKernel.__call__
+
+
+def _launch_blocks(self, *args):
+    # No driver launches a grid without blocks.
+    assert self._device or min(self.grid_dim) > 0
+    return _launch(self, *args)
+
+
+FakeCUDAKernel.__call__ = _launch_blocks

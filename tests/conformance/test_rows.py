@@ -280,6 +280,13 @@ def test_trees_on_some_rows_and_on_all_take_turns(engine, case, seed):
         walk(engine, case, seed, depth=2, rows=rows)
 
 
+def test_a_lot_may_fall_on_nobody(engine):
+    codes, gradients = [[0], [1], [1]], np.array([1.0, -2.0, 3.0])
+    for hessians in (None, np.array([1.0, 2.0, 3.0])):
+        case = Case(codes, [2], [], [0], gradients, hessians, SplitRules(1), lot=RowLot(7, 0))
+        assert walk(engine, case, 0).rows == {0: []}
+
+
 def test_more_rows_than_a_thread_takes_at_a_time(engine):
     """Drawn in chunks, which must close ranks."""
     n = 10_000
@@ -307,15 +314,16 @@ def test_more_rows_than_a_thread_takes_at_a_time(engine):
     check_leaves(rows, plain, {1: 0, 2: 0}, rng)
 
 
-@pytest.mark.parametrize("by_query", [False, True])
-def test_leaves_are_renewed_from_rows_that_are_drawn(engine, by_query):
+@pytest.mark.parametrize(("by_query", "first_row"), [(False, 0), (False, 9), (True, 0)])
+def test_leaves_are_renewed_from_rows_that_are_drawn(engine, by_query, first_row):
     y = np.arange(12.0) ** 2
-    units = np.repeat(np.arange(4), 3) if by_query else None
+    numbers = [i // 3 if by_query else first_row + i for i in range(12)]
+    units = np.array(numbers) if by_query else None
     lot = RowLot(3, 2**52)
-    drawn = [i for i in range(12) if naive.lot_falls_on(i // 3 if by_query else i, *lot)]
+    drawn = [i for i in range(12) if naive.lot_falls_on(numbers[i], *lot)]
     assert 0 < len(drawn) < 12
     binned = pack([[int(i >= 6)] for i in range(12)], [2])
-    rows = engine.place(Sample(binned, y, None, AbsoluteError(), units=units))
+    rows = engine.place(Sample(binned, y, None, AbsoluteError(), units=units, first_row=first_row))
     rows.start(np.zeros(1))
     rows.begin_tree(0, SplitRules(1), lot=lot)
     assert rows.best_constants(np.array([0])).tolist() == [np.median(y[drawn])]

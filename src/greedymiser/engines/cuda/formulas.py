@@ -15,8 +15,9 @@ sigmoid = twin(arithmetic.sigmoid, exp=exp)
 log_of_one_plus = twin(arithmetic.log_of_one_plus, log=log)
 softplus = twin(arithmetic.softplus, exp=exp, log_of_one_plus=log_of_one_plus)
 
-_softmax_gradients = twin(formulas.softmax_gradients, exp=exp)
-_softmax_value = twin(formulas.softmax_value, exp=exp, log=log)
+_largest_output = twin(formulas.largest_output)
+_softmax_gradients = twin(formulas.softmax_gradients, exp=exp, largest_output=_largest_output)
+_softmax_value = twin(formulas.softmax_value, exp=exp, log=log, largest_output=_largest_output)
 write_gradients = twin(
     formulas.write_gradients, exp=exp, sigmoid=sigmoid, softmax_gradients=_softmax_gradients
 )

@@ -203,8 +203,6 @@ class CudaRows:
     def begin_tree(
         self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
     ) -> Root:
-        if lot is not None:
-            raise ValueError('subsample below 1 needs engine="cpu": the GPU learns from all rows')
         if output == 0:
             self._derive(step)
         tree = self._trees()
@@ -212,6 +210,7 @@ class CudaRows:
         grid = self.sample.grids.choose(self.n_rows, extremes)
         self.grid, self._output, self._rules = grid, output, rules
         tree.begin(grid, coding_of(grid, extremes), rules)
+        n_rows = self.n_rows if lot is None else tree.draw(lot, self.sample)
         if rules.monotonic_cst is not None:
             self._features[:, F_MONOTONE] = rules.monotonic_cst
         tree.histograms.begin(grid, rules, self._features)
@@ -219,13 +218,14 @@ class CudaRows:
         self._letter.send(3)
         letter = self._letter.there, self._letter.floats
         self._launch(
-            rows.quantise, self._grid_of_rows,
+            rows.quantise_all if lot is None else rows.quantise_listed, self._grid_of_rows,
             (gradients, hessians, tree.rows, tree.words, *letter),
             at, grid.gradient, grid.hessian, *tree.coding, int(rules.bound_gains),
+            n_rows,
         )  # fmt: skip
         said = self._letter.fetch(3)
         energy = float(said[2:3].view(np.float64)[0]) if rules.bound_gains else math.inf
-        return Root(int(said[0]), int(said[1]), self.n_rows, energy)
+        return Root(int(said[0]), int(said[1]), n_rows, energy)
 
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
         return self._trees().histograms.find(self._trees(), nodes, columns)
@@ -292,6 +292,12 @@ class _Trees:
         # Two buffers between which rows move, and their words.
         self.rows = room_for((2, n), dtype=np.uint32)
         self.words = room_for((2, n), dtype=np.int64)
+        # Whether the root holds all rows, in their order.
+        self.is_whole = True
+        # Rows that were drawn, and the lot that fell on them: trees of a round share them.
+        self._drawn: NDArray[np.uint32] | None = None
+        self._lot: RowLot | None = None
+        self._n_drawn = 0
         self.nodes = np.zeros(NODES, dtype=cpu_counting.NODE_DTYPE)
         self.histograms = Histograms(placed.sample.binned, placed._codes, placed._line)
         self.extremes = np.zeros((k, 2))
@@ -309,6 +315,25 @@ class _Trees:
         self.coding, self.noted = tuple(coding), NO_SPLITS
         self._n_nodes = 1
         self.nodes[0] = 0, n, 0, -1, -1
+        self.is_whole = True
+
+    def draw(self, lot: RowLot, sample: Sample) -> int:
+        """Leave only rows in the root that a lot falls on; return how many they are."""
+        if self._drawn is None:
+            self._drawn = cuda.pinned_array(self.rows.shape[1], dtype=np.uint32)
+        if lot != self._lot:
+            units, first = sample.units, sample.first_row
+            if units is None:
+                units = np.arange(first, first + sample.binned.n_rows)
+            found = np.flatnonzero(lot.falls_on(units))
+            # The device has read those before: whoever began a tree has waited for its root.
+            self._drawn[: len(found)] = found
+            self._lot, self._n_drawn = lot, len(found)
+        if self._n_drawn > 0:
+            self._line.send(self._drawn, self.rows, 4 * self._n_drawn)
+        self.nodes[0] = 0, self._n_drawn, 0, -1, -1
+        self.is_whole = False
+        return self._n_drawn
 
     def make_room(self, n_nodes: int) -> None:
         """For so many nodes more."""

@@ -42,12 +42,13 @@ from greedymiser.trees import CATEGORY_WORDS
 
 
 @njit
-def plan_counting(open_nodes, pairs, nodes, active, valid, most_blocks, shortest, plan):
+def plan_counting(open_nodes, pairs, nodes, is_whole, active, valid, most_blocks, shortest, plan):
     """Write which nodes are counted, on which blocks, and which are scanned.
 
     Nodes that are counted come first (COUNTED words each), then the histograms to clear, the
-    blocks, and the open nodes (OPEN words each). Returns the number of nodes that are counted, of
-    pieces, the length of a piece, and where blocks and open nodes begin.
+    blocks, and the open nodes (OPEN words each). ``is_whole`` says that the root holds all rows, in
+    their order. Returns the number of nodes that are counted, of pieces, the length of a piece, and
+    where blocks and open nodes begin.
     """
     n_counted, n_rows = 0, np.int64(0)
     minus = np.full(open_nodes.size, -1, dtype=np.int64)
@@ -56,7 +57,8 @@ def plan_counting(open_nodes, pairs, nodes, active, valid, most_blocks, shortest
         pair = pairs[p]
         follows = pair.large_row >= 0 and covers(valid[pair.large_slot], active)
         if pair.small_row >= 0 or follows:
-            n_rows += write_counted(plan, n_counted, nodes[pair.small], pair.small_slot)
+            small = nodes[pair.small]
+            n_rows += write_counted(plan, n_counted, small, pair.small_slot, is_whole)
             n_counted += 1
         if pair.small_row >= 0:
             slots[pair.small_row] = pair.small_slot
@@ -65,7 +67,8 @@ def plan_counting(open_nodes, pairs, nodes, active, valid, most_blocks, shortest
             if follows:
                 minus[pair.large_row] = pair.small_slot
             else:
-                n_rows += write_counted(plan, n_counted, nodes[pair.large], pair.large_slot)
+                large = nodes[pair.large]
+                n_rows += write_counted(plan, n_counted, large, pair.large_slot, is_whole)
                 n_counted += 1
         for b in range(active.size):
             valid[pair.small_slot, b] = active[b] and (pair.small_row >= 0 or follows)
@@ -76,13 +79,13 @@ def plan_counting(open_nodes, pairs, nodes, active, valid, most_blocks, shortest
 
 
 @njit
-def plan_alone(open_nodes, nodes, active, most_blocks, shortest, plan):
+def plan_alone(open_nodes, nodes, is_whole, active, most_blocks, shortest, plan):
     """Do as ``plan_counting`` does where histograms are not kept: every node is counted."""
     n_rows = np.int64(0)
     minus = np.full(open_nodes.size, -1, dtype=np.int64)
     slots = np.arange(open_nodes.size)
     for row in range(open_nodes.size):
-        n_rows += write_counted(plan, row, nodes[open_nodes[row].node], row)
+        n_rows += write_counted(plan, row, nodes[open_nodes[row].node], row, is_whole)
     return write_level(open_nodes, slots, minus, active, open_nodes.size, n_rows, most_blocks,
                        shortest, plan)  # fmt: skip
 
@@ -97,12 +100,12 @@ def covers(valid, active):
 
 
 @inner
-def write_counted(plan, k, node, slot):
+def write_counted(plan, k, node, slot, is_whole):
     """Write a node that is counted; return its rows."""
     at = k * COUNTED
     plan[at + START], plan[at + STOP] = node.start, node.stop
-    # The root has all rows, in their order.
-    plan[at + SIDE] = node.side if node.parent >= 0 else -1
+    # Rows that are all there, in their order, need not be looked up.
+    plan[at + SIDE] = -1 if node.parent < 0 and is_whole else node.side
     plan[at + SLOT] = slot
     return node.stop - node.start
 
@@ -139,7 +142,10 @@ def write_level(open_nodes, slots, minus, active, n_counted, n_rows, most_blocks
 
 @njit
 def plan_dividing(splits, category_sets, nodes, features, tile, plan):
-    """Write the nodes that are divided, DIVIDED words each; return the number of tiles."""
+    """Write the nodes that are divided, DIVIDED words each; return the number of tiles.
+
+    There is always one, as no grid is empty: where no row was drawn, it has no rows.
+    """
     n_tiles = 0
     for s in range(splits.size):
         parent = nodes[splits[s].node]
@@ -152,7 +158,7 @@ def plan_dividing(splits, category_sets, nodes, features, tile, plan):
             child.start = middle if side else parent.start
             child.stop = parent.stop if side else middle
             child.side, child.parent, child.slot = 1 - parent.side, splits[s].node, -1
-    return n_tiles
+    return max(1, n_tiles)
 
 
 @inner
@@ -183,7 +189,7 @@ def plan_leaves(leaves, values, splits, category_sets, nodes, features, tile, pl
     """Write where leaves are, and their values.
 
     The last splits were only noted: their rows are with the parent. Returns the number of nodes
-    that are written, and of tiles.
+    that are written, and of tiles, at least one.
     """
     side_of = np.full(np.max(leaves) + 2, -1, dtype=np.int64)
     n, n_tiles = 0, 0
@@ -203,7 +209,7 @@ def plan_leaves(leaves, values, splits, category_sets, nodes, features, tile, pl
         plan[at + LEFT_FLOAT] = bits_of(values[k])
         n_tiles -= -size(node) // tile
         n += 1
-    return n, n_tiles
+    return n, max(1, n_tiles)
 
 
 @njit

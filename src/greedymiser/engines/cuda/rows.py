@@ -179,50 +179,61 @@ def energy(g, h, is_flat, g_step, h_step):
     return size * size / (h * h_step) if h > 0 else HUGE
 
 
-@kernel
-def quantise(gradients, hessians, rows, words, said, said_floats, output, g_step, h_step, run_bits,
-             low_bits, alone_bits, bound_gains):  # fmt: skip
-    """Put all rows into the root: round derivatives onto the grid.
+def _make_quantise(is_whole):
+    """The kernel that puts all rows into the root, or the one for rows that are listed there."""
 
-    ``said`` becomes the sums of gradients and Hessians, and the energy.
-    """
-    sums = cuda.shared.array((2, THREADS), np.int64)
-    energies = cuda.shared.array(THREADS, np.float64)
-    tid = cuda.threadIdx.x
-    to_g, to_h = 1.0 / g_step, 1.0 / h_step
-    is_flat = hessians.size == 0
-    total_g, total_h, total_energy = np.int64(0), np.int64(0), 0.0
-    i, step = cuda.grid(1), cuda.gridsize(1)
-    while i < gradients.shape[1]:
-        rows[0, i] = i
-        g = np.int64(round(mul(gradients[output, i], to_g)))
-        h = np.int64(1)
-        if is_flat:
-            words[0, i] = encode(g, run_bits, low_bits, True)
-        else:
-            h = np.int64(round(mul(hessians[output % hessians.shape[0], i], to_h)))
-            words[0, 2 * i] = encode(h, run_bits, low_bits, True)
-            words[0, 2 * i + 1] = encode(g, run_bits, alone_bits, False)
-        total_g += g
-        total_h += h
-        if bound_gains != 0:
-            total_energy += energy(g, h, is_flat, g_step, h_step)
-        i += step
-    sums[0, tid], sums[1, tid], energies[tid] = total_g, total_h, total_energy
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if tid < half:
-            sums[0, tid] += sums[0, tid + half]
-            sums[1, tid] += sums[1, tid + half]
-            energies[tid] += energies[tid + half]
+    def quantise(gradients, hessians, rows, words, said, said_floats, output, g_step, h_step,
+                 run_bits, low_bits, alone_bits, bound_gains, n_rows):  # fmt: skip
+        """Give the rows of the root their words: round derivatives onto the grid.
+
+        ``said`` becomes the sums of gradients and Hessians, and the energy.
+        """
+        sums = cuda.shared.array((2, THREADS), np.int64)
+        energies = cuda.shared.array(THREADS, np.float64)
+        tid = cuda.threadIdx.x
+        to_g, to_h = 1.0 / g_step, 1.0 / h_step
+        is_flat = hessians.size == 0
+        total_g, total_h, total_energy = np.int64(0), np.int64(0), 0.0
+        i, step = cuda.grid(1), cuda.gridsize(1)
+        while i < n_rows:
+            row = i
+            if is_whole:
+                rows[0, i] = i
+            else:
+                row = np.int64(rows[0, i])
+            g = np.int64(round(mul(gradients[output, row], to_g)))
+            h = np.int64(1)
+            if is_flat:
+                words[0, i] = encode(g, run_bits, low_bits, True)
+            else:
+                h = np.int64(round(mul(hessians[output % hessians.shape[0], row], to_h)))
+                words[0, 2 * i] = encode(h, run_bits, low_bits, True)
+                words[0, 2 * i + 1] = encode(g, run_bits, alone_bits, False)
+            total_g += g
+            total_h += h
+            if bound_gains != 0:
+                total_energy += energy(g, h, is_flat, g_step, h_step)
+            i += step
+        sums[0, tid], sums[1, tid], energies[tid] = total_g, total_h, total_energy
         cuda.syncthreads()
-        half //= 2
-    if tid == 0:
-        cuda.atomic.add(said, 0, sums[0, 0])
-        cuda.atomic.add(said, 1, sums[1, 0])
-        if bound_gains != 0:
-            cuda.atomic.add(said_floats, 2, energies[0])
+        half = THREADS // 2
+        while half > 0:
+            if tid < half:
+                sums[0, tid] += sums[0, tid + half]
+                sums[1, tid] += sums[1, tid + half]
+                energies[tid] += energies[tid + half]
+            cuda.syncthreads()
+            half //= 2
+        if tid == 0:
+            cuda.atomic.add(said, 0, sums[0, 0])
+            cuda.atomic.add(said, 1, sums[1, 0])
+            if bound_gains != 0:
+                cuda.atomic.add(said_floats, 2, energies[0])
+
+    return kernel(quantise)
+
+
+quantise_all, quantise_listed = _make_quantise(True), _make_quantise(False)
 
 
 # -- children -------------------------------------------------------------------------------------

@@ -120,10 +120,12 @@ class Histograms:
         plan = self._letter.room(2 * n_nodes * (COUNTED + 1) + len(self._active) + n_nodes * OPEN)
         given = (self._active, MOST_BLOCKS, SHORTEST, plan)
         if pairs is None:
-            told = planning.plan_alone(nodes, tree.nodes, *given)
+            told = planning.plan_alone(nodes, tree.nodes, tree.is_whole, *given)
         else:
             active, *rest = given
-            told = planning.plan_counting(nodes, pairs, tree.nodes, active, self._valid, *rest)
+            told = planning.plan_counting(
+                nodes, pairs, tree.nodes, tree.is_whole, active, self._valid, *rest
+            )
         n_counted, n_pieces, longest, blocks_at, open_at = told
         there, line, n_blocks = self._letter.there, self._line, open_at - blocks_at
         if n_blocks == 0:
