@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -9,14 +10,25 @@ import time
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from experiments.frontier.traps import TRAPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.metrics import make_scorer
 
-from greedymiser import CostModel, MiserClassifier, MiserRegressor, MiserSearchCV, tradeoff_curve
-from greedymiser.checkpoints import ABOUT, CheckpointError
+from greedymiser import (
+    CostModel,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    MiserSearchCV,
+    tradeoff_curve,
+)
+from greedymiser.checkpoints import ABOUT, CheckpointError, told
 from greedymiser.frontier import Shop, spread
+from greedymiser.losses import Huber, SquaredError
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}
@@ -171,6 +183,62 @@ def test_what_is_no_search_is_refused(options, error, message):
         searched(**options)
 
 
+class ConfusedError(SquaredError):
+    """A loss that two fits at once would confuse."""
+
+    formula = None
+
+    def gradients(self, y, raw):
+        self.difference = raw - y
+        return self.difference, None
+
+
+def test_losses_and_scores_of_the_users_own_are_called_by_one_fit_at_a_time():
+    def score(model, X, y):
+        score.asked = -np.mean((model.predict(X) - y) ** 2)
+        return score.asked
+
+    curves = [
+        searched(
+            MiserRegressor(costs=COSTS, max_iter=6, loss=ConfusedError(), n_jobs=n), scoring=score
+        )
+        for n in (1, 3)
+    ]
+    assert bits(curves[0]) == bits(curves[1])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "more"),
+    [
+        (MiserRanker(), [0, 1, 2, 0] * 9, {"qid": [0] * 20 + [1] * 16}),
+        (MiserClassifier(), [0] * 35 + [1], {}),
+        (MiserClassifier(), ["a"] * 20 + ["b"] * 15 + ["c"], {}),
+        (MiserRegressor(loss="poisson"), [0] * 35 + [3], {}),
+        (MiserRegressor(), np.arange(36.0), {}),
+        (MiserRegressor(), [1.0, 2.0, 3.0, 5.0], {}),
+    ],
+)
+def test_rows_that_cannot_be_divided_are_searched_all_the_same(estimator, y, more):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((len(y), 3))
+    estimator = clone(estimator).set_params(max_iter=3, min_samples_leaf=1)
+    given = {**more, **{f"{name}_val": value for name, value in more.items()}}
+    curve = tradeoff_curve(estimator, X, y, X_val=X, y_val=y, tradeoffs=3, effort=0.05, **given)
+    assert curve.best(1.0).cost_ <= 1.0
+
+
+def test_names_of_resources_may_hold_anything():
+    X, _ = data(60)
+    frame = pd.DataFrame(X[:, :3], columns=["Age, years", "a", "['a']"])
+    target = np.sign(X[:, 0] * X[:, 1])
+    search = MiserSearchCV(
+        MiserRegressor(costs=[1.0] * 3, max_iter=20, min_samples_leaf=3), budget=2.0, tradeoffs=2,
+        cv=2, effort=0.3, random_state=0,
+    ).fit(frame, target)  # fmt: skip
+    assert set(search.best_params_.get("resources", [])) <= set(frame.columns)
+    assert set(search.cv_results_["resources"]) > {""}
+
+
 # -- what can be bought -----------------------------------------------------------------------
 
 
@@ -256,6 +324,28 @@ def test_a_folder_of_other_data_is_refused_by_name(tmp_path):
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     with pytest.raises(CheckpointError, match=r"no folder of checkpoints.*'thesis\.txt'"):
         searched(checkpoint=tmp_path / "mine")
+
+
+def test_settings_are_told_by_what_they_hold():
+    def add(a, b):
+        return a + b
+
+    same = [
+        ({"a", "b"}, {"b", "a"}),
+        ({"x": 1, "y": [2]}, {"y": [2], "x": 1}),
+        (functools.partial(add, b=1), functools.partial(add, b=1)),
+        (make_scorer(add), make_scorer(add)),
+        (Huber(2.0), Huber(2.0)),
+    ]
+    other = [
+        (functools.partial(add, b=1), functools.partial(add, b=2)),
+        (np.arange(5000), np.arange(5000)[::-1]),
+        (lambda x: x + 1, lambda x: abs(x)),
+        (Huber(2.0), Huber(3.0)),
+    ]
+    assert all(told(a) == told(b) for a, b in same)
+    assert all(told(a) != told(b) for a, b in other)
+    assert "0x" not in "".join(told(a) for a, _ in same)
 
 
 def test_threads_and_words_make_no_other_run(tmp_path):

@@ -75,7 +75,7 @@ OWN = {"self", "cls", "super()", "type(self)"}
 NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields", "_field_defaults"}
 
 # Private attributes of other libraries' objects.
-FOREIGN = {"compiling": {"_cache"}}
+FOREIGN = {"compiling": {"_cache"}, "engines": {"_prepare_args", "_codelibrary"}}
 
 # The doors of the house: they may import everything and nobody imports them.
 DOORS = {"__init__", "__main__"}

@@ -7,10 +7,12 @@ same order, finds most of them in the folder, and ends with the same bits.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
 import os
+import types
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,11 +38,13 @@ ABOUT = "checkpoint.json"
 SUFFIX = ".npz"
 
 # Parameters of an estimator that change no model, or that every model has for itself.
-OF_NO_MATTER = {"costs", "tradeoff", "budget", "n_jobs", "verbose", "warm_start", "engine"}
+OF_NO_MATTER = {
+    "costs", "tradeoff", "budget", "n_jobs", "verbose", "warm_start", "engine", "random_state",
+}  # fmt: skip
 
 
 # A model on fewer rows has little use for a second thread.
-MANY_ROWS = 20_000
+SMALL = 20_000
 
 
 class CheckpointError(ValueError):
@@ -153,15 +157,10 @@ class Trainer:
     prepared: Prepared
     start: Model
     watch: Watch
+    # Whether loss and score are computed in kernels, and nothing of the user's is called.
+    in_kernels: bool
     checkpoint: Checkpoint | None = None
     name: str = "models"
-
-    def folds(self, n_folds: int, params: Parameters) -> list[Trainer]:
-        """Trainers on parts of the rows, each validating on the rest."""
-        return [
-            replace(self, prepared=part, start=blank_model(part, params), name=f"fold-{k}")
-            for k, part in enumerate(self.prepared.folds(n_folds))
-        ]
 
     def train(
         self,
@@ -186,36 +185,66 @@ class Trainer:
 
 
 class Crew:
-    """Trainers that work at the same time, where models are too small to share threads."""
+    """Trainers that work at the same time, where models are too small to share threads.
 
-    def __init__(self, trainer: Trainer, together: bool = True):
+    Only where all is done in kernels: a loss or a score of the user's own may remember things, and
+    holds the interpreter anyway.
+    """
+
+    def __init__(self, trainer: Trainer):
         prepared = trainer.prepared
         self._threads = prepared.threads
-        self.trainers = [trainer]
-        n, is_small = prepared.threads.n_threads, prepared.rows.n_rows < MANY_ROWS
-        if together and n > 1 and is_small and type(prepared.engine) is CpuEngine:
-            alone = Threads(1)
-            engine = CpuEngine(alone)
-            self.trainers = [
-                replace(trainer, prepared=prepared.twin(engine, alone)) for _ in range(n)
-            ]
+        self._trainer = trainer
+        n, is_small = prepared.threads.n_threads, prepared.rows.n_rows < SMALL
+        self.is_team = (
+            n > 1 and is_small and trainer.in_kernels and type(prepared.engine) is CpuEngine
+        )
+        self._free = SimpleQueue[Trainer]()
+        for _ in range(n if self.is_team else 1):
+            self._free.put(_alone(trainer) if self.is_team else trainer)
 
     def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call ``function(trainer, *task)`` for every task; results in the order of the tasks."""
-        free = SimpleQueue[Trainer]()
-        for trainer in self.trainers:
-            free.put(trainer)
 
         def work(*task: Any) -> Any:
-            trainer = free.get()
+            trainer = self._free.get()
             try:
                 return function(trainer, *task)
             finally:
-                free.put(trainer)
+                self._free.put(trainer)
 
-        if len(self.trainers) == 1:
+        if not self.is_team:
             return [work(*task) for task in tasks]
         return self._threads.run(work, tasks)
+
+    def run_folds(
+        self, function: Callable[[Trainer], Any], n_folds: int, params: Parameters
+    ) -> list[Any]:
+        """Call a function with trainers on parts of the rows, each of which validates on the rest.
+
+        Nothing comes back where the rows cannot be divided.
+        """
+        trainers = self._folds(n_folds, params)
+        if not self.is_team:
+            return [function(trainer) for trainer in trainers]
+        return self._threads.run(function, [(_alone(trainer),) for trainer in trainers])
+
+    def _folds(self, n_folds: int, params: Parameters) -> list[Trainer]:
+        found = []
+        for k, part in enumerate(self._trainer.prepared.folds(n_folds)):
+            try:
+                with np.errstate(divide="raise", invalid="raise"):
+                    start = blank_model(part, params)
+            except (ArithmeticError, ValueError):
+                return []  # something is so rare that a part has none of it
+            found.append(replace(self._trainer, prepared=part, start=start, name=f"fold-{k}"))
+        return found
+
+
+def _alone(trainer: Trainer) -> Trainer:
+    """The same trainer with rows and a thread of its own."""
+    threads = Threads(1)
+    return replace(trainer, prepared=trainer.prepared.twin(CpuEngine(threads), threads))
 
 
 def _key(name: str, params: Parameters, allowed: Any, is_patient: bool) -> str:
@@ -233,7 +262,7 @@ def fingerprints(prepared: Prepared, estimator: Any) -> dict[str, str]:
     """What the models of an estimator depend on: data, costs and settings."""
     assert prepared.validation is not None
     settings = {
-        name: _told(value)
+        name: told(value)
         for name, value in estimator.get_params(deep=False).items()
         if name not in OF_NO_MATTER
     }
@@ -259,10 +288,25 @@ def _digest(cases: Cases) -> str:
     return digest.hexdigest()
 
 
-def _told(value: Any) -> str:
-    """A setting as text; of an object its kind and what it holds, not where it is."""
+def told(value: Any) -> str:
+    """A setting as text: what it holds, not where it is or in which order it happens to be."""
+    if isinstance(value, np.ndarray):
+        return f"array{value.shape}{hashlib.blake2b(value.tobytes()).hexdigest()[:32]}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{told(k)}: {told(v)}' for k, v in value.items()))}}}"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(told, value)))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(told, value))}]"
+    if isinstance(value, functools.partial):
+        return f"partial({told((value.func, value.args, value.keywords))})"
+    if isinstance(value, types.FunctionType):
+        code = value.__code__
+        body = hashlib.blake2b(code.co_code + repr(code.co_names).encode()).hexdigest()[:16]
+        closed = [cell.cell_contents for cell in value.__closure__ or ()]
+        return f"{value.__module__}.{value.__qualname__}-{body}{told(closed)}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "__dict__"):
-        return f"{type(value).__name__}({sorted(vars(value).items(), key=str)})"
+        return f"{type(value).__qualname__}({told(vars(value))})"
     return repr(value)

@@ -26,7 +26,7 @@ from greedymiser.binning import MAX_BINS
 from greedymiser.boosting import Callback, ProgressBar, Validation
 from greedymiser.costs import CostModel, Feature, Ledger, Receipt
 from greedymiser.engines import Floats
-from greedymiser.losses import Loss
+from greedymiser.losses import LambdaMART, Loss
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
@@ -544,6 +544,20 @@ def watch_with(estimator: Miser, schema: Schema) -> Watch:
         return Validation(rows, lambda: score(rows.raw()))
 
     return watch
+
+
+def works_in_kernels(estimator: Miser, schema: Schema) -> bool:
+    """Whether an estimator trains and scores without calling anything of the user's."""
+    loss = schema.loss
+    if loss.formula is None and type(loss) is not LambdaMART:
+        return False
+    if estimator.scoring is None or estimator.scoring == "loss":
+        return True
+    # Imported where it is needed: a model that only predicts does without scores.
+    from greedymiser.scores import known_score
+
+    classes = schema.target.labels if isinstance(schema.target, Classes) else None
+    return known_score(estimator.scoring, schema.kind, loss, classes) is not None
 
 
 def _check_scoring(estimator: Miser) -> None:

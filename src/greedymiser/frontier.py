@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.binning import LANES
-from greedymiser.checkpoints import MANY_ROWS, Crew, Trainer
+from greedymiser.checkpoints import Crew, Trainer
 from greedymiser.costs import CostModel
 from greedymiser.engines import Floats
 from greedymiser.parameters import Parameters
@@ -54,7 +54,7 @@ MOST_FITS = 400
 MOST_CHOSEN = 20
 # Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
 # the frontier and of the frontiers behind it.
-FOLDS, LAYERS = 5, 3
+FOLDS, LAYERS, MANY_ROWS = 5, 3, 20_000
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
 BATCH = 16
 # Prices that one might pay are this far apart.
@@ -70,13 +70,13 @@ class Shop:
         self.needs = [_set(wanted) & ~free for wanted in costs.needs]
         bundles = dict.fromkeys(need for need in self.needs if need)
         # Where several bundles share a resource, all that use it may pay together for its price.
-        packages: dict[Resources, None] = {}
-        for resource in range(len(costs.resource_names)):
-            users = [bundle for bundle in bundles if bundle >> resource & 1]
-            if len(users) > 1:
-                packages[_union(users)] = None
+        users: dict[int, list[Resources]] = {}
+        for bundle in bundles:
+            for resource in _members(bundle):
+                users.setdefault(resource, []).append(bundle)
+        packages = {_union(some) for some in users.values() if len(some) > 1}
         self.bundles = sorted(bundles, key=self.price)
-        self.packages = sorted(packages.keys() - bundles.keys(), key=self.price)
+        self.packages = sorted(packages - bundles.keys(), key=lambda some: (self.price(some), some))
 
     def price(self, resources: Resources) -> float:
         """What a set costs."""
@@ -132,6 +132,8 @@ class FrontierSearch:
     ----------
     trainer : Trainer
         Has data with validation rows.
+    crew : Crew
+        Trains several models at a time.
     params : Parameters
         Of the estimator; its trade-off counts for nothing here.
     effort : float
@@ -143,6 +145,7 @@ class FrontierSearch:
     def __init__(
         self,
         trainer: Trainer,
+        crew: Crew,
         params: Parameters,
         effort: float = 1.0,
         tell: Callable[[float], object] | None = None,
@@ -151,14 +154,14 @@ class FrontierSearch:
         self.shop = Shop(schema.costs)
         self.archive: dict[Resources, Candidate] = {}
         self._trainer = trainer
-        self._crew = Crew(trainer)
+        self._crew = crew
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
         self._params = _in_a_hurry(self._final_params, schema.costs)
         self._effort = effort
         self._starts: dict[Resources, None] = {}
         # Whether rows that the search has not seen were asked as well.
         self._is_honest = False
-        # Where validation rows are many, luck plays no part in the choice.
+        # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < MANY_ROWS else 0
         self._tell = tell
         self._block_of = np.argsort(np.argsort(schema.costs.prices(), kind="stable")) // LANES
@@ -209,10 +212,10 @@ class FrontierSearch:
         not say the opposite.
         """
         candidates = self._layers(LAYERS) if self._n_folds else []
-        self._is_honest = len(candidates) > 0
+        honest = self._cross_fitted(candidates) if candidates else []
+        self._is_honest = len(honest) > 0
         if not self._is_honest:
             return self.frontier()
-        honest = self._cross_fitted(candidates)
         order = sorted(range(len(candidates)), key=lambda i: (-honest[i], candidates[i].cost))
         kept: list[Candidate] = []
         for found in (candidates[i] for i in order):
@@ -240,19 +243,25 @@ class FrontierSearch:
                 del left[candidate.resources]
         return found
 
-    def _cross_fitted(self, candidates: Sequence[Candidate]) -> Floats:
-        """Mean score of the training rows, by models that have not seen them."""
+    def _cross_fitted(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Mean score of the training rows, by models that have not seen them.
+
+        Nothing where the rows cannot be divided, or have no score.
+        """
         allowed = [self.shop.features(found.resources) for found in candidates]
 
-        def fold_scores(trainer: Trainer) -> list[Floats]:
+        def fold_scores(trainer: Trainer) -> tuple[list[Floats], int]:
             models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
-            return [model.validation_score for model in models]
+            assert trainer.prepared.validation is not None
+            n_rows = len(trainer.prepared.validation.cases.y)
+            return [model.validation_score for model in models], n_rows
 
-        trainers = self._crew.trainers[0].folds(self._n_folds, self._params)
-        traces = self._trainer.prepared.threads.run(fold_scores, [(t,) for t in trainers])
-        sizes = [_n_validation_rows(trainer) for trainer in trainers]
-        by_candidate = zip(*traces, strict=True)
-        return np.array([_best_mean(mine, sizes) for mine in by_candidate])
+        folds = self._crew.run_folds(fold_scores, self._n_folds, self._params)
+        if not folds:
+            return []
+        traces, sizes = zip(*folds, strict=True)
+        honest = [_best_mean(mine, sizes) for mine in zip(*traces, strict=True)]
+        return honest if np.isfinite(honest).any() else []
 
     def _finished(self, candidate: Candidate) -> Model:
         allowed = self.shop.features(candidate.resources)
@@ -325,7 +334,8 @@ class FrontierSearch:
         """Every single purchase, or the most promising ones."""
         bundles = self.shop.bundles
         if len(bundles) > MOST_SINGLES:
-            worth = {bundle: self._gain_of(bundle, 0, gains) for bundle in bundles}
+            best = self._best_of_missing(0, gains)
+            worth = {bundle: self._gain_of(bundle, 0, best) for bundle in bundles}
             ratio = {bundle: worth[bundle] / self.shop.price(bundle) for bundle in bundles}
             half = MOST_SINGLES // 2
             bundles = (
@@ -356,7 +366,8 @@ class FrontierSearch:
         purchases += self._packages(have, gains)
         if not purchases:
             return []
-        worth = np.array([self._gain_of(purchase, have, gains) for purchase in purchases])
+        best = self._best_of_missing(have, gains)
+        worth = np.array([self._gain_of(purchase, have, best) for purchase in purchases])
         price = np.array([self.shop.price(purchase & ~have) for purchase in purchases])
         chosen: dict[int, None] = {}
         for i in np.argsort(-worth / np.maximum(price, 1e-300), kind="stable")[:3]:
@@ -374,9 +385,10 @@ class FrontierSearch:
     def _packages(self, have: Resources, gains: Floats) -> list[Resources]:
         """Purchases that share a price: the best two, four, ... of them, and all."""
         found: list[Resources] = []
+        best = self._best_of_missing(have, gains)
         for package in self.shop.packages:
             inside = [b for b in self.shop.bundles if b & ~have and b & ~package == 0]
-            inside.sort(key=lambda bundle: -self._gain_of(bundle, have, gains))
+            inside.sort(key=lambda bundle: -self._gain_of(bundle, have, best))
             size = 2
             while size < len(inside):
                 found.append(_union(inside[:size]))
@@ -384,15 +396,21 @@ class FrontierSearch:
             found.append(package)
         return found
 
-    def _gain_of(self, purchase: Resources, have: Resources, gains: Floats) -> float:
+    def _best_of_missing(self, have: Resources, gains: Floats) -> dict[Resources, float]:
+        """For every set of resources that some features lack, the best gain among them."""
+        best: dict[Resources, float] = {}
+        for gain, need in zip(gains.tolist(), self.shop.needs, strict=True):
+            missing = need & ~have
+            if missing:
+                best[missing] = max(best.get(missing, 0.0), gain)
+        return best
+
+    def _gain_of(self, purchase: Resources, have: Resources, best: dict[Resources, float]) -> float:
         """Best gain among the features that a purchase makes usable."""
-        after = have | purchase
-        new = [
-            gains[f]
-            for f, need in enumerate(self.shop.needs)
-            if need & ~have and need & ~after == 0
-        ]
-        return max(new, default=0.0)
+        new = purchase & ~have
+        if not self.shop.packages:  # nothing is shared, so no other feature lacks a part of it
+            return best.get(new, 0.0)
+        return max((gain for missing, gain in best.items() if missing & ~new == 0), default=0.0)
 
     def _drops(self, candidate: Candidate) -> list[Resources]:
         """The set without each of those purchases that bring least."""
@@ -461,7 +479,12 @@ def _union(sets: Iterable[Resources]) -> Resources:
 
 def _members(resources: Resources) -> list[int]:
     """Members of a set, in ascending order."""
-    return [r for r in range(resources.bit_length()) if resources >> r & 1]
+    found = []
+    while resources:
+        lowest = resources & -resources
+        found.append(lowest.bit_length() - 1)
+        resources ^= lowest
+    return found
 
 
 def _without_luck(models: Sequence[Model]) -> list[Model]:
@@ -472,11 +495,6 @@ def _without_luck(models: Sequence[Model]) -> list[Model]:
         if not kept or score < kept[-1].validation_score[kept[-1].best_iter]:
             kept.append(model)
     return kept[::-1]
-
-
-def _n_validation_rows(trainer: Trainer) -> int:
-    assert trainer.prepared.validation is not None
-    return len(trainer.prepared.validation.cases.y)
 
 
 def _best_mean(traces: Sequence[Floats], sizes: Sequence[int]) -> float:

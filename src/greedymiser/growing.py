@@ -250,9 +250,9 @@ class Grower:
         interactions, lot = self.params.interactions, self._round.features
         owned = self._free[0]
         for row, node in zip(columns, nodes.tolist(), strict=True):
-            may = np.ones(len(row), dtype=bool)
+            may = self._allowed
             if interactions is not None:
-                may = interactions.allowed(self._paths[node], len(row))
+                may = may & interactions.allowed(self._paths[node], len(row))
             if lot is not None:
                 # Not among those that could pay or be afforded: a lot must not depend on what the
                 # grower happens to know of prices.

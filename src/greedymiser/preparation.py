@@ -107,10 +107,10 @@ class Cases:
         return replace(self.take(chosen), starts=np.append(0, np.cumsum(sizes)))
 
     def told(self, loss: Loss) -> Loss:
-        """The loss, told where the queries are if it asks."""
-        if self.starts is None or not hasattr(loss, "over"):
+        """The loss, told where the queries are if it asks; what it remembers is then its own."""
+        if not hasattr(loss, "over"):
             return loss
-        return loss.over(self.starts)
+        return loss.over(np.array([0, len(self.y)]) if self.starts is None else self.starts)
 
     @property
     def total_weight(self) -> float:
@@ -209,8 +209,12 @@ class Prepared:
 
         Every fold has its share of each target (of each query's number, for a ranker), so that
         small classes are in all of them. Bins and what was learned of columns stay as they are.
+        None where there are too few rows, or queries, to be divided.
         """
         train = self.train
+        n_units = len(train.y) if train.starts is None else len(train.starts) - 1
+        if n_units < 2 * n_folds:
+            return []
         rng = np.random.default_rng(self.schema.seed)
         if train.starts is None:
             order = np.lexsort((rng.permutation(len(train.y)), train.y))

@@ -36,9 +36,6 @@ from greedymiser.training import blank_model, train
 if TYPE_CHECKING:
     import pandas as pd
 
-# Between the names of resources of a set.
-SEPARATOR = ", "
-
 # A search tries trade-offs from the highest that pays down to this fraction of it, and 0.
 GRID_SPAN = 1e4
 
@@ -168,7 +165,7 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
             for learn, check in self._folds(base, whole):
                 parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
                 try:
-                    path = Path(clone(base), *parts, threads)
+                    path = Path(clone(base), *parts, threads, may_skip=False)
                 except ValueError as error:
                     error.add_note(f"This is about fold {len(paths)} of the cross-validation.")
                     raise
@@ -177,7 +174,7 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
                 paths.append(path)
             traces = [path.curve("").traces.assign(resources="") for path in paths]
             sets = self._search_folds(paths)
-            for allowed, name in sets.items():
+            for allowed, (name, _) in sets.items():
                 for i, path in enumerate(paths):
                     trace = path.trace_of(np.frombuffer(allowed, dtype=bool))
                     traces[i] = pd.concat([traces[i], trace.assign(resources=name)])
@@ -185,32 +182,35 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
             self.cv_results_ = _mean_over_folds(traces)
             best = best_first(self.cv_results_).iloc[0]
             self.best_score_ = float(best["score"])
-            self.best_params_ = {
+            self.best_params_: dict[str, Any] = {
                 "tradeoff": float(best["tradeoff"]),
                 "max_iter": int(best["n_iter"]),
             }
-            if best["resources"]:
-                self.best_params_["resources"] = best["resources"].split(SEPARATOR)
-            chosen = {name: features for features, name in sets.items()}.get(best["resources"])
+            chosen = {name: features for features, (name, _) in sets.items()}.get(best["resources"])
+            if chosen is not None:
+                self.best_params_["resources"] = sets[chosen][1]
             self.best_estimator_ = self._refit(base, whole, chosen, threads)
         return self
 
-    def _search_folds(self, paths: Sequence[Path]) -> dict[bytes, str]:
-        """Sets that the search has found in any fold: the features they pay for, and their names.
+    def _search_folds(self, paths: Sequence[Path]) -> dict[bytes, tuple[str, list[str]]]:
+        """Sets that the search has found in any fold, by the features that they pay for.
+
+        Each has a name of its own, and the names of its resources.
 
         What is best in one fold by luck is not in the others: the mean over all folds decides.
         """
         if self.search != "frontier" or not isinstance(self.tradeoffs, Integral):
             return {}
-        found: dict[bytes, str] = {}
+        found: dict[bytes, tuple[str, list[str]]] = {}
         for path in paths:
             # All folds together search as long as one curve does.
             workshop = Workshop(path, self.effort / len(paths))
             for candidate in workshop.find():
                 shop = workshop.shop
-                name = SEPARATOR.join(shop.names(candidate.resources))
-                if name:
-                    found[shop.features(candidate.resources).tobytes()] = name
+                names = shop.names(candidate.resources)
+                if names:
+                    # Names may hold anything: only their list, as Python writes it, is unique.
+                    found[shop.features(candidate.resources).tobytes()] = repr(names), names
         return found
 
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
@@ -270,7 +270,8 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
             if allowed is None:
                 model.fit(given.X, given.y, given.weight, **qid)
                 return model.truncate(min(n_iter, model.n_iter_))
-        return _fitted_with(model, given, np.frombuffer(allowed, dtype=bool), threads)
+        fitted = _fitted_with(model, given, np.frombuffer(allowed, dtype=bool), threads)
+        return fitted.truncate(min(n_iter, fitted.n_iter_))
 
     # -- the best model ---------------------------------------------------------------------------
 

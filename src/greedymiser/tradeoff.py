@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from greedymiser.estimators import (
     fitted_like,
     warn_of_budget,
     watch_with,
+    works_in_kernels,
 )
 from greedymiser.frontier import Candidate, FrontierSearch, Resources, Shop, spread
 from greedymiser.parameters import Parameters
@@ -136,11 +138,8 @@ class TradeoffCurve:
         return self.traces[self.traces[self._key] == key].sort_values("n_iter")
 
     def __getstate__(self) -> dict[str, Any]:
+        """Leave the data behind."""
         return {**vars(self), "workshop": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Curves of earlier versions know nothing of searches."""
-        vars(self).update({"workshop": None, "_key": "tradeoff", **state})
 
     def best_row(self, budget: float | None = None) -> pd.Series:
         """The row of ``traces`` that ``best`` returns the model of."""
@@ -229,7 +228,9 @@ def tradeoff_curve(
     ----------
     estimator : MiserRegressor, MiserClassifier or MiserRanker
         Its ``tradeoff`` is ignored; everything else is kept, but that early stopping is off unless
-        it is True: the traces run to ``max_iter``. It is not fitted itself.
+        it is True: the traces of the path run to ``max_iter``, those of the search end when they
+        have not improved for long. On large data its ``shopping_interval`` of 1 becomes 8 for the
+        path. It is not fitted itself.
     X, y, sample_weight, qid
         Training data.
     X_val, y_val, sample_weight_val, qid_val
@@ -263,7 +264,8 @@ def tradeoff_curve(
     Returns
     -------
     TradeoffCurve
-        An interruption returns the models that were finished.
+        An interruption returns the models of the path that were finished. The curve holds on to
+        X, which must not be changed while ``best`` may train more.
     """
     require_pandas()
     blank = configured(estimator, scoring, n_jobs)
@@ -353,6 +355,7 @@ class Path:
         given_test: Given,
         threads: Threads,
         checkpoint: str | os.PathLike[str] | None = None,
+        may_skip: bool = True,
     ):
         if given_val.X is None or given_val.y is None:
             raise ValueError("tradeoff_curve needs X_val and y_val: rounds are chosen by them")
@@ -368,8 +371,13 @@ class Path:
         if checkpoint is not None:
             kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
         watch = watch_with(estimator, prepared.schema)
-        self.trainer = Trainer(prepared, blank_model(prepared, self.params), watch, kept)
-        self._crew, self._alone = Crew(self.trainer), Crew(self.trainer, together=False)
+        start, in_kernels = (
+            blank_model(prepared, self.params),
+            works_in_kernels(estimator, prepared.schema),
+        )
+        self.trainer = Trainer(prepared, start, watch, in_kernels, kept)
+        self.crew = Crew(self.trainer)
+        self._may_skip = may_skip
         check_same_queries(given, given_test, "test")
         given_test = estimator.check_features(given_test, reset=False, part="test")
         cases = encode_held_out(prepared.schema, given_test, "test")
@@ -442,7 +450,7 @@ class Path:
         # On large data most of the time is spent on features that nobody buys.
         rows, schema = self.trainer.prepared.rows, self.trainer.prepared.schema
         is_large = rows.n_rows * schema.n_features >= LARGE
-        if tradeoff > 0 and is_large and params.shopping_interval == 1:
+        if self._may_skip and tradeoff > 0 and is_large and params.shopping_interval == 1:
             return replace(params, shopping_interval=SHOPPING_INTERVAL)
         return params
 
@@ -452,8 +460,7 @@ class Path:
         tasks = [(self._params(tradeoff),) for tradeoff in tradeoffs]
         for (params,) in tasks:
             read_costs(params, schema.n_features, schema.columns)  # does the trade-off overflow?
-        crew = self._crew if len(tasks) > 1 else self._alone
-        for (params,), model in zip(tasks, crew.run(Trainer.train, tasks), strict=True):
+        for (params,), model in zip(tasks, self.crew.run(Trainer.train, tasks), strict=True):
             if model.n_iter == 0:
                 warn_of_budget(self.trainer.prepared, params, self.trainer.start)
             self.models[params.tradeoff] = self._fitted(model, params)
@@ -528,34 +535,33 @@ class Workshop:
 
     def __init__(self, path: Path, effort: float):
         self.path = path
+        self.shop = Shop(path.trainer.prepared.schema.costs)
         self._effort = effort
-        self._search: FrontierSearch | None = None
         self._filled: set[float] = set()
-
-    @property
-    def shop(self) -> Shop:
-        assert self._search is not None
-        return self._search.shop
+        self._lock = threading.Lock()
 
     def search(self, tell: Callable[[float], object] | None = None) -> None:
         """Search the frontier, and add what it is made of to the path's models."""
-        search = self._searched(tell)
-        for model in search.chosen():
+        for model in self._searched(self.path.params, self._effort, tell).chosen():
             self.path.add(model)
 
     def find(self) -> list[Candidate]:
         """Search the frontier, and tell what it is made of."""
-        return self._searched().frontier()
+        return self._searched(self.path.params, self._effort).frontier()
 
-    def _searched(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
-        self._search = FrontierSearch(self.path.trainer, self.path.params, self._effort, tell)
-        self._search.run(self._starts())
-        return self._search
+    def _searched(
+        self,
+        params: Parameters,
+        effort: float,
+        tell: Callable[[float], object] | None = None,
+    ) -> FrontierSearch:
+        search = FrontierSearch(self.path.trainer, self.path.crew, params, effort, tell)
+        search.run(self._starts())
+        return search
 
     def _starts(self) -> list[Resources]:
         """Sets that the models of the path pass through, and some under hard budgets."""
-        assert self._search is not None
-        shop = self._search.shop
+        shop = self.shop
         rows = []
         for model in self.path.models.values():
             bought: Resources = 0
@@ -564,23 +570,23 @@ class Workshop:
                 bought |= shop.owned(f for f, first in uses.items() if first == round_)
                 score = np.nanmax(model.validation_score_[round_ + 1 :], initial=-np.inf)
                 rows.append((shop.price(bought), -score, bought))
-        rows.sort()
         best: list[tuple[float, Resources]] = []
-        record = -np.inf
-        for price, loss, bought in rows:
-            if -loss > record:
-                record = -loss
+        record = np.inf
+        for price, loss, bought in sorted(rows):
+            if loss < record:
+                record = loss
                 best.append((price, bought))
         kept = spread([price for price, _ in best], MOST_STARTS)
         return [*(best[i][1] for i in kept), *self._budgeted()]
 
     def _budgeted(self) -> list[Resources]:
         """What short fits under hard budgets would buy."""
-        assert self._search is not None
-        path, shop = self.path, self._search.shop
-        if not shop.bundles:
+        path, shop = self.path, self.shop
+        most = shop.price(shop.owned(range(len(shop.needs))))
+        if path.params.budget is not None:
+            most = min(most, path.params.budget)
+        if not shop.bundles or most < shop.price(shop.bundles[0]):
             return []
-        most = min(shop.price(shop.owned(range(len(shop.needs)))), path.params.budget or np.inf)
         costs = {tradeoff: _best_cost(model) for tradeoff, model in path.models.items()}
         found = []
         for budget in np.geomspace(shop.price(shop.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
@@ -598,25 +604,18 @@ class Workshop:
 
     def fill(self, curve: TradeoffCurve, budget: float) -> tuple[pd.DataFrame, list[Miser]] | None:
         """Train what is missing for a budget; all models then, None if nothing was missing."""
-        if budget in self._filled or not _has_gap(curve, budget):
-            return None
-        self._filled.add(budget)
-        with self.path.threads:
-            return self._fill(budget)
-
-    def _fill(self, budget: float) -> tuple[pd.DataFrame, list[Miser]] | None:
-        path = self.path
-        limit = min(budget, np.inf if path.params.budget is None else path.params.budget)
-        search = FrontierSearch(path.trainer, replace(path.params, budget=limit), FILL_EFFORT)
-        known = self._search or search
-        self._search, before = known, self._search
-        starts = self._starts()
-        self._search = before
-        search.run([s for s in starts if search.shop.price(s) <= limit])
-        models = search.chosen()
-        for model in models:
-            path.add(model)
-        return path.all_models() if models else None
+        with self._lock:
+            if budget in self._filled or not _has_gap(curve, budget):
+                return None
+            path = self.path
+            limit = budget if path.params.budget is None else min(budget, path.params.budget)
+            params = replace(path.params, budget=limit)
+            with path.threads:
+                models = self._searched(params, max(self._effort, 1.0) * FILL_EFFORT).chosen()
+            for model in models:
+                path.add(model)
+            self._filled.add(budget)
+            return path.all_models() if models else None
 
 
 def _has_gap(curve: TradeoffCurve, budget: float) -> bool:

@@ -51,6 +51,7 @@ def raw_predict(ensemble: Ensemble, table: Table, first: int, last: int) -> NDAr
         line.launch(add_trees, (grid[0], 1), THREADS, (columns, *model, sums), *trees)
         line.wait()
         out[:, begin:end] = sums.copy_to_host()
+        line.forget()  # a line holds on to what it was given
     return out
 
 
