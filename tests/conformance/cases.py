@@ -21,7 +21,7 @@ IS_SLOW = bool(os.environ.get("NUMBA_ENABLE_CUDASIM"))
 
 def by_chance(n):
     """Settings for so many examples."""
-    n = 1 + n // 150 if IS_SLOW else n
+    n = 1 + n // 150 if IS_SLOW else (n + 1) // 2
     return settings(max_examples=n, deadline=None, suppress_health_check=list(HealthCheck))
 
 
