@@ -172,15 +172,21 @@ class Trainer:
         prepared = self.prepared
         if is_patient is not None:
             prepared = replace(prepared, is_patient=is_patient)
+        if self.checkpoint is None:
+            return self._trained(prepared, params, allowed)
         key = _key(self.name, params, allowed, prepared.is_patient)
-        found = None if self.checkpoint is None else self.checkpoint.find(key)
-        if found is not None:
-            return found
+        model = self.checkpoint.find(key)
+        if model is None:
+            model = self._trained(prepared, params, allowed)
+            self.checkpoint.keep(key, model)
+        return model
+
+    def _trained(
+        self, prepared: Prepared, params: Parameters, allowed: NDArray[np.bool_] | None
+    ) -> Model:
         model = train(prepared, params, self.start, self.watch, allowed=allowed)
         if model.stopped == "interrupted":
             raise KeyboardInterrupt
-        if self.checkpoint is not None:
-            self.checkpoint.keep(key, model)
         return model
 
 
@@ -194,7 +200,7 @@ class Crew:
     def __init__(self, trainer: Trainer):
         prepared = trainer.prepared
         self._threads = prepared.threads
-        self._trainer = trainer
+        self.trainer = trainer
         n, is_small = prepared.threads.n_threads, prepared.rows.n_rows < SMALL
         self.is_team = (
             n > 1 and is_small and trainer.in_kernels and type(prepared.engine) is CpuEngine
@@ -231,13 +237,13 @@ class Crew:
 
     def _folds(self, n_folds: int, params: Parameters) -> list[Trainer]:
         found = []
-        for k, part in enumerate(self._trainer.prepared.folds(n_folds)):
+        for k, part in enumerate(self.trainer.prepared.folds(n_folds)):
             try:
                 with np.errstate(divide="raise", invalid="raise"):
                     start = blank_model(part, params)
             except (ArithmeticError, ValueError):
                 return []  # something is so rare that a part has none of it
-            found.append(replace(self._trainer, prepared=part, start=start, name=f"fold-{k}"))
+            found.append(replace(self.trainer, prepared=part, start=start, name=f"fold-{k}"))
         return found
 
 

@@ -528,13 +528,9 @@ def fitted_like(estimator: Miser, schema: Schema, model: Model) -> Miser:
 
 def watch_with(estimator: Miser, schema: Schema) -> Watch:
     """How an estimator's ``scoring`` scores rows that are held out."""
-    if estimator.scoring is None or estimator.scoring == "loss":
+    if _scores_by_loss(estimator):
         return lambda held_out: Validation(held_out.rows, lambda: -held_out.rows.loss())
-    # Here, since most programs that import the estimators never need them.
-    from greedymiser.scores import known_score
-
-    classes = schema.target.labels if isinstance(schema.target, Classes) else None
-    known = known_score(estimator.scoring, schema.kind, schema.loss, classes)
+    known = _known_score(estimator, schema)
 
     def watch(held_out: HeldOut) -> Validation:
         rows, cases = held_out.rows, held_out.cases
@@ -551,19 +547,26 @@ def works_in_kernels(estimator: Miser, schema: Schema) -> bool:
     loss = schema.loss
     if loss.formula is None and type(loss) is not LambdaMART:
         return False
-    if estimator.scoring is None or estimator.scoring == "loss":
-        return True
-    # Imported where it is needed: a model that only predicts does without scores.
+    return _scores_by_loss(estimator) or _known_score(estimator, schema) is not None
+
+
+def _scores_by_loss(estimator: Miser) -> bool:
+    return estimator.scoring is None or estimator.scoring == "loss"
+
+
+def _known_score(estimator: Miser, schema: Schema) -> Any:
+    """The built-in score of an estimator's ``scoring``; None if only scikit-learn knows it."""
+    # Here, since most programs that import the estimators never need them.
     from greedymiser.scores import known_score
 
     classes = schema.target.labels if isinstance(schema.target, Classes) else None
-    return known_score(estimator.scoring, schema.kind, loss, classes) is not None
+    return known_score(estimator.scoring, schema.kind, schema.loss, classes)
 
 
 def _check_scoring(estimator: Miser) -> None:
-    scoring = estimator.scoring
-    if scoring is None or scoring == "loss":
+    if _scores_by_loss(estimator):
         return
+    scoring = estimator.scoring
     if estimator._kind == "ranker" and ndcg_depth(scoring) is not None:
         return
     from sklearn.metrics import check_scoring

@@ -20,9 +20,9 @@ Everything is deterministic: work is counted in cells of histograms, not in seco
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,8 @@ MOST_CHOSEN = 20
 FOLDS, LAYERS, MANY_ROWS = 5, 3, 20_000
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
 BATCH = 16
-# Prices that one might pay are this far apart.
-PRICE_STEP = 1.6
+# Prices that one might pay are this far apart; so many of the least useful resources are left out.
+PRICE_STEP, MOST_DROPS = 1.6, 4
 
 
 class Shop:
@@ -120,9 +120,18 @@ class Allowance:
     cells: float
     fits: int
 
+    def __post_init__(self) -> None:
+        self._all = self.cells, self.fits
+
     @property
     def is_spent(self) -> bool:
         return self.cells <= 0 or self.fits <= 0
+
+    @property
+    def share_spent(self) -> float:
+        """How much of it is spent, from 0 to 1."""
+        left = min(self.cells / self._all[0], self.fits / self._all[1])
+        return 1.0 - max(left, 0.0)
 
 
 class FrontierSearch:
@@ -130,10 +139,10 @@ class FrontierSearch:
 
     Parameters
     ----------
-    trainer : Trainer
-        Has data with validation rows.
     crew : Crew
-        Trains several models at a time.
+        Trains models, several at a time, on data with validation rows.
+    shop : Shop
+        What can be bought.
     params : Parameters
         Of the estimator; its trade-off counts for nothing here.
     effort : float
@@ -144,19 +153,19 @@ class FrontierSearch:
 
     def __init__(
         self,
-        trainer: Trainer,
         crew: Crew,
+        shop: Shop,
         params: Parameters,
         effort: float = 1.0,
         tell: Callable[[float], object] | None = None,
     ):
-        schema = trainer.prepared.schema
-        self.shop = Shop(schema.costs)
+        trainer, costs = crew.trainer, shop.costs
+        self.shop = shop
         self.archive: dict[Resources, Candidate] = {}
         self._trainer = trainer
         self._crew = crew
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
-        self._params = _in_a_hurry(self._final_params, schema.costs)
+        self._params = _in_a_hurry(self._final_params, costs)
         self._effort = effort
         self._starts: dict[Resources, None] = {}
         # Whether rows that the search has not seen were asked as well.
@@ -164,11 +173,10 @@ class FrontierSearch:
         # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < MANY_ROWS else 0
         self._tell = tell
-        self._block_of = np.argsort(np.argsort(schema.costs.prices(), kind="stable")) // LANES
-        full = self._cells(params.max_iter, np.ones(schema.n_features, dtype=bool))
+        self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
+        full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
         self._allowed_cells = effort * max(FULL_FITS * full, LEAST_CELLS)
         self.allowance = Allowance(self._allowed_cells, max(1, round(MOST_FITS * effort)))
-        self._allowed_fits = self.allowance.fits
         self._final_cells = effort * max(FINAL_FITS * full, LEAST_CELLS)
 
     # -- the search -------------------------------------------------------------------------------
@@ -276,19 +284,16 @@ class FrontierSearch:
     def evaluate(self, sets: Iterable[Resources]) -> None:
         """Train a model for each set that is new and can be paid for."""
         new = [s for s in dict.fromkeys(sets) if s not in self.archive and self._is_affordable(s)]
-        for some in batched(new, BATCH):
+        for start in range(0, len(new), BATCH):
             if self.allowance.is_spent:
                 break
-            for found in self._crew.run(self._fit, [(resources,) for resources in some]):
+            some = [(resources,) for resources in new[start : start + BATCH]]
+            for found in self._crew.run(self._fit, some):
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
             if self._tell is not None:
-                left = (
-                    self.allowance.cells / self._allowed_cells,
-                    self.allowance.fits / self._allowed_fits,
-                )
-                self._tell(1.0 - max(min(left), 0.0))
+                self._tell(self.allowance.share_spent)
         kept = set(map(id, self.frontier()))
         for candidate in self.archive.values():
             if id(candidate) not in kept:
@@ -333,8 +338,8 @@ class FrontierSearch:
     def _singles(self, gains: Floats) -> list[Resources]:
         """Every single purchase, or the most promising ones."""
         bundles = self.shop.bundles
+        best = self._best_of_missing(0, gains)
         if len(bundles) > MOST_SINGLES:
-            best = self._best_of_missing(0, gains)
             worth = {bundle: self._gain_of(bundle, 0, best) for bundle in bundles}
             ratio = {bundle: worth[bundle] / self.shop.price(bundle) for bundle in bundles}
             half = MOST_SINGLES // 2
@@ -342,7 +347,7 @@ class FrontierSearch:
                 sorted(bundles, key=worth.__getitem__, reverse=True)[:half]
                 + sorted(bundles, key=ratio.__getitem__, reverse=True)[:half]
             )
-        return [*bundles, *self._packages(0, gains)]
+        return [*bundles, *self._packages(0, best)]
 
     def _pairs(self) -> list[Resources]:
         """All pairs, where they are few: two features may be useless alone, and not together."""
@@ -352,21 +357,21 @@ class FrontierSearch:
         return [a | b for a, b in combinations(bundles, 2)]
 
     def _neighbours(self, candidate: Candidate) -> list[Resources]:
-        have = candidate.used
-        gains = self._gains(candidate)
-        additions = self._additions(have, gains)
+        """What could be bought in addition, left out, exchanged."""
+        have, least = candidate.used, self._least_first(candidate)
+        additions = self._additions(have, self._gains(candidate))
         found = [have | purchase for purchase in additions]
-        found += self._drops(candidate)
-        found += [self._exchanged(candidate, purchase) for purchase in additions]
+        found += [self._without(have, resource) for resource in least[:MOST_DROPS]]
+        found += [self._exchanged(have, purchase, least) for purchase in additions]
         return found
 
     def _additions(self, have: Resources, gains: Floats) -> list[Resources]:
         """Purchases worth a fit: the best for every price, and the best per unit of cost."""
+        best = self._best_of_missing(have, gains)
         purchases = [b for b in self.shop.bundles if b & ~have]
-        purchases += self._packages(have, gains)
+        purchases += self._packages(have, best)
         if not purchases:
             return []
-        best = self._best_of_missing(have, gains)
         worth = np.array([self._gain_of(purchase, have, best) for purchase in purchases])
         price = np.array([self.shop.price(purchase & ~have) for purchase in purchases])
         chosen: dict[int, None] = {}
@@ -382,10 +387,9 @@ class FrontierSearch:
             limit = max(limit * PRICE_STEP, float(price[price > limit].min()))
         return [purchases[i] for i in chosen if worth[i] > 0]
 
-    def _packages(self, have: Resources, gains: Floats) -> list[Resources]:
+    def _packages(self, have: Resources, best: dict[Resources, float]) -> list[Resources]:
         """Purchases that share a price: the best two, four, ... of them, and all."""
         found: list[Resources] = []
-        best = self._best_of_missing(have, gains)
         for package in self.shop.packages:
             inside = [b for b in self.shop.bundles if b & ~have and b & ~package == 0]
             inside.sort(key=lambda bundle: -self._gain_of(bundle, have, best))
@@ -412,31 +416,23 @@ class FrontierSearch:
             return best.get(new, 0.0)
         return max((gain for missing, gain in best.items() if missing & ~new == 0), default=0.0)
 
-    def _drops(self, candidate: Candidate) -> list[Resources]:
-        """The set without each of those purchases that bring least."""
-        worth = self._worth_of_resources(candidate)
-        by_ratio = sorted(worth, key=lambda r: worth[r] / self.shop.price(1 << r))
-        return [self._without(candidate.used, r) for r in by_ratio[:4]]
+    def _least_first(self, candidate: Candidate) -> list[int]:
+        """Resources in use, those first whose features bring least per unit of cost."""
+        worth = dict.fromkeys(_members(candidate.used), 0.0)
+        for f in np.flatnonzero(candidate.gains).tolist():
+            for r in _members(self.shop.needs[f]):
+                worth[r] += candidate.gains[f]
+        return sorted(worth, key=lambda r: worth[r] / self.shop.price(1 << r))
 
-    def _exchanged(self, candidate: Candidate, purchase: Resources) -> Resources:
+    def _exchanged(self, have: Resources, purchase: Resources, least: list[int]) -> Resources:
         """Take a purchase in, throw out what brings least per cost until it costs no more."""
-        together = candidate.used | purchase
-        worth = self._worth_of_resources(candidate)
-        limit = self.shop.price(candidate.used)
-        for r in sorted(worth, key=lambda r: worth[r] / self.shop.price(1 << r)):
+        together, limit = have | purchase, self.shop.price(have)
+        for r in least:
             if self.shop.price(together) <= limit:
                 break
             if not purchase >> r & 1:
                 together = self._without(together, r)
         return together
-
-    def _worth_of_resources(self, candidate: Candidate) -> dict[int, float]:
-        """Gain of the features that each resource in use is needed for."""
-        worth = dict.fromkeys(_members(candidate.used), 0.0)
-        for f in np.flatnonzero(candidate.gains).tolist():
-            for r in _members(self.shop.needs[f]):
-                worth[r] += candidate.gains[f]
-        return worth
 
     def _without(self, resources: Resources, resource: int) -> Resources:
         """A set without a resource, and without what is useless then."""
@@ -444,13 +440,19 @@ class FrontierSearch:
         return _union(need for need in self.shop.needs if need & ~rest == 0)
 
 
+def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
+    """Positions of those that no other beats (as cheap, and better), the cheapest first."""
+    found: list[int] = []
+    for i in sorted(range(len(costs)), key=lambda i: (costs[i], -scores[i])):
+        if not found or scores[i] > scores[found[-1]]:
+            found.append(i)
+    return found
+
+
 def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Those that no other beats, the cheapest first."""
-    found: list[Candidate] = []
-    for candidate in sorted(candidates, key=_cheapest_first):
-        if not found or candidate.score > found[-1].score:
-            found.append(candidate)
-    return found
+    some = list(candidates)
+    return [some[i] for i in front([c.cost for c in some], [c.score for c in some])]
 
 
 def _in_a_hurry(params: Parameters, costs: CostModel) -> Parameters:
@@ -460,10 +462,6 @@ def _in_a_hurry(params: Parameters, costs: CostModel) -> Parameters:
         return params
     n_iter = math.ceil(params.max_iter * params.learning_rate / HURRY)
     return replace(params, learning_rate=HURRY, max_iter=max(n_iter, min(params.max_iter, 30)))
-
-
-def _cheapest_first(candidate: Candidate) -> tuple[float, float]:
-    return candidate.cost, -candidate.score
 
 
 def _set(members: Iterable[int]) -> Resources:
@@ -502,13 +500,6 @@ def _best_mean(traces: Sequence[Floats], sizes: Sequence[int]) -> float:
     n = max(map(len, traces))
     longer = [np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces]
     return float(np.max(np.nan_to_num(np.average(longer, axis=0, weights=sizes), nan=-np.inf)))
-
-
-def batched(items: Sequence[Resources], size: int) -> Iterator[list[Resources]]:
-    """Items in groups."""
-    iterator = iter(items)
-    while group := list(islice(iterator, size)):
-        yield group
 
 
 def spread(costs: Sequence[float], most: int) -> list[int]:

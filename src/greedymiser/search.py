@@ -152,34 +152,19 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         """
         self._validate_params()
         require_pandas()
-        import pandas as pd
-
         base = configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
         check_takes_queries(base, qid)
         whole = _Whole(X, y, sample_weight, qid, groups)
         # What is wrong with all of the data is not to be told of a fold.
         clone(base).look_at(whole.given)
         with Threads(thread_count(base.n_jobs)) as threads:
-            tradeoffs = self._grid(base, whole, threads)
-            paths: list[Path] = []
-            for learn, check in self._folds(base, whole):
-                parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
-                try:
-                    path = Path(clone(base), *parts, threads, may_skip=False)
-                except ValueError as error:
-                    error.add_note(f"This is about fold {len(paths)} of the cross-validation.")
-                    raise
-                for _ in path.train(*tradeoffs):
-                    pass
-                paths.append(path)
-            traces = [path.curve("").traces.assign(resources="") for path in paths]
+            traces, paths = self._train_folds(base, whole, threads)
+            self.n_splits_ = len(traces)
             sets = self._search_folds(paths)
             for allowed, (name, _) in sets.items():
-                for i, path in enumerate(paths):
-                    trace = path.trace_of(np.frombuffer(allowed, dtype=bool))
-                    traces[i] = pd.concat([traces[i], trace.assign(resources=name)])
-            self.n_splits_ = len(paths)
-            self.cv_results_ = _mean_over_folds(traces)
+                features = np.frombuffer(allowed, dtype=bool)
+                traces += [path.trace_of(features).assign(resources=name) for path in paths]
+            self.cv_results_ = _mean_over_folds(traces, self.n_splits_)
             best = best_first(self.cv_results_).iloc[0]
             self.best_score_ = float(best["score"])
             self.best_params_: dict[str, Any] = {
@@ -192,6 +177,27 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
             self.best_estimator_ = self._refit(base, whole, chosen, threads)
         return self
 
+    def _train_folds(
+        self, base: Miser, whole: _Whole, threads: Threads
+    ) -> tuple[list[pd.DataFrame], list[Path]]:
+        """The trace of each fold's path; and the paths, if anyone is to search along them."""
+        tradeoffs = self._grid(base, whole, threads)
+        traces: list[pd.DataFrame] = []
+        paths: list[Path] = []
+        for learn, check in self._folds(base, whole):
+            parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
+            try:
+                path = Path(clone(base), *parts, threads, may_skip=False)
+            except ValueError as error:
+                error.add_note(f"This is about fold {len(traces)} of the cross-validation.")
+                raise
+            for _ in path.train(*tradeoffs):
+                pass
+            traces.append(path.curve("").traces.assign(resources=""))
+            if self.search == "frontier" and isinstance(self.tradeoffs, Integral):
+                paths.append(path)  # and its rows: without a search, one fold's are enough
+        return traces, paths
+
     def _search_folds(self, paths: Sequence[Path]) -> dict[bytes, tuple[str, list[str]]]:
         """Sets that the search has found in any fold, by the features that they pay for.
 
@@ -199,8 +205,6 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         What is best in one fold by luck is not in the others: the mean over all folds decides.
         """
-        if self.search != "frontier" or not isinstance(self.tradeoffs, Integral):
-            return {}
         found: dict[bytes, tuple[str, list[str]]] = {}
         for path in paths:
             # All folds together search as long as one curve does.
@@ -408,7 +412,7 @@ class _Whole:
         return Given(*parts)
 
 
-def _mean_over_folds(traces: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _mean_over_folds(traces: Sequence[pd.DataFrame], n_folds: int) -> pd.DataFrame:
     """Mean cost and score of the rounds that every fold has reached."""
     import pandas as pd
 
@@ -417,4 +421,4 @@ def _mean_over_folds(traces: Sequence[pd.DataFrame]) -> pd.DataFrame:
     means = by_round[["n_trees", "feature_cost", "tree_cost", "cost", "score", "n_features"]].mean()
     means["score_std"] = by_round["score"].std(ddof=0)
     means["cost_max"] = by_round["cost"].max()
-    return means[by_round.size() == len(traces)].reset_index()
+    return means[by_round.size() == n_folds].reset_index()

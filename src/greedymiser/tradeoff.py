@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from greedymiser.estimators import (
     watch_with,
     works_in_kernels,
 )
-from greedymiser.frontier import Candidate, FrontierSearch, Resources, Shop, spread
+from greedymiser.frontier import Candidate, FrontierSearch, Resources, Shop, front, spread
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
     Given,
@@ -159,10 +160,8 @@ class TradeoffCurve:
     def pareto(self) -> pd.DataFrame:
         """Rows of ``traces`` that no other row beats: none is as cheap and scores better."""
         scored = self.traces[self.traces["score"].notna()]
-        ordered = scored.sort_values(["cost", "score"], ascending=[True, False])
-        record = ordered["score"].cummax()
-        is_new = record > record.shift(fill_value=-np.inf)
-        return ordered[is_new].reset_index(drop=True)
+        best = front(scored["cost"].tolist(), scored["score"].tolist())
+        return scored.iloc[best].reset_index(drop=True)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a copy of ``points``."""
@@ -283,12 +282,12 @@ def tradeoff_curve(
             threads,
             checkpoint,
         )
-        workshop = Workshop(path, effort)
+        workshop = Workshop(path, effort) if steps.has_search else None
         try:
             for some in path.choose(tradeoffs):
                 for line in path.train(*some):
                     steps.model_done(line)
-            if steps.has_search:
+            if workshop is not None:
                 workshop.search(steps.share_done)
                 steps.end()
         except KeyboardInterrupt:
@@ -297,7 +296,7 @@ def tradeoff_curve(
             done = f"interrupted: {len(path.models)} of {steps.n_models} trade-offs done"
             unfinished = len(path.models) == steps.n_models and steps.has_search
             warnings.warn(done + ", but not the search" * unfinished, stacklevel=2)
-        return path.curve(cost_unit, workshop if steps.has_search else None)
+        return path.curve(cost_unit, workshop)
 
 
 class Steps:
@@ -371,17 +370,19 @@ class Path:
         if checkpoint is not None:
             kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
         watch = watch_with(estimator, prepared.schema)
-        start, in_kernels = (
-            blank_model(prepared, self.params),
-            works_in_kernels(estimator, prepared.schema),
-        )
+        start = blank_model(prepared, self.params)
+        in_kernels = works_in_kernels(estimator, prepared.schema)
         self.trainer = Trainer(prepared, start, watch, in_kernels, kept)
-        self.crew = Crew(self.trainer)
         self._may_skip = may_skip
         check_same_queries(given, given_test, "test")
         given_test = estimator.check_features(given_test, reset=False, part="test")
         cases = encode_held_out(prepared.schema, given_test, "test")
         self._test = None if cases is None else prepared.hold_out(cases)
+
+    @cached_property
+    def crew(self) -> Crew:
+        """Those who train; called together when the first model is wanted."""
+        return Crew(self.trainer)
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[list[float]]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in.
@@ -555,29 +556,26 @@ class Workshop:
         effort: float,
         tell: Callable[[float], object] | None = None,
     ) -> FrontierSearch:
-        search = FrontierSearch(self.path.trainer, self.path.crew, params, effort, tell)
+        search = FrontierSearch(self.path.crew, self.shop, params, effort, tell)
         search.run(self._starts())
         return search
 
     def _starts(self) -> list[Resources]:
         """Sets that the models of the path pass through, and some under hard budgets."""
         shop = self.shop
-        rows = []
+        sets, prices, scores = [], [], []
         for model in self.path.models.values():
             bought: Resources = 0
             uses = model.ensemble_.first_uses()
             for round_ in sorted(set(uses.values())):
                 bought |= shop.owned(f for f, first in uses.items() if first == round_)
                 score = np.nanmax(model.validation_score_[round_ + 1 :], initial=-np.inf)
-                rows.append((shop.price(bought), -score, bought))
-        best: list[tuple[float, Resources]] = []
-        record = np.inf
-        for price, loss, bought in sorted(rows):
-            if loss < record:
-                record = loss
-                best.append((price, bought))
-        kept = spread([price for price, _ in best], MOST_STARTS)
-        return [*(best[i][1] for i in kept), *self._budgeted()]
+                sets.append(bought)
+                prices.append(shop.price(bought))
+                scores.append(float(score))
+        best = front(prices, scores)
+        kept = spread([prices[i] for i in best], MOST_STARTS)
+        return [*(sets[best[i]] for i in kept), *self._budgeted()]
 
     def _budgeted(self) -> list[Resources]:
         """What short fits under hard budgets would buy."""
