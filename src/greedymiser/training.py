@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.boosting import Callback, History, Patience, Validation, boost
+from greedymiser.charging import Account, ModelAccount, RowAccount, marks_of, mean_bill
 from greedymiser.costs import Ledger, Purchase
 from greedymiser.engines import Engine, Floats, SplitRules
 from greedymiser.engines.cpu import CpuEngine
