@@ -19,12 +19,11 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from greedymiser.costs import Feature, Receipt
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
 from greedymiser.parameters import Parameters
+from greedymiser.paths import TradeoffPath
 from greedymiser.preparation import NOTHING_GIVEN, Given
 from greedymiser.serving import Predictor
 from greedymiser.threads import Threads, thread_count
 from greedymiser.tradeoff import (
-    Path,
-    Workshop,
     best_first,
     check_takes_queries,
     checked_tradeoffs,
@@ -32,6 +31,7 @@ from greedymiser.tradeoff import (
     require_pandas,
 )
 from greedymiser.training import blank_model, train
+from greedymiser.workshops import Workshop
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,26 +179,26 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _train_folds(
         self, base: Miser, whole: _Whole, threads: Threads
-    ) -> tuple[list[pd.DataFrame], list[Path]]:
+    ) -> tuple[list[pd.DataFrame], list[TradeoffPath]]:
         """The trace of each fold's path; and the paths, if anyone is to search along them."""
         tradeoffs = self._grid(base, whole, threads)
         traces: list[pd.DataFrame] = []
-        paths: list[Path] = []
+        paths: list[TradeoffPath] = []
         for learn, check in self._folds(base, whole):
             parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
             try:
-                path = Path(clone(base), *parts, threads, may_skip=False)
+                path = TradeoffPath(clone(base), *parts, threads, may_skip=False)
             except ValueError as error:
                 error.add_note(f"This is about fold {len(traces)} of the cross-validation.")
                 raise
             for _ in path.train(*tradeoffs):
                 pass
-            traces.append(path.curve("").traces.assign(resources=""))
+            traces.append(path.all_models()[0].assign(resources=""))
             if self.search == "frontier" and isinstance(self.tradeoffs, Integral):
                 paths.append(path)  # and its rows: without a search, one fold's are enough
         return traces, paths
 
-    def _search_folds(self, paths: Sequence[Path]) -> dict[bytes, tuple[str, list[str]]]:
+    def _search_folds(self, paths: Sequence[TradeoffPath]) -> dict[bytes, tuple[str, list[str]]]:
         """Sets that the search has found in any fold, by the features that they pay for.
 
         Each has a name of its own, and the names of its resources.
@@ -222,7 +222,7 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         if not isinstance(tradeoffs, int):
             return tradeoffs
         given = whole.given
-        highest = Path(clone(base), given, given, NOTHING_GIVEN, threads).highest()
+        highest = TradeoffPath(clone(base), given, given, NOTHING_GIVEN, threads).highest()
         if tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down, so that few are high ones.
