@@ -36,6 +36,7 @@ ROOMS = [
     "rounds",
     "engines",
     "settling",
+    "charging",
     "growing",
     "boosting",
     "parameters",

@@ -58,8 +58,8 @@ class Validation:
     score: Callable[[], float]
     # Told of every tree before it is scored.
     hear: Callable[[Tree], None] | None = None
-    # Mean cost of what the rows have been asked for, where each row pays for itself.
-    cost: Callable[[], float] | None = None
+    # Mean cost of the rows with so many trees, where each row pays for itself.
+    cost: Callable[[int], float] | None = None
 
     def add_tree(self, tree: Tree, output: int) -> None:
         """Let the rows meet a new tree."""
@@ -76,7 +76,7 @@ class History:
     purchases: list[Purchase] = field(default_factory=list)
     train_loss: list[float] = field(default_factory=list)
     validation_score: list[float] = field(default_factory=list)
-    # What the resources cost, training and validation rows, where each row pays for itself.
+    # What the model costs; and its mean over the validation rows, where each row pays for itself.
     train_cost: list[float] = field(default_factory=list)
     validation_cost: list[float] = field(default_factory=list)
     # Why there are no more rounds.
@@ -185,13 +185,14 @@ def _record(
 ) -> None:
     """Write a finished round down, scores first: an interruption must not leave half a round."""
     train_loss = grower.rows.loss()
+    n_trees = (iteration + 1) * len(growths)
     if validation is not None:
         for k, growth in enumerate(growths):
             validation.add_tree(growth.tree, k)
         if validation.cost is not None:
-            history.validation_cost.append(validation.cost())
+            history.validation_cost.append(validation.cost(n_trees))
         history.validation_score.append(validation.score())
-    history.train_cost.append(grower.account.spent)
+    history.train_cost.append(grower.account.total(n_trees))
     history.train_loss.append(train_loss)
     names = grower.account.costs.feature_names
     for k, growth in enumerate(growths):

@@ -112,6 +112,7 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
         "purchases": [asdict(line) for line in model.purchases],
         "stopped": model.stopped,
         "best_iter": model.best_iter,
+        "charge": model.charge,
         "n_features": ensemble.n_features,
     }
     return {
@@ -121,6 +122,8 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
         "baseline": ensemble.baseline,
         "train_score": model.train_score,
         "validation_score": model.validation_score,
+        "train_cost": model.train_cost,
+        "validation_cost": model.validation_cost,
         "told": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8),
     }
 
@@ -144,6 +147,9 @@ def _read(arrays: Any) -> Model:
         validation_score=arrays["validation_score"],
         stopped=told["stopped"],
         best_iter=int(told["best_iter"]),
+        charge=told["charge"],
+        train_cost=arrays["train_cost"],
+        validation_cost=arrays["validation_cost"],
     )
 
 

@@ -119,8 +119,16 @@ class Sample:
     # whose numbers begin with ``first_row`` where these are only some of all rows.
     units: NDArray[np.int64] | None = None
     first_row: int = 0
-    # What rows weigh where marks are counted (``marks.whole_weights``); None for 1 each.
-    shares: NDArray[np.int64] | None = None
+    # What rows weigh where marks are counted; None for 1 each. They are rounded to multiples of a
+    # unit (``marks.share_unit``), so that sums are exact in any order.
+    shares: Floats | None = None
+    share_unit: float = 1.0
+
+    def whole_shares(self) -> NDArray[np.int64]:
+        """Shares as integers; empty for 1 each."""
+        if self.shares is None:
+            return np.empty(0, dtype=np.int64)
+        return np.rint(self.shares / self.share_unit).astype(np.int64)
 
 
 class Root(NamedTuple):

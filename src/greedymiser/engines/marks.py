@@ -28,13 +28,9 @@ class Marks(NamedTuple):
     of_feature: tuple[tuple[int, ...], ...]
 
 
-def whole_weights(weight: NDArray[np.float64], n_rows: int, largest: float) -> NDArray[np.int64]:
-    """Weights as integers, so that their sums are exact in any order.
-
-    ``n_rows`` and ``largest`` are of all rows, wherever they are.
-    """
-    unit = step(largest, min(MOST_BITS, 62 - n_rows.bit_length()))
-    return np.rint(weight / unit).astype(np.int64)
+def share_unit(n_rows: int, largest: float) -> float:
+    """What one unit of integer weights means; of all rows, wherever they are."""
+    return step(largest, min(MOST_BITS, 62 - n_rows.bit_length()))
 
 
 class Slots:

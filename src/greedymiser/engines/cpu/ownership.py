@@ -15,7 +15,6 @@ from greedymiser.threads import Team, Threads
 from greedymiser.trees import Tree
 
 EVERY_ROW = np.empty(0, dtype=np.uint32)
-EQUAL = np.empty(0, dtype=np.int64)
 
 
 class Ownership:
@@ -34,7 +33,8 @@ class Ownership:
         self._threads = threads
         self._least = 2 * tuning.rows
         self._longest = max(tuning.rows, n // (4 * threads.n_threads))
-        self._weights = EQUAL if sample.shares is None else sample.shares
+        # Empty for 1 each.
+        self._weights = sample.whole_shares()
         # (n_words, n_rows).
         self._bits = np.zeros((0, n), dtype=np.uint64)
         if had is not None:
