@@ -30,6 +30,7 @@ ROOMS = [
     "scores",
     "binning",
     "trees",
+    "meter",
     "serving",
     "rounds",
     "engines",
