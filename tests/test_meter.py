@@ -32,7 +32,7 @@ def walked(ensemble, costs, X, n_threads=1, upto=None):
     meter = Meter.of(costs, ensemble.features)
     owned = meter.nothing(len(X))
     with Threads(n_threads) as threads:
-        meter.walk_rounds(ensemble, ArrayTable(X), threads, owned, 0, upto)
+        meter.over(ensemble).rounds(ArrayTable(X), threads, owned, 0, upto)
     return meter, owned
 
 
@@ -86,14 +86,14 @@ def test_threads_and_order_do_not_matter():
 
 def test_bills_round_by_round():
     ensemble, costs, X = some_rows(n=200)
-    meter = Meter.of(costs, ensemble.features)
+    walk = Meter.of(costs, ensemble.features).over(ensemble)
     with Threads(2) as threads:
-        staged = list(meter.staged(ensemble, ArrayTable(X), threads))
-        by_fives = list(meter.staged(ensemble, ArrayTable(X), threads, every=5))
+        staged = list(walk.staged(ArrayTable(X), threads))
+        by_fives = list(walk.staged(ArrayTable(X), threads, every=5))
         whole = row_costs(ensemble, costs, ArrayTable(X), threads)
     for k, bills in enumerate(staged):
-        walk = walked(ensemble, costs, X, upto=k + 1)
-        np.testing.assert_array_equal(bills, walk[0].bills(walk[1], 2 * (k + 1)))
+        meter, owned = walked(ensemble, costs, X, upto=k + 1)
+        np.testing.assert_array_equal(bills, meter.bills(owned, 2 * (k + 1)))
     assert len(staged) == 12
     assert len(by_fives) == 3
     for k, bills in zip((4, 9, 11), by_fives, strict=True):
@@ -113,9 +113,9 @@ def test_rows_that_do_not_fit_are_refused():
     ensemble, costs, X = some_rows(n=4)
     meter = Meter.of(costs, ensemble.features)
     with pytest.raises(ValueError, match=r"rows of shape \(4, 3\)"):
-        meter.walk(ensemble, meter.asking(ensemble), X[:, :3].copy(), meter.nothing(4), 0, 1)
+        meter.over(ensemble).trees(X[:, :3].copy(), meter.nothing(4), 0, 1)
     with pytest.raises(ValueError, match=r"accounts of shape \(3, \d\)"):
-        meter.walk(ensemble, meter.asking(ensemble), X, meter.nothing(3), 0, 1)
+        meter.over(ensemble).trees(X, meter.nothing(3), 0, 1)
 
 
 def test_means_are_exact():

@@ -8,9 +8,9 @@ or threads. Bills are sums that are rounded once, so that they are those of ``Co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,7 +38,7 @@ class Asking(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Meter:
-    """Keeps the accounts of rows that walk through trees.
+    """Which resources rows own, as bits, and what they pay for them.
 
     Only resources that some feature in play needs have a bit: bit j of a row, which is bit j % 64
     of word j // 64, is that of resource ``resources[j]``.
@@ -79,70 +79,15 @@ class Meter:
                 owned[i, j // 64] |= np.uint64(1 << (j % 64))
         return owned
 
-    def asking(self, ensemble: Ensemble) -> Asking:
-        """What an ensemble's trees ask for, in the words of this meter."""
+    def over(self, ensemble: Ensemble) -> Walk:
+        """The meter put over an ensemble's trees."""
         needs = self.nothing(ensemble.n_features)
         needs[list(self.features)] = self.owning([f] for f in self.features)
         ahead = self.nothing(ensemble.n_trees + 1)
         # Copies: arrays of a file cannot be written to, which is another type to compile for.
         starts = ensemble.tree_starts.copy()
         look_ahead(ensemble.nodes["feature"].copy(), starts, needs, ahead)
-        return Asking(needs, ahead)
-
-    def walk(
-        self,
-        ensemble: Ensemble,
-        asking: Asking,
-        rows: NDArray[np.floating],
-        owned: Owned,
-        first: int,
-        last: int,
-    ) -> None:
-        """Let rows walk down trees ``first:last``; marks what they ask for in ``owned``.
-
-        ``rows`` is a C-ordered array (n, n_features), categories as codes.
-        """
-        serving = ensemble.serving
-        # The last door before the kernel, which looks at whatever lies where a column should be.
-        if rows.shape[1] < serving.n_columns or owned.shape != (len(rows), self.n_words):
-            raise ValueError(
-                f"rows of shape {rows.shape} and accounts of shape {owned.shape} do not fit "
-                f"{serving.n_columns} columns and {self.n_words} words of resources"
-            )
-        walk_asking(rows, serving.steps, asking, first, last, owned)
-
-    def walk_rounds(
-        self,
-        ensemble: Ensemble,
-        table: Table,
-        threads: Threads,
-        owned: Owned,
-        first: int = 0,
-        last: int | None = None,
-    ) -> None:
-        """Let all rows of a table walk through rounds ``first:last`` of an ensemble."""
-        end = ensemble.n_iter if last is None else last
-        trees = first * ensemble.n_outputs, end * ensemble.n_outputs
-        asking = self.asking(ensemble)
-        step = max(ROW_BLOCK, min(ROWS_AT_A_TIME, CELLS_AT_A_TIME // max(1, ensemble.n_features)))
-
-        def walk(start: int, stop: int) -> None:
-            for begin in range(start, stop, step):
-                upto = min(begin + step, stop)
-                rows = table.rows(begin, upto, ensemble.features)
-                self.walk(ensemble, asking, rows, owned[begin:upto], *trees)
-
-        threads.run(walk, threads.slices(table.n_rows, 4 * ROW_BLOCK, per_thread=4))
-
-    def staged(
-        self, ensemble: Ensemble, table: Table, threads: Threads, every: int = 1
-    ) -> Iterator[Floats]:
-        """What rows have paid after each ``every`` rounds, and after the last."""
-        owned = self.nothing(table.n_rows)
-        for first in range(0, ensemble.n_iter, every):
-            last = min(first + every, ensemble.n_iter)
-            self.walk_rounds(ensemble, table, threads, owned, first, last)
-            yield self.bills(owned, last * ensemble.n_outputs)
+        return Walk(self, ensemble, Asking(needs, ahead))
 
     def bills(self, owned: Owned, n_trees: int) -> Floats:
         """What each row pays for its resources and this many trees (eq. 3, for the row alone)."""
@@ -158,11 +103,62 @@ class Meter:
         return (words >> (places % np.uint64(64))) & np.uint64(1) == np.uint64(1)
 
 
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """Rows walk down the trees of an ensemble, and a meter notes what they ask for."""
+
+    meter: Meter
+    ensemble: Ensemble
+    asking: Asking
+
+    def trees(self, rows: NDArray[np.floating], owned: Owned, first: int, last: int) -> None:
+        """Let rows walk down trees ``first:last``; marks what they ask for in ``owned``.
+
+        ``rows`` is a C-ordered array (n, n_features), categories as codes.
+        """
+        serving, n_words = self.ensemble.serving, self.meter.n_words
+        # The last door before the kernel, which looks at whatever lies where a column should be.
+        if rows.shape[1] < serving.n_columns or owned.shape != (len(rows), n_words):
+            raise ValueError(
+                f"rows of shape {rows.shape} and accounts of shape {owned.shape} do not fit "
+                f"{serving.n_columns} columns and {n_words} words of resources"
+            )
+        walk_asking(rows, serving.steps, self.asking, first, last, owned)
+
+    def rounds(
+        self, table: Table, threads: Threads, owned: Owned, first: int = 0, last: int | None = None
+    ) -> None:
+        """Let all rows of a table walk through rounds ``first:last``."""
+        ensemble = self.ensemble
+        end = ensemble.n_iter if last is None else last
+        trees = first * ensemble.n_outputs, end * ensemble.n_outputs
+
+        def walk(start: int, stop: int) -> None:
+            rows = table.rows(start, stop, ensemble.features)
+            self.trees(rows, owned[start:stop], *trees)
+
+        threads.run(walk, blocks(table.n_rows, ensemble.n_features))
+
+    def staged(self, table: Table, threads: Threads, every: int = 1) -> Iterator[Floats]:
+        """What rows have paid after each ``every`` rounds, and after the last."""
+        owned, n_iter = self.meter.nothing(table.n_rows), self.ensemble.n_iter
+        for first in range(0, n_iter, every):
+            last = min(first + every, n_iter)
+            self.rounds(table, threads, owned, first, last)
+            yield self.meter.bills(owned, last * self.ensemble.n_outputs)
+
+
+def blocks(n: int, n_features: int) -> list[tuple[int, int]]:
+    """Rows to turn into numbers together."""
+    step = max(ROW_BLOCK, min(ROWS_AT_A_TIME, CELLS_AT_A_TIME // max(1, n_features)))
+    return [(start, min(start + step, n)) for start in range(0, n, step)]
+
+
 def row_costs(ensemble: Ensemble, costs: CostModel, table: Table, threads: Threads) -> Floats:
     """What each row pays that walks through all trees of an ensemble."""
     meter = Meter.of(costs, ensemble.features)
     owned = meter.nothing(table.n_rows)
-    meter.walk_rounds(ensemble, table, threads, owned)
+    meter.over(ensemble).rounds(table, threads, owned)
     return meter.bills(owned, ensemble.n_trees)
 
 
@@ -174,6 +170,82 @@ def mean_cost(bills: ArrayLike, weight: ArrayLike | None = None) -> float:
     share: Any = np.asarray(weight, dtype=np.float64)
     total = exact_sum(share)
     return exact_sum(paid * share) / total if total > 0 else math.nan
+
+
+# -- models in stages -----------------------------------------------------------------------------
+
+
+class Stretch(Protocol):
+    """Rounds ``first:last`` of an ensemble, after which a row may leave."""
+
+    @property
+    def ensemble(self) -> Ensemble: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def last(self) -> int: ...
+
+    # Distinct trees that a row has met, and pays for, at the end.
+    @property
+    def n_trees(self) -> int: ...
+
+
+class Accounts:
+    """The accounts of rows that walk through the stages of a model, and may leave after each."""
+
+    def __init__(self, costs: CostModel, stages: Sequence[Stretch]):
+        ensembles = {id(stage.ensemble): stage.ensemble for stage in stages}
+        features = {f for ensemble in ensembles.values() for f in ensemble.features}
+        self.meter = Meter.of(costs, features)
+        self._stages = stages
+        walks = {key: self.meter.over(ensemble) for key, ensemble in ensembles.items()}
+        self._walks = [walks[id(stage.ensemble)] for stage in stages]
+
+    def walk(self, k: int) -> Walk:
+        """The walk through the ensemble of stage k."""
+        return self._walks[k]
+
+    def ask(self, k: int, rows: NDArray[np.floating], owned: Owned) -> None:
+        """Let rows walk through stage k; marks what they ask for in ``owned``."""
+        stage = self._stages[k]
+        n_outputs = stage.ensemble.n_outputs
+        self._walks[k].trees(rows, owned, stage.first * n_outputs, stage.last * n_outputs)
+
+    def bills(self, owned: Owned, left: NDArray[np.intp]) -> Floats:
+        """What rows pay that own this and left after these stages."""
+        out = np.empty(len(owned))
+        for k, stage in enumerate(self._stages):
+            here = left == k
+            out[here] = self.meter.bills(owned[here], stage.n_trees)
+        return out
+
+    def asked(self, table: Table, threads: Threads, left: NDArray[np.intp]) -> Owned:
+        """What the rows of a table ask for that leave after these stages."""
+        owned = self.meter.nothing(table.n_rows)
+
+        def walk(start: int, stop: int) -> None:
+            rows = table.rows(start, stop, list(self.meter.features))
+            going = np.arange(start, stop)
+            for k in range(len(self._stages)):
+                stays = left[going] >= k
+                going, rows = going[stays], rows[stays]
+                mine = owned[going]
+                self.ask(k, rows, mine)
+                owned[going] = mine
+
+        threads.run(walk, blocks(table.n_rows, self._stages[0].ensemble.n_features))
+        return owned
+
+    def staged(self, table: Table, threads: Threads) -> Floats:
+        """What each row would pay that left after each stage, shape (n_stages, n)."""
+        owned = self.meter.nothing(table.n_rows)
+        out = np.empty((len(self._stages), table.n_rows))
+        for k, (stage, walk) in enumerate(zip(self._stages, self._walks, strict=True)):
+            walk.rounds(table, threads, owned, stage.first, stage.last)
+            out[k] = self.meter.bills(owned, stage.n_trees)
+        return out
 
 
 # -- kernels --------------------------------------------------------------------------------------
