@@ -643,6 +643,32 @@ def raw_predict(baseline, trees, X):
     return np.array(out).reshape(len(baseline), len(X))
 
 
+def features_asked(nodes, category_sets, row):
+    """Features that a row is asked for on its way down a tree, in order."""
+    at, asked = 0, []
+    while nodes[at]["left"] >= 0:
+        node = nodes[at]
+        asked.append(int(node["feature"]))
+        x = float(row[node["feature"]])
+        if math.isnan(x):
+            go_left = bool(node["missing_left"])
+        elif node["category_set"] >= 0:
+            go_left = in_set(category_sets[node["category_set"]], int(x))
+        else:
+            go_left = x <= node["threshold"]
+        at = int(node["left"]) + (0 if go_left else 1)
+    return asked
+
+
+def row_bill(trees, row, resource_costs, needs, tree_cost):
+    """Resources that a row's own paths ask for, and what they and the trees cost it."""
+    owned = set()
+    for nodes, category_sets in trees:
+        for f in features_asked(nodes, category_sets, row):
+            owned |= set(needs[f])
+    return owned, math.fsum([*(resource_costs[r] for r in owned), tree_cost * len(trees)])
+
+
 # -- an engine ------------------------------------------------------------------------------------
 
 

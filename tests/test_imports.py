@@ -30,6 +30,7 @@ ROOMS = [
     "scores",
     "binning",
     "trees",
+    "meter",
     "responses",
     "exits",
     "serving",
