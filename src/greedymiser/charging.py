@@ -200,6 +200,8 @@ class RowAccount:
     def plant(self) -> None:
         root = self._rows.marked(np.zeros(1, dtype=np.int64), ())
         self._root_weight = max(int(root[0, 0]), 1)
+        if self._root_weight != self._weight:
+            self._count()  # what was added for rows that were drawn is an estimate
 
     def price(self, nodes: NDArray[np.int64], n_trees: int) -> tuple[Floats, Columns]:
         self._n_trees = n_trees

@@ -255,7 +255,7 @@ class Prepared:
             return None
         meter = Meter.of(self.schema.costs, ensemble.features)
         owned = meter.nothing(cases.table.n_rows)
-        meter.walk_rounds(ensemble, cases.table, self.threads, owned)
+        meter.over(ensemble).rounds(cases.table, self.threads, owned)
         asked = meter.marks(owned if cases.rows is None else owned[cases.rows])
         found = np.zeros((len(asked), len(self.schema.costs.resource_names)), dtype=bool)
         found[:, list(meter.resources)] = asked

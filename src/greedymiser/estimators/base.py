@@ -216,6 +216,11 @@ class Miser(Fitted):
         names of the columns.
         """
         self._validate_params()
+        if self.row_budget is not None and self.charge != "row":
+            raise ValueError(
+                f"row_budget={self.row_budget:g} needs charge='row', got charge={self.charge!r}: "
+                "all rows of such a model cost the same, which budget is for"
+            )
         check_scoring_of(self)
         is_continued = self._is_continued()
         given = self.check_features(given, reset=not is_continued)
