@@ -216,9 +216,7 @@ class RowShop:
 
     def buy(self, f, rows):
         price, charged = self.price(f, rows), self.charged_with(f, rows)
-        lacked = any(
-            self.lacking(r, rows) > 0 for r in self.needs[f] if self.resource_costs[r] > 0
-        )
+        lacked = any(self.lacking(r, rows) > 0 for r in self.needs[f] if self.resource_costs[r] > 0)
         if self.estimate is not None:
             self.estimate = charged
         self.ask(f, rows)

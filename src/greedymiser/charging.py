@@ -318,9 +318,7 @@ def marks_of(costs: CostModel) -> Marks:
     return Marks(len(costs.resource_names), needs)
 
 
-def mean_bill(
-    costs: CostModel, charged: NDArray[np.int64], weight: int, n_trees: int = 0
-) -> float:
+def mean_bill(costs: CostModel, charged: NDArray[np.int64], weight: int, n_trees: int = 0) -> float:
     """Mean cost of rows, by the weight of those that own each resource and the weight of all."""
     paid = np.flatnonzero(charged)
     shares = charged[paid] / max(weight, 1)

@@ -248,7 +248,6 @@ class Prepared:
         raw = ensemble.raw_predict(cases.table, self.threads)
         return raw if cases.rows is None else np.ascontiguousarray(raw[:, cases.rows])
 
-
     def owned_by(self, ensemble: Ensemble, cases: Cases) -> NDArray[np.bool_] | None:
         """Whether each row has asked for each resource, (n, n_resources); None without trees."""
         if ensemble.n_trees == 0:

@@ -189,9 +189,7 @@ class Shard(Protocol):
     ) -> Floats:
         """Move rows into children; see ``PlacedRows.partition``."""
 
-    def marked(
-        self, nodes: NDArray[np.int64] | None, marks: Sequence[int]
-    ) -> NDArray[np.int64]:
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
         """Weight of each of some nodes, and of its rows that have each of some marks.
 
         Shape (n_nodes, 1 + n_marks). None stands for all rows, as if they were one node.
@@ -254,9 +252,7 @@ class PlacedRows(Protocol):
         There are no energies where the rules do not ask for them, nor for the last level.
         """
 
-    def marked(
-        self, nodes: NDArray[np.int64] | None, marks: Sequence[int]
-    ) -> NDArray[np.int64]:
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
         """Weight of each of some nodes, and of its rows that have each of some marks.
 
         Shape (n_nodes, 1 + n_marks). None stands for all rows, as if they were one node.

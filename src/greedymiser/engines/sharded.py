@@ -138,9 +138,7 @@ class ShardedRows:
         parts = [shard.partition(splits, category_sets, last) for shard in self.shards]
         return np.sum(parts, axis=0)
 
-    def marked(
-        self, nodes: NDArray[np.int64] | None, marks: Sequence[int]
-    ) -> NDArray[np.int64]:
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
         return np.sum([shard.marked(nodes, marks) for shard in self.shards], axis=0)
 
     def patterns(self, node: int | None) -> NDArray[np.bool_]:

@@ -72,9 +72,7 @@ class Ownership:
         asked["node"] = nodes
         found = np.empty((len(nodes), 1 + WORD_BITS * len(self._bits)), dtype=np.int64)
         team = self._team(self._bits.shape[1])
-        marking.weigh(
-            team, tuple(state), asked, self._weights, self._longest, self._bits, found
-        )
+        marking.weigh(team, tuple(state), asked, self._weights, self._longest, self._bits, found)
         return self._slots.chosen(found[:, 0], found[:, 1:], marks)
 
     def weigh_all(self, marks: Sequence[int]) -> NDArray[np.int64]:

@@ -130,9 +130,7 @@ class CpuShard:
         bound_gains = self._rules.bound_gains and not last
         return self._partition.divide(splits, category_sets, not last, bound_gains)
 
-    def marked(
-        self, nodes: NDArray[np.int64] | None, marks: Sequence[int]
-    ) -> NDArray[np.int64]:
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
         assert self._ownership is not None
         if nodes is None:
             return self._ownership.weigh_all(marks)
