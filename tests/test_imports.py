@@ -52,7 +52,6 @@ ROOMS = [
     "warm",
     "plotting",
     "report",
-    "experiments",
     "cli",
 ]
 
