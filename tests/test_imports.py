@@ -44,6 +44,7 @@ ROOMS = [
     "training",
     "estimators",
     "checkpoints",
+    "shopping",
     "frontier",
     "paths",
     "workshops",
