@@ -46,6 +46,7 @@ ROOMS = [
     "training",
     "estimators",
     "checkpoints",
+    "shopping",
     "frontier",
     "paths",
     "workshops",
@@ -58,7 +59,6 @@ ROOMS = [
     "warm",
     "plotting",
     "report",
-    "experiments",
     "cli",
 ]
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from greedymiser.checkpoints import Trainer
 from greedymiser.estimators import Miser
-from greedymiser.frontier import Candidate, FrontierSearch, Resources, Shop, front, spread
+from greedymiser.frontier import Candidate, FrontierSearch, front, spread
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath, best_cost
+from greedymiser.shopping import Resources, Shop
 from greedymiser.training import Model
 
 if TYPE_CHECKING:
