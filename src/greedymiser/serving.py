@@ -2,7 +2,8 @@
 
 A served model is a sequence of *stages*. A row meets the trees of a stage, and then a rule says
 whether it goes on. A plain model has one stage; early exits and cascades have several. What a row
-pays depends only on the stage after which it left, so there is one meter for all of them.
+pays depends on the stage after which it left and, where rows pay for themselves (``charge="row"``),
+on what its own paths asked for: one meter for all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from scipy.special import expit
 from greedymiser.compiling import njit
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
 from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
+from greedymiser.meter import Accounts
 from greedymiser.metrics import query_order
 from greedymiser.tables import (
     PLAIN_DTYPES,
@@ -43,6 +45,9 @@ Starts = NDArray[np.intp] | None
 """Where each query starts, and the end; None where there are no queries."""
 
 Kind = Literal["regressor", "classifier", "ranker"]
+
+Charge = Literal["model", "row"]
+"""Who pays for a feature: every row that meets a tree with it, or those whose paths ask for it."""
 
 # Rows that go through the stages together: what they need of X stays in the second-level cache.
 ROWS_TOGETHER = 1024
@@ -177,12 +182,18 @@ class Predictor:
     n_jobs: int | None = None
     # Where large batches are predicted: "cpu", or "cuda" for models of one stage.
     engine: str = "cpu"
+    # Whether a row pays for all that the trees it met may ask, or for what its own paths asked.
+    charge: Charge = "model"
+    # For charge="row": what the rows cost on average that the model was trained on.
+    mean_cost: float | None = None
     # Information only, from a file: the estimator's name and parameters, and how training ended.
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.engine not in ("cpu", "cuda"):
             raise ValueError(f"engine must be 'cpu' or 'cuda', got {self.engine!r}")
+        if self.charge not in ("model", "row"):
+            raise ValueError(f"charge must be 'model' or 'row', got {self.charge!r}")
         if self.engine == "cuda" and len(self.stages) > 1:
             raise ValueError("engine='cuda' is for models without early exits; use engine='cpu'")
 
@@ -219,11 +230,14 @@ class Predictor:
         return self.run(self.table(X), qid)[1]
 
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """What each row's prediction costs: the trees that it met, and the resources they need."""
+        """What each row's prediction costs: the trees that it met, and the resources they need.
+
+        With ``charge="row"``, only the resources that the row's own paths ask for.
+        """
         table = self.table(X)
         if len(self.stages) == 1:
-            return np.full(table.n_rows, self.cost_)
-        return self.stage_costs[self.run(table, qid)[1]]
+            return self.bills(table, np.zeros(table.n_rows, dtype=np.intp))
+        return self.bills(table, self.run(table, qid)[1])
 
     def respond(self, raw: Floats) -> NDArray[Any]:
         """What ``predict`` says of raw predictions."""
@@ -244,7 +258,7 @@ class Predictor:
 
     @cached_property
     def stage_costs(self) -> Floats:
-        """What a row pays that leaves after each stage (eq. 3)."""
+        """What a row pays that leaves after each stage (eq. 3), if it is asked for everything."""
         owned = np.zeros(len(self.costs.resource_names), dtype=bool)
         bills = []
         for k, stage in enumerate(self.stages):
@@ -255,8 +269,35 @@ class Predictor:
 
     @property
     def cost_(self) -> float:
-        """The most that a prediction can cost."""
+        """The most that a prediction can cost.
+
+        With ``charge="row"``, the mean over the rows of the training data where it is known.
+        """
+        return self.cost_max_ if self.mean_cost is None else self.mean_cost
+
+    @property
+    def cost_max_(self) -> float:
+        """What a row would pay that meets all trees and is asked for all that they ask."""
         return float(self.stage_costs[-1])
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """What rows are asked for on their way through the stages."""
+        return Accounts(self.costs, self.stages)
+
+    def bills(self, table: Table, left: NDArray[np.intp]) -> Floats:
+        """What rows pay that leave after these stages."""
+        if self.charge == "model":
+            return self.stage_costs[left]
+        with Threads(thread_count(self.n_jobs)) as threads:
+            return self.accounts.bills(self.accounts.asked(table, threads, left), left)
+
+    def staged_bills(self, table: Table) -> Floats:
+        """What each row would pay that left after each stage, shape (n_stages, n)."""
+        if self.charge == "model":
+            return np.repeat(self.stage_costs[:, None], table.n_rows, axis=1)
+        with Threads(thread_count(self.n_jobs)) as threads:
+            return self.accounts.staged(table, threads)
 
     @cached_property
     def features(self) -> list[int]:
