@@ -38,7 +38,7 @@ class Ownership:
         # (n_words, n_rows).
         self._bits = np.zeros((0, n), dtype=np.uint64)
         if had is not None:
-            met = had.any(axis=0)
+            met: NDArray[np.bool_] = np.any(had, axis=0)
             known = [f for f, some in enumerate(marks.of_feature) if met[list(some)].all()]
             self._begin(known)
             self._bits = self._slots.packed(had)
