@@ -12,12 +12,12 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.frontier.traps import TRAPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import make_scorer
 
+from experiments.frontier.traps import TRAPS
 from greedymiser import (
     CostModel,
     MiserClassifier,

@@ -57,7 +57,6 @@ ROOMS = [
     "warm",
     "plotting",
     "report",
-    "experiments",
     "cli",
 ]
 
