@@ -32,6 +32,8 @@ class Parameters:
     subsample: float = 1.0
     max_features: float | int = 1.0
     interaction_cst: Any = None
+    charge: str = "model"
+    row_budget: float | None = None
     class_weight: Any = None
 
     @classmethod

@@ -112,7 +112,7 @@ class TradeoffPath:
         prepared = self.trainer.prepared
         grower = make_grower(prepared, self._params(0.0), self.trainer.start)
         gains = root_gains(prepared, grower)
-        prices = grower.ledger.prices
+        prices = grower.root_prices()
         dear = (prices > 0) & (gains > 0)
         highest = np.max(gains[dear] / prices[dear], initial=0.0)
         return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0

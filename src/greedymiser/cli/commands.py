@@ -23,13 +23,13 @@ from greedymiser.cli.guarding import (
     options,
 )
 from greedymiser.cli.inputs import (
-    Job,
-    Part,
+    LabelledRows,
     Task,
+    TrainingData,
     check_column,
     held_out,
     load_model,
-    prepare,
+    read_inputs,
     rows_for,
 )
 from greedymiser.cli.outputs import (
@@ -119,7 +119,7 @@ DataFile = Annotated[
     Path, typer.Argument(help="CSV, Parquet or SVMlight/LETOR file, told by its suffix."), Reads()
 ]
 ModelFile = Annotated[Path, typer.Argument(help="A model that fit or curve has written."), Reads()]
-Target = Annotated[
+TargetOption = Annotated[
     str | None, typer.Option(help="Column to predict. SVMlight files have their own.")
 ]
 Costs = Annotated[
@@ -212,14 +212,14 @@ def demo(
         f"Thyroid disease: {len(X)} patients to learn from, {len(X_test)} to test.",
         "The first model compiles the kernels, which takes a few seconds; later runs reuse them.",
     )
-    everyone = Part(X, data.y_train, None)
+    everyone = LabelledRows(X, data.y_train, None)
     held = held_out(everyone, Task.classification)
-    job = Job(
+    job = TrainingData(
         Task.classification,
         CostFile(data.costs, "dollars"),
         everyone.take(~held),
         everyone.take(held),
-        Part(X_test, data.y_test, None),
+        LabelledRows(X_test, data.y_test, None),
     )
     trained = trained_curve(
         job, MiserClassifier(max_iter=DEMO_ROUNDS), 8, "balanced_accuracy", None
@@ -246,7 +246,7 @@ def curve(
     out: Annotated[
         Path, typer.Option(help="Folder for the curve, pictures, report and models."), WRITES_CURVE
     ],
-    target: Target = None,
+    target: TargetOption = None,
     valid: Valid = None,
     test: Annotated[
         Path | None,
@@ -281,7 +281,7 @@ def curve(
     path = _parse_tradeoffs(tradeoffs)
     if not 0 < effort < np.inf:
         raise typer.BadParameter(f"{effort} is not positive and finite", param_hint="--effort")
-    job = prepare(
+    job = read_inputs(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
     new_curve(out)
@@ -306,7 +306,7 @@ def fit(
     data: DataFile,
     costs: Costs,
     out: Annotated[Path, typer.Option(help="File for the model."), Writes()],
-    target: Target = None,
+    target: TargetOption = None,
     valid: Valid = None,
     task: TaskOption = None,
     qid: Qid = None,
@@ -324,7 +324,7 @@ def fit(
     jobs: Jobs = None,
 ) -> None:
     """Train one model. With a budget and no trade-off, find the best model that it affords."""
-    job = prepare(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
+    job = read_inputs(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
     new_model(out)
     model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
     searched = budget is not None and tradeoff is None
@@ -404,7 +404,7 @@ def inspect(model: ModelFile) -> None:
 @guarded
 def costs_template(
     data: DataFile,
-    target: Target = None,
+    target: TargetOption = None,
     qid: Qid = None,
     drop: Drop = None,
     out: Annotated[

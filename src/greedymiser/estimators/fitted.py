@@ -109,6 +109,8 @@ class Fitted(BaseEstimator):
 
     @property
     def cost_(self) -> float:
+        if self.model_.charge == "row":
+            return float(self.model_.train_cost[self.n_iter_])
         return self.costs_.total(self.ensemble_.features, self.ensemble_.n_trees)
 
     @property
