@@ -1,6 +1,7 @@
 """What rows are asked, and what that costs them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser import CostModel
+from greedymiser import (
+    CostModel,
+    Cronus,
+    EarlyExitClassifier,
+    EarlyExitRanker,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+)
 from greedymiser.meter import Meter, mean_cost, row_costs
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
@@ -123,3 +132,83 @@ def test_means_are_exact():
     assert mean_cost([1.0, 3.0], [3.0, 1.0]) == 1.5
     assert math.isnan(mean_cost([]))
     assert math.isnan(mean_cost([1.0], [0.0]))
+
+
+# -- models in stages -----------------------------------------------------------------------------
+
+
+def shared_costs():
+    needs = [["blood", "a"], ["blood", "b"], ["c"], ["c", "d"], []]
+    prices = {"blood": 2.1, "a": 0.3, "b": 0.7, "c": 1.1, "d": 5.0}
+    return CostModel.from_resources(prices, needs, tree_cost=0.01)
+
+
+def training_rows(n=1200):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n, 5))
+    X[rng.random(X.shape) < 0.05] = math.nan
+    filled = np.nan_to_num(X)
+    return X, filled[:, 0] + np.where(filled[:, 0] > 0.5, filled[:, 1], filled[:, 2] * filled[:, 3])
+
+
+def by_row(model):
+    """A fitted model whose rows pay for themselves."""
+    model.predictor_ = replace(model.predictor_, charge="row")
+    return model
+
+
+def plain_bill(predictor, row, left):
+    """What a row pays that leaves after a stage, by single steps."""
+    costs, owned = predictor.costs, set()
+    for stage in predictor.stages[: left + 1]:
+        k = stage.ensemble.n_outputs
+        trees = plain_trees(stage.ensemble)[stage.first * k : stage.last * k]
+        owned |= naive.row_bill(trees, row, costs.resource_costs, costs.needs, 0.0)[0]
+    trees = costs.tree_cost * predictor.stages[left].n_trees
+    return math.fsum([*costs.resource_costs[sorted(owned)], trees])
+
+
+def staged_model(kind):
+    X, y = training_rows()
+    few = {"costs": shared_costs(), "max_iter": 12, "max_depth": 3}
+    three = np.digitize(y, [-0.5, 0.5])
+    if kind is EarlyExitClassifier:
+        classifier = MiserClassifier(**few).fit(X, three)
+        return by_row(kind(classifier, threshold=0.7, every=2).fit(X, three))
+    if kind is EarlyExitRanker:
+        ranker = MiserRanker(**few).fit(X, three, qid=np.arange(len(X)) // 12)
+        return by_row(kind(ranker, threshold=0.3, every=3).fit(X, three))
+    regressor = MiserRegressor(**few).fit(X, y)
+    return by_row(kind(regressor, n_stages=3, tradeoff=0.02, max_sweeps=2).fit(X, y))
+
+
+@pytest.mark.parametrize("kind", [EarlyExitClassifier, EarlyExitRanker, Cronus])
+def test_rows_of_models_in_stages_pay_for_their_own_paths(kind):
+    X, _ = training_rows(300)
+    model = staged_model(kind)
+    predictor = model.predictor_
+    left = predictor.leaving_stages(X)
+    bills = model.prediction_costs(X)
+    expected = [plain_bill(predictor, row, k) for row, k in zip(X, left, strict=True)]
+    assert bills.tolist() == expected
+    assert (bills <= predictor.stage_costs[left]).all()
+    assert bills.sum() < predictor.stage_costs[left].sum()
+    staged = predictor.staged_bills(predictor.table(X))
+    np.testing.assert_array_equal(staged[left, np.arange(len(X))], bills)
+    assert predictor.prediction_costs(X[:0]).shape == (0,)
+
+
+def test_sweeps_count_by_row():
+    X, y = training_rows(300)
+    three = np.digitize(y, [-0.5, 0.5])
+    model = staged_model(EarlyExitClassifier)
+    for exits in model.sweep(X, thresholds=[0.5, 0.7, 1.0]):
+        at = EarlyExitClassifier(model.estimator_, threshold=exits.threshold, every=2)
+        expected = by_row(at.fit(X, three)).prediction_costs(X)
+        np.testing.assert_array_equal(exits.costs, expected)
+
+
+def test_charge_is_one_of_two():
+    predictor = staged_model(EarlyExitClassifier).predictor_
+    with pytest.raises(ValueError, match="charge must be 'model' or 'row', got 'patient'"):
+        replace(predictor, charge="patient")

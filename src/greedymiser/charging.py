@@ -140,6 +140,9 @@ class RowAccount:
         Most that rows may cost in the mean.
     row_budget : float, optional
         Most that any of the rows may cost.
+    sunk : array of bool, optional
+        Resources that count as paid where gains are weighed, whoever asks for them. They are
+        charged to whom they are asked of like all others.
     """
 
     def __init__(
@@ -148,9 +151,12 @@ class RowAccount:
         rows: PlacedRows,
         budget: float | None = None,
         row_budget: float | None = None,
+        sunk: NDArray[np.bool_] | None = None,
     ):
         self.costs = costs
         self.is_held_back = False
+        # What resources cost where gains are weighed.
+        self._weighed = costs.resource_costs if sunk is None else costs.resource_costs * ~sunk
         self._rows = rows
         self._budget, self._row_budget = budget, row_budget
         # (feature, resource) pairs of what has a price.
@@ -211,10 +217,10 @@ class RowAccount:
         self._lacking = np.repeat(found[:, :1], len(self._begun), axis=1)
         self._lacking[:, begun] -= found[:, 1:]
         shares = self._lacking / self._root_weight
-        dues = (self.costs.resource_costs * shares)[:, self._pair_resource]
         missing = self._lacking[:, self._pair_resource] > 0
         # Sums in the order of resources, which is part of the definition of a model.
-        self._prices = self._by_feature(dues)
+        self._dues = self._by_feature((self.costs.resource_costs * shares)[:, self._pair_resource])
+        self._prices = self._by_feature((self._weighed * shares)[:, self._pair_resource])
         self._owned = self._by_feature(missing) == 0
         self._nodes = nodes
         self._reachable = self._within_budgets()
@@ -232,7 +238,7 @@ class RowAccount:
         reachable = np.ones(self._prices.shape, dtype=bool)
         if self._budget is not None:
             spent, slack = self.total(self._n_trees), CLOSE * max(self._budget, 1e-300)
-            reachable &= self._owned | (spent + self._prices <= self._budget + slack)
+            reachable &= self._owned | (spent + self._dues <= self._budget + slack)
         if self._row_budget is not None:
             for row, node in enumerate(self._nodes.tolist()):
                 reachable[row] &= ~self._drives_beyond(self._rows.patterns(node))
@@ -263,7 +269,7 @@ class RowAccount:
         self._charged = self._charged_with(row, feature)
         self._begun[list(needs)] = True
         names = tuple(self.costs.resource_names[r] for r in lacked)
-        return names, float(self._prices[row, feature])
+        return names, float(self._dues[row, feature])
 
     def _charged_with(self, row: int, feature: int) -> NDArray[np.int64]:
         """Weights of the owners of each resource after one more split."""

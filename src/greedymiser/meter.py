@@ -36,6 +36,28 @@ class Asking(NamedTuple):
     ahead: Owned
 
 
+class Way(NamedTuple):
+    """Where each of some objects is on its way through an ensemble, and what it was asked."""
+
+    # The tree and the node in which it is.
+    tree: NDArray[np.uint32]
+    node: NDArray[np.uint32]
+    # The feature that it has to know before it can go on; -1 where there are no more trees.
+    wanted: NDArray[np.int32]
+    owned: Owned
+    # (n, n_features): 1 where it was asked.
+    asked: NDArray[np.uint8]
+
+
+class Notes(NamedTuple):
+    """Which nodes asked rows for resources that they did not own, in the order of asking."""
+
+    # (n, longest): the nodes; -1 behind the last. Questions beyond the longest are only counted.
+    place: NDArray[np.int64]
+    number: NDArray[np.int64]
+    owned: Owned
+
+
 @dataclass(frozen=True, eq=False)
 class Meter:
     """Which resources rows own, as bits, and what they pay for them.
@@ -124,6 +146,18 @@ class Walk:
                 f"{serving.n_columns} columns and {n_words} words of resources"
             )
         walk_asking(rows, serving.steps, self.asking, first, last, owned)
+
+    def on(
+        self,
+        index: NDArray[np.intp],
+        rows: Floats,
+        known: NDArray[np.uint8],
+        way: Way,
+        raw: Floats,
+        last: int,
+    ) -> None:
+        """Let the objects of ``index`` walk on up to tree ``last``; see ``walk_known``."""
+        walk_known(index, rows, known, self.ensemble.serving.steps, self.asking, last, way, raw)
 
     def rounds(
         self, table: Table, threads: Threads, owned: Owned, first: int = 0, last: int | None = None
@@ -263,6 +297,56 @@ def walk_asking(rows, steps, asking, first, last, owned):  # type: ignore[no-unt
                 feature = np.uint64(steps.nodes[node].feature)
                 for w in range(np.uint64(owned.shape[1])):
                     owned[i, w] |= asking.needs[feature, w]
+                node = next_node(rows, i, steps, node)
+
+
+@njit(cache=True, nogil=True)
+def walk_known(index, rows, known, steps, asking, last, way, raw):  # type: ignore[no-untyped-def]
+    """Walk objects on, tree by tree up to ``last``, each until it is asked what is not known.
+
+    Leaves are added to ``raw`` in the order of the trees, as prediction does it.
+    """
+    n_outputs, end = np.uint64(raw.shape[0]), np.uint64(last)
+    for j in range(np.uint64(index.size)):
+        i = np.uint64(index[j])
+        t, node = np.uint64(way.tree[i]), np.uint64(way.node[i])
+        wanted = np.int32(-1)
+        while t < end:
+            step = steps.nodes[node]
+            if np.uint64(step.left) == node:  # a leaf is its own left child
+                raw[t % n_outputs, i] += steps.value[node]
+                t += np.uint64(1)
+                if t < end:
+                    node = np.uint64(steps.root[t])
+                continue
+            feature = np.uint64(step.feature)
+            if known[i, feature] == 0:
+                wanted = np.int32(feature)
+                break
+            way.asked[i, feature] = 1
+            for w in range(np.uint64(way.owned.shape[1])):
+                way.owned[i, w] |= asking.needs[feature, w]
+            node = next_node(rows, i, steps, node)
+        way.tree[i], way.node[i], way.wanted[i] = t, node, wanted
+
+
+@njit(cache=True, nogil=True)
+def note_questions(rows, steps, asking, first, last, offset, notes):  # type: ignore[no-untyped-def]
+    """Walk each row down each tree, and note the nodes that ask for resources it does not own."""
+    for i in range(np.uint64(rows.shape[0])):
+        for t in range(np.uint64(first), np.uint64(last)):
+            if owns_all(notes.owned, i, asking.ahead, t):
+                break  # no tree can ask for anything new
+            node = np.uint64(steps.root[t])
+            while np.uint64(steps.nodes[node].left) != node:  # a leaf is its own left child
+                feature = np.uint64(steps.nodes[node].feature)
+                if not owns_all(notes.owned, i, asking.needs, feature):
+                    at = notes.number[i]
+                    if at < notes.place.shape[1]:
+                        notes.place[i, np.uint64(at)] = np.int64(node) + offset
+                    notes.number[i] += 1
+                    for w in range(np.uint64(notes.owned.shape[1])):
+                        notes.owned[i, w] |= asking.needs[feature, w]
                 node = next_node(rows, i, steps, node)
 
 

@@ -90,14 +90,16 @@ def train(
     watch: Watch,
     callbacks: Sequence[Callback] = (),
     allowed: NDArray[np.bool_] | None = None,
+    sunk: NDArray[np.bool_] | None = None,
 ) -> Model:
     """Add rounds to a model, all that there will be; ``best_iter`` says how many are worth keeping.
 
-    Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise.
+    Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise; where
+    rows pay, ``sunk`` resources count as paid when gains are weighed against prices.
     An interruption from the keyboard ends the training: the model has the rounds that were
     finished, and ``stopped`` is "interrupted".
     """
-    grower = make_grower(prepared, params, model, allowed)
+    grower = make_grower(prepared, params, model, allowed, sunk)
     validation = None
     if prepared.validation is not None:
         held_out = prepared.validation
@@ -129,13 +131,15 @@ def make_grower(
     params: Parameters,
     model: Model,
     allowed: NDArray[np.bool_] | None = None,
+    sunk: NDArray[np.bool_] | None = None,
 ) -> Grower:
     """A grower for the next tree of a model."""
     schema = prepared.schema
     start_rows(prepared, prepared.rows, prepared.train, model)
     account: Account
     if model.charge == "row":
-        account = RowAccount(schema.costs, prepared.rows, params.budget, params.row_budget)
+        limits = params.budget, params.row_budget
+        account = RowAccount(schema.costs, prepared.rows, *limits, sunk)
     else:
         account = ModelAccount(Ledger(schema.costs, model.ensemble.features), params.budget)
     categorical = np.array(list(schema.categories), dtype=np.intp)

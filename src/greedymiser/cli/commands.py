@@ -366,21 +366,23 @@ def predict(
 
     trained = load_model(model)
     X, queries = rows_for(trained, data, qid, drop or ())
-    raw, left = trained.run(trained.table(X), queries)
+    table_of_rows = trained.table(X)
+    raw, left = trained.run(table_of_rows, queries)
     columns = {"prediction": trained.respond(raw)}
     if trained.classes is not None and gives_probabilities(trained.loss):
         probabilities = trained.probabilities(raw).T
         for label, column in zip(trained.classes.tolist(), probabilities, strict=True):
             columns[f"probability_{label}"] = column
-    bills = trained.stage_costs[left]
-    if len(trained.stages) > 1:  # rows differ in what they pay
+    bills = trained.bills(table_of_rows, left)
+    rows_differ = len(trained.stages) > 1 or trained.charge == "row"
+    if rows_differ:
         columns["cost"] = bills
     table = pd.DataFrame(columns)
     if out is None:
         emit(table.to_csv(index=False))
         return
     write_table(table, new_file(out), "predictions")
-    paid = "a cost" if len(trained.stages) == 1 else "a mean cost"
+    paid = "a mean cost" if rows_differ else "a cost"
     bill = f"{as_number(float(np.mean(bills)))} {cost_unit(trained) or ''}".rstrip()
     say(
         f"{len(table)} predictions at {paid} of {bill} each, "
