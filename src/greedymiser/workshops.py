@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class Workshop:
         bases = [found.resources for found in search.judged() if found.resources]
         bases = [bases[i] for i in spread([self.shop.price(base) for base in bases], MOST_BASES)]
         highest = self.path.highest()
-        tasks = []
+        tasks: list[tuple[Any, ...]] = []
         for base in bases:
             sunk = self.shop.marked(base)
             for factor in BEYOND:
