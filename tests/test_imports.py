@@ -30,6 +30,7 @@ ROOMS = [
     "scores",
     "binning",
     "trees",
+    "conditions",
     "meter",
     "responses",
     "exits",
