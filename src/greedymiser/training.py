@@ -20,6 +20,7 @@ from greedymiser.growing import Grower, GrowerParams
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import Cases, HeldOut, Prepared
 from greedymiser.rounds import RoundRule
+from greedymiser.serving import Charge
 from greedymiser.threads import Threads
 from greedymiser.trees import Ensemble, stack_trees
 
@@ -58,7 +59,7 @@ class Model:
     # How many rounds are worth keeping: up to the best validation score since training began.
     best_iter: int = 0
     # Who pays: the model, once, or every row.
-    charge: str = "model"
+    charge: Charge = "model"
     # Where rows pay: entry i is their mean cost after i rounds, trees included.
     train_cost: Floats = field(default_factory=lambda: np.empty(0))
     validation_cost: Floats = field(default_factory=lambda: np.empty(0))
