@@ -39,6 +39,7 @@ ROOMS = [
     "rounds",
     "engines",
     "settling",
+    "charging",
     "growing",
     "boosting",
     "parameters",
@@ -60,7 +61,6 @@ ROOMS = [
     "warm",
     "plotting",
     "report",
-    "experiments",
     "cli",
 ]
 

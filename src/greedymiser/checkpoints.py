@@ -112,6 +112,7 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
         "purchases": [asdict(line) for line in model.purchases],
         "stopped": model.stopped,
         "best_iter": model.best_iter,
+        "charge": model.charge,
         "n_features": ensemble.n_features,
     }
     return {
@@ -121,6 +122,8 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
         "baseline": ensemble.baseline,
         "train_score": model.train_score,
         "validation_score": model.validation_score,
+        "train_cost": model.train_cost,
+        "validation_cost": model.validation_cost,
         "told": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8),
     }
 
@@ -144,6 +147,9 @@ def _read(arrays: Any) -> Model:
         validation_score=arrays["validation_score"],
         stopped=told["stopped"],
         best_iter=int(told["best_iter"]),
+        charge=told["charge"],
+        train_cost=arrays["train_cost"],
+        validation_cost=arrays["validation_cost"],
     )
 
 
@@ -167,24 +173,30 @@ class Trainer:
         params: Parameters,
         allowed: NDArray[np.bool_] | None = None,
         is_patient: bool | None = None,
+        sunk: NDArray[np.bool_] | None = None,
     ) -> Model:
         """All rounds of a model; raises KeyboardInterrupt if somebody interrupts it."""
         prepared = self.prepared
         if is_patient is not None:
             prepared = replace(prepared, is_patient=is_patient)
         if self.checkpoint is None:
-            return self._trained(prepared, params, allowed)
-        key = _key(self.name, params, allowed, prepared.is_patient)
+            return self._trained(prepared, params, allowed, sunk)
+        key = _key(self.name, params, (allowed, sunk), prepared.is_patient)
         model = self.checkpoint.find(key)
         if model is None:
-            model = self._trained(prepared, params, allowed)
+            model = self._trained(prepared, params, allowed, sunk)
             self.checkpoint.keep(key, model)
         return model
 
     def _trained(
-        self, prepared: Prepared, params: Parameters, allowed: NDArray[np.bool_] | None
+        self,
+        prepared: Prepared,
+        params: Parameters,
+        allowed: NDArray[np.bool_] | None,
+        sunk: NDArray[np.bool_] | None,
     ) -> Model:
-        model = train(prepared, params, self.start, self.watch, allowed=allowed)
+        start = replace(self.start, charge=params.charge)  # it has no trees yet
+        model = train(prepared, params, start, self.watch, allowed=allowed, sunk=sunk)
         if model.stopped == "interrupted":
             raise KeyboardInterrupt
         return model
@@ -207,7 +219,7 @@ class Crew:
         )
         self._free = SimpleQueue[Trainer]()
         for _ in range(n if self.is_team else 1):
-            self._free.put(_alone(trainer) if self.is_team else trainer)
+            self._free.put(_on_one_thread(trainer) if self.is_team else trainer)
 
     def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call ``function(trainer, *task)`` for every task; results in the order of the tasks."""
@@ -233,7 +245,7 @@ class Crew:
         trainers = self._folds(n_folds, params)
         if not self.is_team:
             return [function(trainer) for trainer in trainers]
-        return self._threads.run(function, [(_alone(trainer),) for trainer in trainers])
+        return self._threads.run(function, [(_on_one_thread(trainer),) for trainer in trainers])
 
     def _folds(self, n_folds: int, params: Parameters) -> list[Trainer]:
         found = []
@@ -247,20 +259,20 @@ class Crew:
         return found
 
 
-def _alone(trainer: Trainer) -> Trainer:
+def _on_one_thread(trainer: Trainer) -> Trainer:
     """The same trainer with rows and a thread of its own."""
     threads = Threads(1)
     return replace(trainer, prepared=trainer.prepared.twin(CpuEngine(threads), threads))
 
 
-def _key(name: str, params: Parameters, allowed: Any, is_patient: bool) -> str:
-    """Name of the file of a model."""
-    columns = "all" if allowed is None else np.packbits(allowed).tobytes().hex()
+def _key(name: str, params: Parameters, marked: Sequence[Any], is_patient: bool) -> str:
+    """Name of the file of a model; ``marked`` are features and resources that it may use."""
+    columns = ["all" if some is None else np.packbits(some).tobytes().hex() for some in marked]
     rounds = (params.max_iter, params.n_iter_no_change if is_patient else None)
     budget = None if params.budget is None else float(params.budget)
     rate = float(params.learning_rate)
     pace = (rate, params.shopping_interval, *rounds)
-    text = repr((float(params.tradeoff), budget, pace, columns))
+    text = repr((float(params.tradeoff), budget, pace, columns, params.charge, params.row_budget))
     return f"{name}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
@@ -268,7 +280,7 @@ def fingerprints(prepared: Prepared, estimator: Any) -> dict[str, str]:
     """What the models of an estimator depend on: data, costs and settings."""
     assert prepared.validation is not None
     settings = {
-        name: told(value)
+        name: as_text(value)
         for name, value in estimator.get_params(deep=False).items()
         if name not in OF_NO_MATTER
     }
@@ -294,25 +306,25 @@ def _digest(cases: Cases) -> str:
     return digest.hexdigest()
 
 
-def told(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A setting as text: what it holds, not where it is or in which order it happens to be."""
     if isinstance(value, np.ndarray):
         return f"array{value.shape}{hashlib.blake2b(value.tobytes()).hexdigest()[:32]}"
     if isinstance(value, dict):
-        return f"{{{', '.join(sorted(f'{told(k)}: {told(v)}' for k, v in value.items()))}}}"
+        return f"{{{', '.join(sorted(f'{as_text(k)}: {as_text(v)}' for k, v in value.items()))}}}"
     if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(told, value)))}}}"
+        return f"{{{', '.join(sorted(map(as_text, value)))}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(told, value))}]"
+        return f"[{', '.join(map(as_text, value))}]"
     if isinstance(value, functools.partial):
-        return f"partial({told((value.func, value.args, value.keywords))})"
+        return f"partial({as_text((value.func, value.args, value.keywords))})"
     if isinstance(value, types.FunctionType):
         code = value.__code__
         body = hashlib.blake2b(code.co_code + repr(code.co_names).encode()).hexdigest()[:16]
         closed = [cell.cell_contents for cell in value.__closure__ or ()]
-        return f"{value.__module__}.{value.__qualname__}-{body}{told(closed)}"
+        return f"{value.__module__}.{value.__qualname__}-{body}{as_text(closed)}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "__dict__"):
-        return f"{type(value).__qualname__}({told(vars(value))})"
+        return f"{type(value).__qualname__}({as_text(vars(value))})"
     return repr(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from greedymiser.engines.cuda import counting, planning, rows
 from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
 from greedymiser.engines.cuda.letters import Letter
 from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.ownership import DeviceOwnership
 from greedymiser.engines.cuda.tables import Histograms, slots_of
 from greedymiser.engines.cuda.words import (
     DIVIDED,
@@ -32,6 +34,7 @@ from greedymiser.engines.cuda.words import (
     TREE_NODE,
 )
 from greedymiser.engines.grid import SMALLEST, Extremes, Grid
+from greedymiser.engines.marks import Marks
 from greedymiser.losses import LambdaMART
 from greedymiser.rounds import RowLot
 from greedymiser.threads import Threads
@@ -81,12 +84,20 @@ class CudaRows:
         self._tree: _Trees | None = None
         self._on_host: Derivatives | None = None
         self._near = NEAR_ONE
+        # None where nobody asks for marks.
+        self._ownership: DeviceOwnership | None = None
         # What the loss said of the raw predictions as they are; None if they have changed.
         self._said: NDArray[np.int64] | None = None
 
     # -- a model ----------------------------------------------------------------------------------
 
-    def start(self, raw: Floats) -> None:
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
+        self._ownership = None
+        if marks is not None:
+            given = self.sample, self._threads, self._line
+            self._ownership = DeviceOwnership(marks, *given, had)
         full = np.empty(self._raw.shape)
         full[:] = raw if raw.ndim == 2 else raw[:, None]
         self._line.send(full, self._raw, full.nbytes)
@@ -129,6 +140,8 @@ class CudaRows:
         arrays = self._codes, self._letter.there, self._letter.floats, self._raw
         self._launch(rows.add_tree, self._grid_of_rows, arrays, output)
         self._said = None
+        if self._ownership is not None:
+            self._ownership.walk(tree)
 
     # -- derivatives ------------------------------------------------------------------------------
 
@@ -223,6 +236,8 @@ class CudaRows:
             at, grid.gradient, grid.hessian, *tree.coding, int(rules.bound_gains),
             n_rows,
         )  # fmt: skip
+        if self._ownership is not None:
+            self._ownership.moved()
         said = self._letter.fetch(3)
         energy = float(said[2:3].view(np.float64)[0]) if rules.bound_gains else math.inf
         return Root(int(said[0]), int(said[1]), n_rows, energy)
@@ -234,6 +249,9 @@ class CudaRows:
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
         tree = self._trees()
+        if self._ownership is not None:
+            self._ownership.mark(tree.nodes, tree.rows, splits)
+            self._ownership.moved()
         tree.histograms.divided(splits)
         if last and not self.sample.loss.renews_leaves:
             tree.noted = splits, category_sets
@@ -255,6 +273,20 @@ class CudaRows:
             return NOTHING
         said = self._letter.fetch(n_words)[:n_words].view(np.float64).reshape(-1, DIVIDED)
         return said[:, [LEFT_FLOAT, RIGHT_FLOAT]]
+
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        assert self._ownership is not None
+        if nodes is None:
+            return self._ownership.weigh_all(marks)
+        tree = self._trees()
+        return self._ownership.weigh(tree.nodes, tree.rows, nodes, marks)
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        assert self._ownership is not None
+        if node is None:
+            return self._ownership.all_patterns()
+        tree = self._trees()
+        return self._ownership.patterns(tree.nodes, tree.rows, node)
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         tree, sample = self._trees(), self.sample
