@@ -25,8 +25,11 @@ WIDTH, MOST_LINES = 8.5, 24
 # Inches that a letter takes, in the larger and in the smaller print (9 and 7.5 points).
 LETTER, SMALL_LETTER = 0.079, 0.062
 
-# Share of the width that the bars take, and where their numbers begin.
-BARS, NUMBERS = 0.22, 0.13
+# Share of the width that the bars take, and inches for the numbers behind them.
+BARS, NUMBERS = 0.11, 1.0
+
+
+SMALL: dict[str, Any] = {"fontsize": 7.5, "va": "top", "alpha": 0.75}
 
 
 class _Place(NamedTuple):
@@ -95,12 +98,13 @@ class ProtocolDisplay:
         places = _laid_out(self.protocol.start, most)
         if ax is None:
             height = MARGIN + LINE * max(1, len(places))
-            ax = Figure(figsize=(WIDTH, height), layout="constrained").add_subplot()
+            figure = Figure(figsize=(WIDTH, height))
+            ax = figure.add_axes((0.02, 0.01, 0.96, 1.0 - 0.4 / height))
         self.ax_, self.figure_ = ax, figure_of(ax)
         ax.set_axis_off()
         width, _ = _inches(ax)
         ax.set_xlim(0.0, width)
-        ax.set_ylim(max(1, len(places)) - 0.4, -0.6)
+        ax.set_ylim(max(1, len(places)) + 0.3, -0.8)
         for place in places:
             self._draw_link(place, places)
         for place in places:
@@ -127,20 +131,18 @@ class ProtocolDisplay:
 
     def _draw_words(self, place: _Place, width: float) -> None:
         x, step = INDENT * place.depth, place.step
-        room = (1.0 - BARS) * width - x - 0.1
-        conditions = said_conditions(step)
-        name = short(step.name, max(8, int(room / LETTER) - 10))
+        room = (1.0 - BARS) * width - NUMBERS - x - 0.1
+        conditions = _fitting(step, int(room / SMALL_LETTER))
+        price = f"  ({number(step.price)})"
+        words = short(step.name, max(8, int(room / LETTER) - len(price))) + price
         up = 0.02 if conditions else 0.12
-        words = f"{name}  ({number(step.price)})"
         plain(self.ax_.text(x, place.line + up, words, fontsize=9, va="bottom", color=self._ink))
         if conditions:
-            said = short(f"if {conditions}", max(12, int(room / SMALL_LETTER)))
-            style: dict[str, Any] = {"fontsize": 7.5, "va": "top", "alpha": 0.75}
-            plain(self.ax_.text(x, place.line + 0.08, said, color=self._ink, **style))
+            plain(self.ax_.text(x, place.line + 0.08, conditions, color=self._ink, **SMALL))
 
     def _draw_bar(self, place: _Place, width: float) -> None:
         step, n = place.step, self.protocol.n_rows
-        left, longest = (1.0 - BARS) * width, (BARS - NUMBERS) * width
+        left, longest = (1.0 - BARS) * width - NUMBERS, BARS * width
         share = step.n_rows / n
         self.ax_.barh(place.line, longest * share, 0.42, left=left, color=COLOURS[5])
         ends = longest * step.n_done / n
@@ -163,8 +165,8 @@ class ProtocolDisplay:
             Patch(color=COLOURS[0], label="asked nothing more"),
         ]
         self.ax_.legend(
-            handles=patches, loc="upper right", bbox_to_anchor=(1.0, 0.0), ncols=2, frameon=False,
-            fontsize=7.5, labelcolor=self._ink, borderaxespad=0.0,
+            handles=patches, loc="lower right", ncols=2, frameon=False, fontsize=7.5,
+            labelcolor=self._ink, borderaxespad=0.0,
         )  # fmt: skip
         hidden = sum(1 for depth, _ in protocol.start.each() if depth) - n_lines
         rare = sum(step.n_rare for _, step in protocol.start.each())
@@ -172,12 +174,23 @@ class ProtocolDisplay:
         left_out += [f"rare ones to {protocol.share(rare)} of the rows"] if rare else []
         if left_out:
             said = f"left out: {', '.join(left_out)}"
-            style: dict[str, Any] = {"fontsize": 7.5, "va": "top", "alpha": 0.75}
-            self.ax_.text(0.0, n_lines - 0.35, said, color=self._ink, **style)
+            self.ax_.text(0.0, n_lines - 0.45, said, color=self._ink, **SMALL)
+        head = "share: mean cost"
+        self.ax_.text(width, -0.72, head, color=self._ink, ha="right", **SMALL)
 
     @property
     def _ink(self) -> Any:
         return ink_of(self.ax_)
+
+
+def _fitting(step: Step, letters: int) -> str:
+    """The conditions of a question, as many as there is room for."""
+    for most in (3, 2, 1):
+        said = said_conditions(step, most)
+        if said and len(said) + 3 <= letters:
+            return f"if {said}"
+    said = said_conditions(step, 1)
+    return f"if {said}"[: letters - 1].rstrip() + "…" if said else ""
 
 
 def _inches(ax: Axes) -> tuple[float, float]:
