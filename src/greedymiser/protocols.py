@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from greedymiser.conditions import Conditions
 from greedymiser.meter import Accounts, Notes, Stretch, blocks, mean_cost, note_questions
 from greedymiser.tables import Categories, Table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Questions of a row that are followed one by one; later ones are counted by resource only.
 MOST_QUESTIONS = 24
@@ -138,7 +135,7 @@ class Protocol:
         first = "first" if depth == 1 else "then"
         return f"{first}, of {whom}: {step.name} ({step.price:.4g}){ends}"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    def plot(self, ax: Any = None) -> Any:
         """Draw it as a tree of questions, with shares and costs; see ``ProtocolDisplay``."""
         from greedymiser.plotting import ProtocolDisplay
 
