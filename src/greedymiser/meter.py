@@ -95,6 +95,16 @@ class Meter:
         """The accounts of n rows that own nothing yet."""
         return np.zeros((n, self.n_words), dtype=np.uint64)
 
+    def setting_out(self, n: int, n_features: int) -> Way:
+        """The way of n objects that are asked nothing yet, before the first tree."""
+        return Way(
+            tree=np.zeros(n, dtype=np.uint32),
+            node=np.zeros(n, dtype=np.uint32),
+            wanted=np.full(n, -1, dtype=np.int32),
+            owned=self.nothing(n),
+            asked=np.zeros((n, n_features), dtype=np.uint8),
+        )
+
     def owning(self, features: Iterable[Iterable[int]]) -> Owned:
         """The accounts of rows that have asked for these features, one row after the other."""
         place = {resource: j for j, resource in enumerate(self.resources)}
