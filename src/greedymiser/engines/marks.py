@@ -102,6 +102,12 @@ class Slots:
         return found
 
 
+def known_features(marks: Marks, had: NDArray[np.bool_]) -> list[int]:
+    """Features all of whose marks some rows have; ``had`` is (n_rows, n_marks)."""
+    met: NDArray[np.bool_] = np.any(had, axis=0)
+    return [f for f, some in enumerate(marks.of_feature) if met[list(some)].all()]
+
+
 def distinct(patterns: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Each of some sets of marks once."""
     return np.unique(patterns, axis=0) if len(patterns) > 1 else patterns

@@ -46,7 +46,8 @@ class Miser(Fitted):
     tradeoff : float
         The paper's lambda: the drop in mean loss that a unit of cost must bring. 0 ignores costs.
     budget : float or None
-        A hard limit on ``cost_``, trees included.
+        A hard limit on ``cost_``, trees included; with ``charge="row"``, on the mean cost of the
+        training rows.
     loss : str or object
         See the estimator; or an object with ``values`` and ``gradients``, like those of
         ``greedymiser.losses``.
@@ -99,11 +100,20 @@ class Miser(Fitted):
     interaction_cst : {"pairwise", "no_interactions"}, sequence of sets of int or str, or None
         Features that may meet on the way from a root to a leaf: those of one set, by position or
         name. Features in no set may meet each other.
+    charge : {"model", "row"}
+        Who pays: the model, once for everybody, or every row for what its own paths ask. With
+        "row", ``tradeoff`` is the drop in mean loss that a unit of mean cost per row must bring.
+        Rows count by their ``sample_weight``; ``class_weight`` is about errors, not about costs.
+    row_budget : float or None
+        With ``charge="row"``, a hard limit on what each of the training rows costs.
 
     Attributes
     ----------
     cost_ : float
         What one prediction costs (eq. 3): resources of all splits, and ``tree_cost`` per tree.
+        With ``charge="row"``, the mean over the training rows.
+    cost_max_ : float
+        The most that any prediction can cost.
     features_used_ : list
         Features that the model needs, by name where there are names.
     resources_used_ : list of str

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from greedymiser.engines import SPLIT_DTYPE, Sample
 from greedymiser.engines.cpu import marking
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
-from greedymiser.engines.marks import WORD_BITS, Marks, Slots, distinct
+from greedymiser.engines.marks import WORD_BITS, Marks, Slots, distinct, known_features
 from greedymiser.threads import Team, Threads
 from greedymiser.trees import Tree
 
@@ -38,9 +38,7 @@ class Ownership:
         # (n_words, n_rows).
         self._bits = np.zeros((0, n), dtype=np.uint64)
         if had is not None:
-            met: NDArray[np.bool_] = np.any(had, axis=0)
-            known = [f for f, some in enumerate(marks.of_feature) if met[list(some)].all()]
-            self._begin(known)
+            self._begin(known_features(marks, had))
             self._bits = self._slots.packed(had)
 
     def mark(self, state: TreeState, splits: NDArray[np.void]) -> None:
