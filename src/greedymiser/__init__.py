@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         save,
         to_lightgbm,
     )
+    from greedymiser.plotting import ProtocolDisplay
+    from greedymiser.protocols import Protocol
     from greedymiser.search import MiserSearchCV
     from greedymiser.serving import Predictor, as_predictor
     from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
@@ -57,6 +59,8 @@ _ROOM_OF = {
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "metrics": ("ndcg_score",),
         "persistence": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
+        "plotting": ("ProtocolDisplay",),
+        "protocols": ("Protocol",),
         "serving": ("Predictor", "as_predictor"),
         "search": ("MiserSearchCV",),
         "tradeoff": ("TradeoffCurve", "tradeoff_curve"),
@@ -83,6 +87,8 @@ __all__ = [
     "OnDemandPredictor",
     "Predictor",
     "Progress",
+    "Protocol",
+    "ProtocolDisplay",
     "Receipt",
     "SourceTimeoutError",
     "Sources",
