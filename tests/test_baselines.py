@@ -280,6 +280,28 @@ def test_receipts_pay_for_everything_once():
     assert receipt.total + 0.5 * 36 == metered.cost_
 
 
+def test_rows_may_pay_for_themselves():
+    model = HistGradientBoostingRegressor(max_iter=3, max_leaf_nodes=4).fit(X, SIGNAL)
+    metered = baseline(model, COSTS, charge="row")
+    bills = metered.prediction_costs(X)
+    nodes, starts = metered.ensemble_.nodes, metered.ensemble_.tree_starts
+    for row, bill in zip(X[:20], bills[:20], strict=True):
+        asked = set()
+        for start in starts[:-1]:
+            node = nodes[start]
+            while node["feature"] >= 0:
+                asked.add(int(node["feature"]))
+                right = row[node["feature"]] > node["threshold"]
+                node = nodes[start + node["left"] + right]
+        assert bill == COSTS.total(asked, 3)
+    assert bills.max() <= metered.cost_ == baseline(model, COSTS).cost_
+    voting = RandomForestClassifier(3, max_depth=2, random_state=0).fit(X, THREE)
+    free = CostModel([0.0] * P, tree_cost=1.0)
+    assert baseline(voting, free, charge="row").prediction_costs(X).tolist() == [3.0] * N
+    with pytest.raises(ValueError, match="charge"):
+        baseline(model, COSTS, charge="nobody")
+
+
 def test_early_exits_over_a_baseline():
     model = lgb(lightgbm.LGBMClassifier).fit(GAPPED, TWO)
     metered = baseline(model, COSTS)

@@ -5,16 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.baselines.foreign import ForeignModel, UnreadableModelError, purchases_of
+from greedymiser.baselines.foreign import (
+    Floats,
+    ForeignModel,
+    UnreadableModelError,
+    purchases_of,
+)
 from greedymiser.costs import CostModel, as_cost_model
-from greedymiser.estimators import Miser, MiserClassifier, MiserRanker, MiserRegressor
+from greedymiser.estimators import (
+    Miser,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    table_for,
+)
+from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.preparation import Schema
-from greedymiser.serving import Kind, Predictor
+from greedymiser.serving import Charge, Kind, Predictor
 from greedymiser.targets import Classes, Numbers, Target
 from greedymiser.training import Model
 
@@ -27,13 +39,15 @@ class Baseline(Miser):
     model : fitted model of LightGBM, XGBoost or scikit-learn
     costs : CostModel, mapping from column name to cost, array of costs, or None
         What features cost. None means 1 for each.
+    charge : {"model", "row"}
+        Every row pays for all that the model needs, or for what its own paths ask for.
     n_jobs : int or None
         Threads; None for all cores.
 
     Attributes
     ----------
     cost_ : float
-        What a prediction costs: all trees, and all resources that any of them needs.
+        What a prediction costs at most: all trees, and all resources that any of them needs.
     features_used_, resources_used_ : list
     n_iter_ : int
     ensemble_ : Ensemble
@@ -47,19 +61,28 @@ class Baseline(Miser):
     scoring = "loss"
     warm_start = False
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {}
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "model": "no_validation",
+        "costs": CONSTRAINTS["costs"],
+        "charge": CONSTRAINTS["charge"],
+        "n_jobs": CONSTRAINTS["n_jobs"],
+    }
 
-    def __init__(self, model: Any, costs: Any = None, n_jobs: int | None = None):
+    def __init__(
+        self, model: Any, costs: Any = None, charge: str = "model", n_jobs: int | None = None
+    ):
         self.model = model
         self.costs = costs
+        self.charge = charge
         self.n_jobs = n_jobs
 
     def __sklearn_clone__(self) -> Self:
         # The model is what a baseline is made of: a copy that has forgotten it would be nothing.
-        return type(self)(self.model, self.costs, self.n_jobs)
+        return type(self)(self.model, self.costs, self.charge, self.n_jobs)
 
     def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
         """Read the trees. Data are not looked at: what is there to learn is learned."""
+        self._validate_params()
         found = read_model(self.model)
         if found.kind != self._kind:
             raise TypeError(
@@ -75,7 +98,9 @@ class Baseline(Miser):
             found.kind, n_features, names, found.categories, target, costs, found.loss, seed=0
         )
         purchases = purchases_of(found.ensemble, costs, self.schema_.name)
-        self.model_ = Model(found.ensemble, purchases, best_iter=found.ensemble.n_iter)
+        charge = cast(Charge, self.charge)
+        n_iter = found.ensemble.n_iter
+        self.model_ = Model(found.ensemble, purchases, best_iter=n_iter, charge=charge)
         self.n_features_in_ = n_features
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
@@ -84,16 +109,28 @@ class Baseline(Miser):
 
     @property
     def cost_(self) -> float:
+        return self.cost_max_
+
+    @property
+    def cost_max_(self) -> float:
         check_is_fitted(self, "model_")
-        return self.predictor_.cost_
+        return self.costs_.total(self.ensemble_.features, self._n_trees)
+
+    @property
+    def _n_trees(self) -> int:
+        return self.n_iter_ if self.has_copies_ else self.ensemble_.n_trees
+
+    def prediction_costs(self, X: Any) -> Floats:
+        """What each row's prediction costs; with ``charge="row"``, what its own paths ask for."""
+        table = table_for(self, X)
+        return self.predictor_.bills(table, np.zeros(table.n_rows, dtype=np.intp))
 
     @property
     def predictor_(self) -> Predictor:
         found = super().predictor_
-        if not self.has_copies_:
-            return found
-        stage = replace(found.stages[0], n_trees=self.n_iter_)  # copies of a tree cost nothing
-        return replace(found, stages=(stage,))
+        stage = replace(found.stages[0], n_trees=self._n_trees)
+        # What its training rows cost on average, nobody has told us.
+        return replace(found, stages=(stage,), mean_cost=None)
 
 
 class BaselineRegressor(Baseline, MiserRegressor):
@@ -115,7 +152,13 @@ BASELINES: dict[Kind, type[Baseline]] = {
 }
 
 
-def baseline(model: Any, costs: Any = None, *, n_jobs: int | None = None) -> Any:
+def baseline(
+    model: Any,
+    costs: Any = None,
+    *,
+    charge: Literal["model", "row"] = "model",
+    n_jobs: int | None = None,
+) -> Any:
     """Put a finished model of another library on the meter.
 
     Its trees are read, and predict what they predicted before: to the last bit for LightGBM and
@@ -129,6 +172,8 @@ def baseline(model: Any, costs: Any = None, *, n_jobs: int | None = None) -> Any
         HistGradientBoosting, GradientBoosting, RandomForest or ExtraTrees.
     costs : CostModel, mapping from column name to cost, array of costs, or None
         What features cost. None means 1 for each.
+    charge : {"model", "row"}
+        Every row pays for all that the model needs, or for what its own paths ask for.
     n_jobs : int or None
         Threads; None for all cores.
 
@@ -152,7 +197,7 @@ def baseline(model: Any, costs: Any = None, *, n_jobs: int | None = None) -> Any
     >>> metered.cost_ > 60
     True
     """
-    return BASELINES[read_model(model).kind](model, costs, n_jobs).fit()
+    return BASELINES[read_model(model).kind](model, costs, charge, n_jobs).fit()
 
 
 def read_model(model: Any) -> ForeignModel:
