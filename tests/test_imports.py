@@ -70,6 +70,7 @@ OPEN_ROOMS = {
     "_version": set(),
     "_intrinsics": set(),
     "_files": set(),
+    "_progress": set(),
     "arithmetic": {"_intrinsics", "compiling"},
     "datasets": {"costs"},
 }
