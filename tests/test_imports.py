@@ -33,6 +33,7 @@ ROOMS = [
     "trees",
     "conditions",
     "meter",
+    "protocols",
     "responses",
     "exits",
     "serving",
@@ -76,7 +77,11 @@ OPEN_ROOMS = {
 }
 
 # Methods that open a room above when they are called, and only then: ``curve.plot()``.
-CONVENIENCES = {"tradeoff": {"plotting", "report"}, "serving": {"engines"}}
+CONVENIENCES = {
+    "tradeoff": {"plotting", "report"},
+    "serving": {"engines"},
+    "protocols": {"plotting"},
+}
 
 # Ways to say that something is one's own.
 OWN = {"self", "cls", "super()", "type(self)"}
@@ -272,7 +277,7 @@ def test_private_names_stay_in_their_room(module):
 
 @each_module
 def test_only_plotting_imports_matplotlib(module):
-    if module != "plotting":
+    if room_of(module) != "plotting":
         assert not imports_library(
             MODULES[module].read_text(encoding="utf-8"), module, "matplotlib"
         )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         save,
         to_lightgbm,
     )
+    from greedymiser.plotting import ProtocolDisplay
+    from greedymiser.protocols import Protocol
     from greedymiser.search import MiserSearchCV
     from greedymiser.serving import Predictor, as_predictor
     from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
@@ -59,6 +61,8 @@ _ROOM_OF = {
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "metrics": ("ndcg_score",),
         "persistence": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
+        "plotting": ("ProtocolDisplay",),
+        "protocols": ("Protocol",),
         "serving": ("Predictor", "as_predictor"),
         "search": ("MiserSearchCV",),
         "tradeoff": ("TradeoffCurve", "tradeoff_curve"),
@@ -85,6 +89,8 @@ __all__ = [
     "OnDemandPredictor",
     "Predictor",
     "Progress",
+    "Protocol",
+    "ProtocolDisplay",
     "Receipt",
     "SourceTimeoutError",
     "Sources",

@@ -21,6 +21,7 @@ from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath
 from greedymiser.preparation import NOTHING_GIVEN, Given
+from greedymiser.protocols import Protocol
 from greedymiser.serving import Predictor
 from greedymiser.threads import Threads, thread_count
 from greedymiser.tradeoff import (
@@ -109,6 +110,11 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         """What each row's prediction costs."""
         check_is_fitted(self)
         return self.best_estimator_.prediction_costs(X)
+
+    def protocol(self, X: Any, *, min_share: float = 0.01) -> Protocol:
+        """Tell what the best model asks of which rows; see ``MiserRegressor.protocol``."""
+        check_is_fitted(self)
+        return self.best_estimator_.protocol(X, min_share=min_share)
 
     def score(
         self,

@@ -23,6 +23,7 @@ from greedymiser.exits import ExitRule, Mask, Starts, check_queries, query_start
 from greedymiser.losses import Loss
 from greedymiser.meter import Accounts
 from greedymiser.metrics import query_order
+from greedymiser.protocols import Count, Protocol
 from greedymiser.responses import Floats, decisions, labels, probabilities, refuse_improbable
 from greedymiser.tables import (
     PLAIN_DTYPES,
@@ -246,6 +247,26 @@ class Predictor:
         """What was bought in training, when, at what price."""
         return Receipt(self.purchases)
 
+    def protocol(
+        self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01
+    ) -> Protocol:
+        """What is asked of which rows, in which order, at what mean cost (``charge="row"``).
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        qid : array-like of shape (n,), optional
+            The query of each row, for models that compare the rows of a query.
+        min_share : float
+            Questions to a smaller share of the rows are left out of the steps, not of the table.
+        """
+        if self.charge != "row":
+            raise ValueError(
+                "a protocol is for models with charge='row'; this one has charge='model' and asks "
+                "every row for the same, as receipt() tells"
+            )
+        return _protocol(self, self.table(X), qid, min_share)
+
     def __repr__(self) -> str:
         stages = f" in {len(self.stages)} stages" if len(self.stages) > 1 else ""
         return (
@@ -413,6 +434,20 @@ def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
 
 
 # -- parts of a predictor's work ------------------------------------------------------------------
+
+
+def _protocol(model: Predictor, table: Table, qid: ArrayLike | None, min_share: float) -> Protocol:
+    if not 0 <= min_share <= 1:
+        raise ValueError(f"min_share must lie between 0 and 1, got {min_share!r}")
+    if table.n_rows == 0:
+        raise ValueError("X must have at least one row for a protocol, got none")
+    left = np.zeros(table.n_rows, dtype=np.intp)
+    if len(model.stages) > 1:
+        left = model.run(table, qid)[1]
+    count = Count(
+        model.accounts, model.stages, model.names, model.categories, table, left, min_share
+    )
+    return count.protocol()
 
 
 def _refuse_unlabelled(model: Predictor) -> None:

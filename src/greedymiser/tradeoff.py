@@ -145,11 +145,11 @@ class TradeoffCurve:
 
         return plot_features(self, ax)
 
-    def report(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+    def report(self, path: str | os.PathLike[str], title: str | None = None, X: Any = None) -> None:
         """Write a page that shows the curve, and the model that a budget buys."""
         from greedymiser.report import write_report
 
-        write_report(self, path, title)
+        write_report(self, path, title, X)
 
     def __repr__(self) -> str:
         return f"<TradeoffCurve of {len(self.models)} models>\n{self.points}"
