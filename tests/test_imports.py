@@ -22,6 +22,7 @@ ROOMS = [
     "compiling",
     "threads",
     "tables",
+    "costtables",
     "costs",
     "costfiles",
     "metrics",
@@ -55,6 +56,7 @@ ROOMS = [
     "tradeoff",
     "search",
     "cascades",
+    "baselines",
     "acquisition",
     "lightgbm_format",
     "persistence",
@@ -69,6 +71,7 @@ OPEN_ROOMS = {
     "_version": set(),
     "_intrinsics": set(),
     "_files": set(),
+    "_progress": set(),
     "arithmetic": {"_intrinsics", "compiling"},
     "datasets": {"costs"},
 }
@@ -87,7 +90,18 @@ OWN = {"self", "cls", "super()", "type(self)"}
 NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields", "_field_defaults"}
 
 # Private attributes of other libraries' objects.
-FOREIGN = {"compiling": {"_cache"}, "engines": {"_prepare_args", "_codelibrary"}}
+FOREIGN = {
+    "compiling": {"_cache"},
+    "engines": {"_prepare_args", "_codelibrary"},
+    # What scikit-learn's boosters have no public name for: their trees.
+    "baselines": {
+        "_predictors",
+        "_baseline_prediction",
+        "_bin_mapper",
+        "_preprocessor",
+        "_raw_predict_init",
+    },
+}
 
 # The doors of the house: they may import everything and nobody imports them.
 DOORS = {"__init__", "__main__"}
