@@ -8,10 +8,11 @@ hold about the same weight, and a value that is heavier than that keeps a bin to
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,25 @@ class Cuts:
         return np.array([len(edges) + 1 for edges in self.edges], dtype=np.int32)
 
 
+class PartedTable(ABC):
+    """A table whose rows lie in parts, elsewhere: they are cut and binned where they are."""
+
+    n_rows: int
+    n_columns: int
+
+    @abstractmethod
+    def cut(self, mapper: BinMapper, rows: Rows, shares: NDArray[np.int64] | None) -> Cuts:
+        """Where the columns of the chosen rows are cut; ``shares`` as for ``summarise``."""
+
+    @abstractmethod
+    def bin(self, mapper: BinMapper, rows: Rows) -> BinnedMatrix:
+        """The chosen rows, binned; they stay where they are."""
+
+    @abstractmethod
+    def raw_predict(self, ensemble: Any) -> NDArray[np.float64]:
+        """Raw predictions of a model for all rows (``Ensemble.raw_predict``)."""
+
+
 class BinMapper:
     """Learns where to cut each column, and cuts.
 
@@ -130,6 +150,9 @@ class BinMapper:
         is_categorical[list(self.categorical)] = True
         self.cuts = Cuts([np.empty(0)] * d, np.zeros(d, dtype=bool), is_categorical)
         shares = None if weight is None else integer_weights(weight)
+        if isinstance(table, PartedTable):
+            self.cuts = table.cut(self, rows, shares)
+            return table.bin(self, rows)
 
         def learn(feature: int, values: NDArray[np.float64]) -> None:
             summary = summarise(values, shares)
@@ -143,7 +166,15 @@ class BinMapper:
 
         A value that is missing where none was missing before gets the missing code all the same.
         """
+        if isinstance(table, PartedTable):
+            return table.bin(self, rows)
         return self._pack(table, rows, threads, lambda feature, values: None)
+
+    def matrix(self, codes: NDArray[np.uint64] | None = None) -> BinnedMatrix:
+        """Codes with all that belongs to them; without codes, as if there were no rows."""
+        layout = _Layout(len(self.cuts.edges), self.order)
+        none = np.empty((layout.n_blocks, 0), dtype=np.uint64)
+        return layout.matrix(none if codes is None else codes, self.cuts)
 
     def place(self, feature: int, summary: Summary) -> NDArray[np.float64]:
         """Choose the edges of a feature."""

@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from greedymiser.binning import BinMapper, BinnedMatrix, Cuts
+from greedymiser.binning import BinMapper, BinnedMatrix, Cuts, PartedTable
 from greedymiser.costs import CostModel, Feature, as_cost_model, positions
 from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
@@ -39,7 +39,6 @@ from greedymiser.tables import (
     Table,
     as_table,
     categorical_columns,
-    is_frame,
     learn_categories,
 )
 from greedymiser.targets import Target, learn_target
@@ -238,7 +237,10 @@ class Prepared:
         if ensemble.n_trees == 0:
             return ensemble.baseline
         # From values: the trees may have been grown on other bins.
-        raw = ensemble.raw_predict(cases.table, self.threads)
+        if isinstance(cases.table, PartedTable):
+            raw = cases.table.raw_predict(ensemble)
+        else:
+            raw = ensemble.raw_predict(cases.table, self.threads)
         return raw if cases.rows is None else np.ascontiguousarray(raw[:, cases.rows])
 
 
@@ -411,7 +413,7 @@ def read_categorical_features(
     if given is None:
         return []
     if isinstance(given, str):  # "from_dtype"
-        return categorical_columns(X) if is_frame(X) else []
+        return categorical_columns(X)
     given = np.asarray(given)
     if given.dtype == bool or given.ndim != 1:
         _check_one_per_feature("categorical_features", given, n_features)

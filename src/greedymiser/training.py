@@ -29,10 +29,21 @@ def _cuda_engine(threads: Threads) -> Engine:
     return open_engine(threads)
 
 
+def _dask_engine(threads: Threads) -> Engine:
+    try:
+        from greedymiser.engines.dask.door import open_engine
+    except ImportError as error:
+        raise ImportError(
+            f"engine='dask' needs Dask ({error}); pip install 'greedymiser[dask]'"
+        ) from error
+    return open_engine(threads)
+
+
 ENGINES: dict[str, Callable[[Threads], Engine]] = {
     "auto": CpuEngine,
     "cpu": CpuEngine,
     "cuda": _cuda_engine,
+    "dask": _dask_engine,
 }
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
