@@ -25,6 +25,7 @@ ROOMS = [
     "costs",
     "costfiles",
     "metrics",
+    "inquiries",
     "losses",
     "score_names",
     "scores",

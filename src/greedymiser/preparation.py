@@ -39,6 +39,7 @@ from greedymiser.tables import (
     Table,
     as_table,
     categorical_columns,
+    is_lazy,
     learn_categories,
 )
 from greedymiser.targets import Target, learn_target
@@ -308,6 +309,24 @@ def _mapper(max_bins: int, schema: Schema) -> BinMapper:
     order = np.argsort(schema.costs.prices(), kind="stable")
     sizes = {column: len(known) for column, known in schema.categories.items()}
     return BinMapper(max_bins, sizes, order.tolist())
+
+
+# -- data that is elsewhere ------------------------------------------------------------------------
+
+
+def is_elsewhere(given: Given) -> bool:
+    """Whether any of it is a Dask collection."""
+    return any(map(is_lazy, (given.X, given.y, given.weight, given.qid)))
+
+
+def brought(engine: Engine, given: Given) -> Given:
+    """What is needed here of data that is elsewhere: all but X, which stays where it is."""
+    if not is_elsewhere(given):
+        return given
+    from greedymiser.engines.dask.door import DaskEngine
+
+    assert isinstance(engine, DaskEngine)
+    return Given(*engine.take(given.X, given.y, given.weight, given.qid))
 
 
 # -- checks ---------------------------------------------------------------------------------------

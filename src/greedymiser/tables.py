@@ -199,6 +199,11 @@ def refuse_dates(X: Any) -> None:
         raise ValueError(f"X holds {X.dtype}, which is not numeric; turn it into numbers first")
 
 
+def is_lazy(X: Any) -> bool:
+    """Whether X is a Dask collection."""
+    return hasattr(type(X), "__dask_graph__")
+
+
 def refuse_lazy(X: Any) -> None:
     """Raise if X is a frame that has not been computed yet."""
     if hasattr(X, "collect"):

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from greedymiser.boosting import Callback, History, Patience, Validation, boost
 from greedymiser.costs import Ledger, Purchase
-from greedymiser.engines import Engine, Floats, SplitRules
+from greedymiser.engines import Engine, EngineLostError, Floats, SplitRules
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
 from greedymiser.parameters import Parameters
-from greedymiser.preparation import HeldOut, Prepared
+from greedymiser.preparation import Given, HeldOut, Prepared, is_elsewhere
 from greedymiser.rounds import RoundRule
 from greedymiser.threads import Threads
 from greedymiser.trees import Ensemble, stack_trees
@@ -45,6 +45,19 @@ ENGINES: dict[str, Callable[[Threads], Engine]] = {
     "cuda": _cuda_engine,
     "dask": _dask_engine,
 }
+
+
+def open_engine(name: str, givens: Sequence[Given], threads: Threads) -> Engine:
+    """The engine of a name; "auto" goes where the data is."""
+    if any(map(is_elsewhere, givens)):
+        if name not in ("auto", "dask"):
+            raise ValueError(
+                f"engine={name!r} cannot learn from Dask collections; pass engine='dask' or "
+                "'auto', or bring the data here with compute()"
+            )
+        name = "dask"
+    return ENGINES[name](threads)
+
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
@@ -99,7 +112,7 @@ def train(
 
     Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise.
     An interruption from the keyboard ends the training: the model has the rounds that were
-    finished, and ``stopped`` is "interrupted".
+    finished, and ``stopped`` is "interrupted"; "cluster lost" where all workers are gone.
     """
     grower = make_grower(prepared, params, model, allowed)
     validation = None
@@ -123,6 +136,8 @@ def train(
         )
     except KeyboardInterrupt:
         history.stopped = "interrupted"
+    except EngineLostError:
+        history.stopped = "cluster lost"
     return _extended(model, history, before)
 
 

@@ -17,10 +17,12 @@ from greedymiser.estimators.continuing import check_budget, continuation
 from greedymiser.estimators.fitted import Fitted, fitted_like
 from greedymiser.estimators.watching import check_scoring_of, watch_with
 from greedymiser.parameters import Parameters
+from greedymiser.engines import EngineLostError
 from greedymiser.preparation import (
     Given,
     Part,
     Prepared,
+    brought,
     check,
     learn_schema,
     note_part,
@@ -28,7 +30,7 @@ from greedymiser.preparation import (
 )
 from greedymiser.tables import is_frame
 from greedymiser.threads import Threads, thread_count
-from greedymiser.training import ENGINES, Model, blank_model, cheapest_useful, train
+from greedymiser.training import Model, blank_model, cheapest_useful, open_engine, train
 
 
 class BudgetWarning(UserWarning):
@@ -197,12 +199,17 @@ class Miser(Fitted):
             with _shown(self.verbose) as bar:
                 watch = watch_with(draft, prepared.schema)
                 model = train(prepared, params, start, watch, [*callbacks, *bar])
-        fitted = fitted_like(draft, prepared.schema, model.truncated(model.best_iter))
-        self.__dict__ = fitted.__dict__
-        if model.stopped == "interrupted":
-            raise KeyboardInterrupt
-        if model.n_iter == 0:
-            warn_of_budget(prepared, params, start)
+            fitted = fitted_like(draft, prepared.schema, model.truncated(model.best_iter))
+            self.__dict__ = fitted.__dict__
+            if model.stopped == "interrupted":
+                raise KeyboardInterrupt
+            if model.stopped == "cluster lost":
+                raise EngineLostError(
+                    f"all workers were lost in round {model.n_iter}; the rounds before it are kept "
+                    "(n_iter_), and warm_start=True continues with them on another cluster"
+                )
+            if model.n_iter == 0:
+                warn_of_budget(prepared, params, start)
         return self
 
     def prepare(self, given: Given, given_val: Given, threads: Threads) -> Prepared:
@@ -214,6 +221,8 @@ class Miser(Fitted):
         self._validate_params()
         check_scoring_of(self)
         is_continued = self._is_continued()
+        engine = open_engine(self.engine, [given, given_val], threads)
+        given, given_val = brought(engine, given), brought(engine, given_val)
         given = self.check_features(given, reset=not is_continued)
         given_val = self.check_features(given_val, reset=False, part="val")
         params, columns = Parameters.of(self), self._columns()
@@ -222,7 +231,6 @@ class Miser(Fitted):
         else:
             seed = check_random_state(self.random_state).randint(2**31)
             learn = learn_schema(params, self._kind, type(self).__name__, columns, seed)
-        engine = ENGINES[self.engine](threads)
         prepared = prepare(params, learn, given, given_val, engine, threads)
         if is_continued:
             check_budget(self)

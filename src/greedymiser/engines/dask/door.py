@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from distributed import Client, get_client
 
 from greedymiser.engines import Sample
+from greedymiser.engines.dask.collections import brought, parts_of
 from greedymiser.engines.dask.parts import BinnedParts
 from greedymiser.engines.dask.rows import DaskRows
 from greedymiser.engines.dask.session import Session
 from greedymiser.engines.dask.stores import SentStore
+from greedymiser.tables import is_lazy
 from greedymiser.threads import Threads
 
 
@@ -49,6 +53,15 @@ class DaskEngine:
         if isinstance(binned, BinnedParts):
             return DaskRows(binned.store, sample, binned.chosen)
         return DaskRows(SentStore(self.session, binned), sample, None)
+
+    def take(self, X: Any, *others: Any) -> tuple[Any, ...]:
+        """X as partitions on the cluster, and the others brought here: a number per row each."""
+        lengths, here = None, []
+        for other in others:
+            if is_lazy(other):
+                lengths, other = brought(self.session.client, other)
+            here.append(other)
+        return parts_of(self.session, X, lengths) if is_lazy(X) else X, *here
 
     def close(self) -> None:
         """Leave nothing behind."""
