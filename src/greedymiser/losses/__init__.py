@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -434,7 +435,8 @@ def _alone(part: Part) -> list[Part]:
     return [part]
 
 
-class _Distances(NamedTuple):
+@dataclass(frozen=True)
+class _Distances:
     """From targets to their distances from a constant."""
 
     constant: float
