@@ -47,7 +47,8 @@ from greedymiser.acquisition import (
     calls,
 )
 from greedymiser.acquisition.fetching import Visit
-from greedymiser.serving import Above, Stage
+from greedymiser.exits import Above
+from greedymiser.serving import Stage
 
 # Long enough for any machine; whoever waits so long has failed.
 PATIENCE = 20.0

@@ -27,8 +27,9 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.checkpoints import ABOUT, CheckpointError, told
-from greedymiser.frontier import Shop, spread
+from greedymiser.frontier import spread
 from greedymiser.losses import Huber, SquaredError
+from greedymiser.shopping import Shop
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}

@@ -38,10 +38,11 @@ from greedymiser import (
     save,
 )
 from greedymiser.cascades.cronus import Cronus
+from greedymiser.exits import Above
 from greedymiser.losses import Huber, LambdaMART, Loss, Poisson, Quantile
 from greedymiser.persistence.container import TENSOR_DTYPES, pack, unpack
 from greedymiser.persistence.layout import FORMAT
-from greedymiser.serving import Above, Stage
+from greedymiser.serving import Stage
 
 FILES = Path(__file__).parent / "files"
 KEPT = sorted(FILES.glob("format-*.miser"))

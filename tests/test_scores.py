@@ -27,8 +27,8 @@ from greedymiser.losses import (
     SquaredError,
 )
 from greedymiser.metrics import ndcg_score, query_order
+from greedymiser.responses import decisions, labels, probabilities
 from greedymiser.scores import KNOWN_SCORES, _kernels, known_score
-from greedymiser.serving import decisions, labels, probabilities
 
 REGRESSION, CLASSIFICATION = KNOWN_SCORES["regressor"], KNOWN_SCORES["classifier"]
 

@@ -25,18 +25,10 @@ from greedymiser import (
     load,
     save,
 )
+from greedymiser.exits import Above, Confident, Proximity, place_scores, rank_leavers
 from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
-from greedymiser.serving import (
-    Above,
-    Confident,
-    Proximity,
-    _blocks,
-    labels,
-    largest_probability,
-    place_scores,
-    rank_leavers,
-    stages_every,
-)
+from greedymiser.responses import labels, largest_probability
+from greedymiser.serving import _blocks, stages_every
 
 patient = settings(max_examples=60, deadline=None)  # the first example compiles a kernel
 

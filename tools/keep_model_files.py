@@ -26,9 +26,10 @@ from greedymiser import (
     as_predictor,
     save,
 )
+from greedymiser.exits import Above
 from greedymiser.losses import Huber
 from greedymiser.persistence.layout import FORMAT
-from greedymiser.serving import Above, Stage
+from greedymiser.serving import Stage
 
 FOLDER = Path(__file__).parents[1] / "tests" / "files"
 

@@ -19,12 +19,11 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from greedymiser.costs import Feature, Receipt
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
 from greedymiser.parameters import Parameters
+from greedymiser.paths import TradeoffPath
 from greedymiser.preparation import NOTHING_GIVEN, Given
 from greedymiser.serving import Predictor
 from greedymiser.threads import Threads, thread_count
 from greedymiser.tradeoff import (
-    Path,
-    Workshop,
     best_first,
     check_takes_queries,
     checked_tradeoffs,
@@ -32,6 +31,7 @@ from greedymiser.tradeoff import (
     require_pandas,
 )
 from greedymiser.training import blank_model, train
+from greedymiser.workshops import Workshop
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,100 @@ def _has(method: str) -> Callable[[Any], bool]:
     return check
 
 
-class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
+class BestModel(MetaEstimatorMixin, BaseEstimator):
+    """What a fitted search says: what its best model says."""
+
+    estimator: Any
+    best_estimator_: Miser
+
+    @property
+    def cost_(self) -> float:
+        """What one prediction of the best model costs."""
+        return self.best_estimator_.cost_
+
+    @property
+    def features_used_(self) -> list[Feature]:
+        return self.best_estimator_.features_used_
+
+    @property
+    def resources_used_(self) -> list[str]:
+        return self.best_estimator_.resources_used_
+
+    @property
+    def n_features_in_(self) -> int:
+        return self.best_estimator_.n_features_in_
+
+    @property
+    def feature_names_in_(self) -> Any:
+        return self.best_estimator_.feature_names_in_
+
+    @property
+    def classes_(self) -> Any:
+        return self.best_estimator_.classes_
+
+    @property
+    def predictor_(self) -> Predictor:
+        return self.best_estimator_.predictor_
+
+    def receipt(self) -> Receipt:
+        """What the best model bought, when, at what price."""
+        check_is_fitted(self)
+        return self.best_estimator_.receipt()
+
+    def predict(self, X: Any) -> Any:
+        """Predict with the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict(X)
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities of the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict_proba(X)
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X: Any) -> Any:
+        """Raw predictions of the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.decision_function(X)
+
+    def prediction_costs(self, X: Any) -> Any:
+        """What each row's prediction costs."""
+        check_is_fitted(self)
+        return self.best_estimator_.prediction_costs(X)
+
+    def score(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        **params: Any,
+    ) -> float:
+        """Score of the best model, as its own ``score`` has it.
+
+        ``qid``, and what else ``params`` may hold (``k``, ``no_relevant``), is for rankers.
+        """
+        check_is_fitted(self)
+        check_takes_queries(self.best_estimator_, qid)
+        queries = {} if qid is None else {"qid": qid}
+        return self.best_estimator_.score(X, y, sample_weight, **queries, **params)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "best_estimator_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if isinstance(self.estimator, BaseEstimator):
+            inner = self.estimator.__sklearn_tags__()
+            tags.estimator_type = inner.estimator_type
+            tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        return tags
+
+
+class MiserSearchCV(BestModel):
     """The best model for a budget, found by cross-validation.
 
     Every fold trains a path of trade-offs under the budget, and searches for sets of resources that
@@ -179,26 +272,26 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _train_folds(
         self, base: Miser, whole: _Whole, threads: Threads
-    ) -> tuple[list[pd.DataFrame], list[Path]]:
+    ) -> tuple[list[pd.DataFrame], list[TradeoffPath]]:
         """The trace of each fold's path; and the paths, if anyone is to search along them."""
         tradeoffs = self._grid(base, whole, threads)
         traces: list[pd.DataFrame] = []
-        paths: list[Path] = []
+        paths: list[TradeoffPath] = []
         for learn, check in self._folds(base, whole):
             parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
             try:
-                path = Path(clone(base), *parts, threads, may_skip=False)
+                path = TradeoffPath(clone(base), *parts, threads, may_skip=False)
             except ValueError as error:
                 error.add_note(f"This is about fold {len(traces)} of the cross-validation.")
                 raise
             for _ in path.train(*tradeoffs):
                 pass
-            traces.append(path.curve("").traces.assign(resources=""))
+            traces.append(path.all_models()[0].assign(resources=""))
             if self.search == "frontier" and isinstance(self.tradeoffs, Integral):
                 paths.append(path)  # and its rows: without a search, one fold's are enough
         return traces, paths
 
-    def _search_folds(self, paths: Sequence[Path]) -> dict[bytes, tuple[str, list[str]]]:
+    def _search_folds(self, paths: Sequence[TradeoffPath]) -> dict[bytes, tuple[str, list[str]]]:
         """Sets that the search has found in any fold, by the features that they pay for.
 
         Each has a name of its own, and the names of its resources.
@@ -222,7 +315,7 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         if not isinstance(tradeoffs, int):
             return tradeoffs
         given = whole.given
-        highest = Path(clone(base), given, given, NOTHING_GIVEN, threads).highest()
+        highest = TradeoffPath(clone(base), given, given, NOTHING_GIVEN, threads).highest()
         if tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down, so that few are high ones.
@@ -277,82 +370,6 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         fitted = _fitted_with(model, given, np.frombuffer(allowed, dtype=bool), threads)
         return fitted.truncate(min(n_iter, fitted.n_iter_))
 
-    # -- the best model ---------------------------------------------------------------------------
-
-    @property
-    def cost_(self) -> float:
-        """What one prediction of the best model costs."""
-        return self.best_estimator_.cost_
-
-    @property
-    def features_used_(self) -> list[Feature]:
-        return self.best_estimator_.features_used_
-
-    @property
-    def resources_used_(self) -> list[str]:
-        return self.best_estimator_.resources_used_
-
-    @property
-    def n_features_in_(self) -> int:
-        return self.best_estimator_.n_features_in_
-
-    @property
-    def feature_names_in_(self) -> Any:
-        return self.best_estimator_.feature_names_in_
-
-    @property
-    def classes_(self) -> Any:
-        return self.best_estimator_.classes_
-
-    @property
-    def predictor_(self) -> Predictor:
-        return self.best_estimator_.predictor_
-
-    def receipt(self) -> Receipt:
-        """What the best model bought, when, at what price."""
-        check_is_fitted(self)
-        return self.best_estimator_.receipt()
-
-    def predict(self, X: Any) -> Any:
-        """Predict with the best model."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict(X)
-
-    @available_if(_has("predict_proba"))
-    def predict_proba(self, X: Any) -> Any:
-        """Class probabilities of the best model."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict_proba(X)
-
-    @available_if(_has("decision_function"))
-    def decision_function(self, X: Any) -> Any:
-        """Raw predictions of the best model."""
-        check_is_fitted(self)
-        return self.best_estimator_.decision_function(X)
-
-    def prediction_costs(self, X: Any) -> Any:
-        """What each row's prediction costs."""
-        check_is_fitted(self)
-        return self.best_estimator_.prediction_costs(X)
-
-    def score(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        qid: ArrayLike | None = None,
-        **params: Any,
-    ) -> float:
-        """Score of the best model, as its own ``score`` has it.
-
-        ``qid``, and what else ``params`` may hold (``k``, ``no_relevant``), is for rankers.
-        """
-        check_is_fitted(self)
-        check_takes_queries(self.best_estimator_, qid)
-        queries = {} if qid is None else {"qid": qid}
-        return self.best_estimator_.score(X, y, sample_weight, **queries, **params)
-
     # -- what scikit-learn asks -------------------------------------------------------------------
 
     def get_metadata_routing(self) -> Any:
@@ -372,18 +389,6 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
             by_number = self.cv is None or isinstance(self.cv, Integral)
             requests.fit.add_request(param="groups", alias=by_number or bool(splits.get("groups")))
         return requests
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "best_estimator_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        if isinstance(self.estimator, BaseEstimator):
-            inner = self.estimator.__sklearn_tags__()
-            tags.estimator_type = inner.estimator_type
-            tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
-            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
-        return tags
 
 
 def _fitted_with(

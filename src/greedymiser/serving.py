@@ -11,17 +11,17 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.special import expit
 
-from greedymiser.compiling import njit
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
-from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
+from greedymiser.exits import ExitRule, Mask, Starts, check_queries, query_starts, rank_leavers
+from greedymiser.losses import Loss
 from greedymiser.metrics import query_order
+from greedymiser.responses import Floats, decisions, labels, probabilities, refuse_improbable
 from greedymiser.tables import (
     PLAIN_DTYPES,
     ArrayTable,
@@ -36,11 +36,6 @@ from greedymiser.tables import (
 )
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Starts = NDArray[np.intp] | None
-"""Where each query starts, and the end; None where there are no queries."""
 
 Kind = Literal["regressor", "classifier", "ranker"]
 
@@ -78,78 +73,6 @@ class Stage:
             raw[:] = self.ensemble.baseline[:, None]
         k = self.ensemble.n_outputs
         self.ensemble.serving.add(rows, raw, self.first * k, self.last * k)
-
-
-class ExitRule(Protocol):
-    """Says who goes on after a stage."""
-
-    # Whether rows are compared with those of the same query.
-    compares_rows: bool
-
-    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
-        """Rows that go on after ``stage``, given their raw predictions (n_outputs, n)."""
-
-    def because(self, stage: int) -> str:
-        """Say why a row left after ``stage``."""
-
-
-@dataclass(frozen=True)
-class Confident:
-    """A row leaves when its most likely class is likelier than ``threshold``."""
-
-    threshold: float
-    compares_rows = False
-
-    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
-        return largest_probability(raw) <= self.threshold
-
-    def because(self, stage: int) -> str:
-        return f"its class is likelier than {self.threshold:g}"
-
-
-@dataclass(frozen=True)
-class Proximity:
-    """A document leaves when it is too far below the best of its query (Cambazoglu et al. 2010).
-
-    At the i-th of ``n_exits`` exits, it is if it scores at least ``(n_exits - i) / (n_exits - 1) *
-    slack`` less than the document in place ``place``. The best ``place`` documents never leave.
-    """
-
-    slack: float
-    n_exits: int
-    place: int = 5
-    compares_rows = True
-
-    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
-        scores = raw[0]
-        if starts is None:
-            starts = np.array([0, len(scores)], dtype=np.intp)
-        bar = np.empty(len(scores))
-        place_scores(scores, starts, self.place, bar)
-        return (scores > bar - self.margin(stage)) | (scores >= bar)
-
-    def margin(self, stage: int) -> float:
-        """How far below the document in place ``place`` is too far."""
-        if self.n_exits <= 1:
-            return self.slack
-        return (self.n_exits - 1 - stage) / (self.n_exits - 1) * self.slack
-
-    def because(self, stage: int) -> str:
-        return f"it scores {self.margin(stage):g} or more below number {self.place} of its query"
-
-
-@dataclass(frozen=True)
-class Above:
-    """A row goes on while its score is above the threshold of the stage (Cronus)."""
-
-    thresholds: tuple[float, ...]
-    compares_rows = False
-
-    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
-        return raw[0] > self.thresholds[stage]
-
-    def because(self, stage: int) -> str:
-        return f"its score is not above {self.thresholds[stage]:g}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -480,132 +403,6 @@ def as_predictor(model: Any, engine: str | None = None) -> Predictor:
         hint = "; take one of it: .best(budget)" if hasattr(model, "best") else ""
         raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser{hint}")
     return found
-
-
-def decisions(raw: Floats) -> Floats:
-    """Raw predictions in scikit-learn's shape: (n,), or one column per class."""
-    return raw[0] if len(raw) == 1 else np.ascontiguousarray(raw.T)
-
-
-def probabilities(raw: Floats, loss: Loss, n_classes: int) -> Floats:
-    """Class probabilities of raw predictions, shape (n, n_classes)."""
-    refuse_improbable(loss)
-    given = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
-    n = raw.shape[1]
-    if n_classes == 2 and given.shape == (n,):  # of the second class
-        given = np.stack([1.0 - given, given])
-    if given.shape != (n_classes, n):
-        raise ValueError(
-            f"the response of the loss {_name_of(loss)} must have shape (n_classes, n), here "
-            f"({n_classes}, {n}), got {given.shape}"
-        )
-    return np.ascontiguousarray(given.T)
-
-
-def labels(raw: Floats, classes: NDArray[Any], loss: Loss) -> NDArray[Any]:
-    """Most likely class of each row; of equally likely ones the first."""
-    if gives_probabilities(loss) and not has_log_link(loss):
-        return classes[np.argmax(probabilities(raw, loss, len(classes)), axis=1)]
-    # The log-losses' probabilities rise with their raw predictions, which need not be turned into
-    # them; and where a loss has no probabilities, raw predictions are all that there is.
-    if len(raw) == 1:
-        return classes[(raw[0] > 0).astype(np.intp)]
-    return classes[np.argmax(raw, axis=0)]
-
-
-def gives_probabilities(loss: Any) -> bool:
-    """Whether a loss has a ``response`` that is more than the raw prediction."""
-    return _link(loss) not in (None, Loss.response)
-
-
-def refuse_improbable(loss: Loss) -> None:
-    """Raise if a loss has no class probabilities."""
-    if not gives_probabilities(loss):
-        raise AttributeError(
-            f"the loss {_name_of(loss)} gives no class probabilities: it has no response"
-        )
-
-
-def has_log_link(loss: Any) -> bool:
-    """Whether probabilities come from raw predictions as those of the log-losses do."""
-    return _link(loss) in (BinaryLogLoss.response, MultinomialLogLoss.response)
-
-
-def _name_of(loss: Loss) -> str:
-    return type(getattr(loss, "_loss", loss)).__name__
-
-
-def _link(loss: Any) -> Any:
-    response = getattr(loss, "response", None)
-    return getattr(response, "__func__", response)
-
-
-def largest_probability(raw: Floats) -> Floats:
-    """Probability of the most likely class, by the log-losses' links."""
-    if len(raw) == 1:
-        return expit(np.abs(raw[0]))
-    return 1.0 / np.exp(raw - raw.max(axis=0)).sum(axis=0)
-
-
-@njit(cache=True, nogil=True)
-def place_scores(scores, starts, place, out):  # type: ignore[no-untyped-def]
-    """Score of the document in place ``place`` of each document's query; -inf if there is none."""
-    best = np.empty(place)
-    for q in range(starts.size - 1):
-        best[:] = -np.inf
-        for i in range(starts[q], starts[q + 1]):
-            # ``best`` is sorted, the highest first; the last one falls out.
-            j = place - 1
-            if scores[i] <= best[j]:
-                continue
-            while j > 0 and scores[i] > best[j - 1]:
-                best[j] = best[j - 1]
-                j -= 1
-            best[j] = scores[i]
-        out[starts[q] : starts[q + 1]] = best[place - 1]
-
-
-@njit(cache=True, nogil=True)
-def rank_leavers(scores, left, starts, n_stages):  # type: ignore[no-untyped-def]
-    """Move documents that left after an earlier stage below all of their query that stayed longer.
-
-    Those that left together keep their distances.
-    """
-    lowest, highest = np.empty(n_stages), np.empty(n_stages)
-    for q in range(starts.size - 1):
-        lowest[:], highest[:] = np.inf, -np.inf
-        for i in range(starts[q], starts[q + 1]):
-            lowest[left[i]] = min(lowest[left[i]], scores[i])
-            highest[left[i]] = max(highest[left[i]], scores[i])
-        floor = np.inf
-        for k in range(n_stages - 1, -1, -1):
-            if highest[k] == -np.inf:
-                continue  # nobody left here
-            if highest[k] >= floor:
-                shift = highest[k] - np.nextafter(floor, -np.inf)
-                for i in range(starts[q], starts[q + 1]):
-                    if left[i] == k:
-                        # The subtraction rounds, perhaps back up to the floor.
-                        scores[i] = min(scores[i] - shift, np.nextafter(floor, -np.inf))
-                lowest[k] = min(lowest[k] - shift, np.nextafter(floor, -np.inf))
-            floor = min(floor, lowest[k])
-
-
-def check_queries(qid: ArrayLike | None, n: int) -> None:
-    """Raise if there is not a query for each of n rows."""
-    if qid is None:
-        return
-    shape = np.shape(np.asarray(qid))
-    if len(shape) != 1:
-        raise ValueError(f"qid must have one dimension, got shape {shape}")
-    if shape[0] != n:
-        raise ValueError(f"qid has {shape[0]} entries, but X has {n} rows")
-
-
-def query_starts(query: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Where each query starts, and the end, given the sorted queries of rows."""
-    changes = np.flatnonzero(np.diff(query)) + 1
-    return np.concatenate([[0], changes, [len(query)]]).astype(np.intp)
 
 
 def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ from greedymiser.losses import (
     MultinomialLogLoss,
     as_loss,
 )
-from greedymiser.serving import gives_probabilities, probabilities
+from greedymiser.responses import gives_probabilities, probabilities
 
 Floats = NDArray[np.float64]
 

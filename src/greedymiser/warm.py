@@ -19,18 +19,11 @@ from numpy.typing import NDArray
 
 from greedymiser.compiling import KERNELS, CacheWarning
 from greedymiser.costs import CostModel
+from greedymiser.exits import Above, Confident, ExitRule, Proximity
 from greedymiser.losses import BinaryLogLoss, LambdaMART, Loss, MultinomialLogLoss, SquaredError
 from greedymiser.persistence.reading import decode
 from greedymiser.persistence.writing import encode
-from greedymiser.serving import (
-    Above,
-    Confident,
-    ExitRule,
-    Kind,
-    Predictor,
-    Proximity,
-    stages_every,
-)
+from greedymiser.serving import Kind, Predictor, stages_every
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
 # So many rows are walked one by one, asked together, and divided between threads.

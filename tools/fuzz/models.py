@@ -18,7 +18,7 @@ from greedymiser import ModelFileError, load
 from greedymiser.persistence.container import METADATA_KEY, TENSOR_DTYPES, pack, unpack
 from greedymiser.persistence.reading import decode
 from greedymiser.persistence.writing import encode
-from greedymiser.serving import gives_probabilities
+from greedymiser.responses import gives_probabilities
 
 FOLDER = Path(__file__).parents[2] / "tests" / "files"
 

@@ -22,8 +22,10 @@ from greedymiser.acquisition.fetching import (
 )
 from greedymiser.acquisition.receipts import ObjectReceipt, Receipts
 from greedymiser.acquisition.sources import Source, Sources, Values
+from greedymiser.exits import query_starts
 from greedymiser.metrics import query_order
-from greedymiser.serving import Predictor, as_predictor, decisions, query_starts
+from greedymiser.responses import decisions
+from greedymiser.serving import Predictor, as_predictor
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from greedymiser.costs import Feature
 from greedymiser.estimators import Miser, MiserRanker, table_for
 from greedymiser.preparation import Given
-from greedymiser.serving import Floats, Predictor
+from greedymiser.responses import Floats
+from greedymiser.serving import Predictor
 
 
 class OverEnsemble(MetaEstimatorMixin, BaseEstimator):

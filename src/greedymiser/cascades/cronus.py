@@ -42,10 +42,11 @@ from greedymiser.cascades._cascade_objective import (
 )
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.estimators import Miser, MiserRanker, MiserRegressor
+from greedymiser.exits import Above
 from greedymiser.losses import SquaredError
 from greedymiser.metrics import ndcg_score, queries_or_one
 from greedymiser.preparation import Cases, Given, check, check_same_queries, encode_held_out
-from greedymiser.serving import Above, Stage
+from greedymiser.serving import Stage
 from greedymiser.tables import as_table
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import Ensemble

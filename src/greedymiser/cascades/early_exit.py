@@ -21,23 +21,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like, table_for
+from greedymiser.exits import Confident, ExitRule, Proximity, check_queries, place_scores
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
 from greedymiser.preparation import Given
-from greedymiser.serving import (
-    Confident,
-    ExitRule,
+from greedymiser.responses import (
     Floats,
-    Predictor,
-    Proximity,
-    check_queries,
     decisions,
     has_log_link,
     labels,
     largest_probability,
-    place_scores,
     probabilities,
-    stages_every,
 )
+from greedymiser.serving import Predictor, stages_every
 from greedymiser.tables import Table
 from greedymiser.threads import Threads, thread_count
 

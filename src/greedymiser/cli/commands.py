@@ -75,7 +75,7 @@ from greedymiser.cli.training import (
 from greedymiser.costfiles import CostFile, template, write_costs, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
 from greedymiser.persistence import load
-from greedymiser.serving import gives_probabilities
+from greedymiser.responses import gives_probabilities
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
+from greedymiser.exits import Above, Confident, ExitRule, Proximity
 from greedymiser.losses import Loss
 from greedymiser.persistence.checking import (
     MOST,
@@ -48,14 +49,7 @@ from greedymiser.persistence.layout import (
     WIDEST_SPARE_TEXT,
 )
 from greedymiser.persistence.reading_trees import FLOAT, INTEGER, read_stages
-from greedymiser.serving import (
-    Above,
-    Confident,
-    ExitRule,
-    Kind,
-    Predictor,
-    Proximity,
-)
+from greedymiser.serving import Kind, Predictor
 from greedymiser.tables import Categories
 from greedymiser.trees import CATEGORY_WORDS
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from greedymiser._files import check_place, write_atomically
 from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
+from greedymiser.exits import Above, Confident, ExitRule, Proximity
 from greedymiser.losses import Loss
 from greedymiser.persistence.container import ContentError, pack
 from greedymiser.persistence.layout import (
@@ -29,15 +30,7 @@ from greedymiser.persistence.layout import (
 )
 from greedymiser.persistence.reading import decode
 from greedymiser.score_names import score_name
-from greedymiser.serving import (
-    Above,
-    Confident,
-    ExitRule,
-    Predictor,
-    Proximity,
-    Stage,
-    as_predictor,
-)
+from greedymiser.serving import Predictor, Stage, as_predictor
 from greedymiser.trees import NODE_DTYPE, Ensemble
 
 Arrays = dict[str, NDArray[Any]]

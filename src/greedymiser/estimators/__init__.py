@@ -1,0 +1,342 @@
+"""MiserRegressor, MiserClassifier, MiserRanker: validate, delegate, take over.
+
+The parameters follow scikit-learn's HistGradientBoosting, so a user can swap the class name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _num_samples
+
+from greedymiser.binning import MAX_BINS
+from greedymiser.boosting import Callback
+from greedymiser.engines import Floats
+from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
+from greedymiser.estimators.constraints import CONSTRAINTS
+from greedymiser.estimators.fitted import fitted_like, table_for
+from greedymiser.estimators.watching import watch_with, works_in_kernels
+from greedymiser.metrics import ndcg_score, queries_or_one
+from greedymiser.preparation import Given
+from greedymiser.responses import decisions, gives_probabilities, labels, probabilities
+from greedymiser.targets import Classes
+
+__all__ = [
+    "BudgetWarning",
+    "Miser",
+    "MiserClassifier",
+    "MiserRanker",
+    "MiserRegressor",
+    "documented_like",
+    "fitted_like",
+    "table_for",
+    "warn_of_budget",
+    "watch_with",
+    "works_in_kernels",
+]
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def documented_like(base: type) -> Callable[[_Class], _Class]:
+    """Put what a base class says of parameters and attributes into a docstring."""
+
+    def document(estimator: _Class) -> _Class:
+        shared = (base.__doc__ or "").partition("\n\n")[2].rstrip()
+        own, heading, examples = (estimator.__doc__ or "").partition("    Examples\n")
+        text = f"{own.rstrip()}\n\n{shared}\n\n{heading}{examples}"
+        estimator.__doc__ = text.rstrip() + "\n    "
+        return estimator
+
+    return document
+
+
+@documented_like(Miser)
+class MiserRegressor(RegressorMixin, Miser):
+    """Boosted regression trees that pay for their features.
+
+    ``loss`` is "squared_error" (the default), "absolute_error", "huber", "quantile", "poisson",
+    "gamma", or a loss object such as ``greedymiser.losses.Huber(delta=2.0)``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> prices = {name: 1.0 for name in X} | {"s5": 20.0, "s6": 20.0}
+    >>> thrifty = MiserRegressor(costs=prices, tradeoff=20.0, max_iter=50).fit(X, y)
+    >>> thrifty.cost_ < MiserRegressor(costs=prices, max_iter=50).fit(X, y).cost_
+    True
+    """
+
+    _kind = "regressor"
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: Any = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            NaN is allowed and means missing.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+        X_val, y_val, sample_weight_val : optional
+            Validation data; the round with the best score on it is kept.
+        callbacks : sequence of callables
+            Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
+        """
+        return self._fit(
+            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
+        )
+
+    def predict(self, X: Any) -> Floats:
+        """Predict the target."""
+        raw = self._raw_predict(X)
+        return self.schema_.loss.response(raw[0])
+
+    def staged_predict(self, X: Any) -> Iterator[Floats]:
+        """Predictions after each round."""
+        for raw in self._staged_raw_predict(X):
+            yield self.schema_.loss.response(raw[0])
+
+
+def _has_probabilities(classifier: Any) -> bool:
+    """Whether the loss is one of ours, or has a response of its own."""
+    return isinstance(classifier.loss, str) or gives_probabilities(classifier.loss)
+
+
+@documented_like(Miser)
+class MiserClassifier(ClassifierMixin, Miser):
+    """Boosted classification trees that pay for their features.
+
+    Two classes share one tree per round; with more, each class has its own, and a feature that one
+    of them has bought is free for the others. ``loss`` is "log_loss" (the default) or a loss
+    object of your own with ``n_outputs`` raw outputs and a ``response`` that gives probabilities:
+    ``predict`` is the class that is likeliest by them. Without a ``response`` there is no
+    ``predict_proba``, and ``predict`` is the class with the largest raw prediction (of two classes,
+    the second if it is positive). Of equals it is the first class.
+
+    ``class_weight`` (a dict, "balanced" or None) multiplies the weights of the rows to learn from,
+    before any of them are set aside. "balanced" makes every class weigh the same.
+
+    Examples
+    --------
+    >>> from greedymiser import MiserClassifier
+    >>> from greedymiser.datasets import load_thyroid
+    >>> data = load_thyroid()
+    >>> model = MiserClassifier(costs=data.costs, tradeoff=1e-4, max_iter=50)
+    >>> model.fit(data.X_train, data.y_train).cost_ < 60
+    True
+    """
+
+    _kind = "classifier"
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **CONSTRAINTS,
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    def __init__(
+        self,
+        costs: Any = None,
+        tradeoff: float = 0.0,
+        budget: float | None = None,
+        loss: Any = "auto",
+        step: str = "newton",
+        init: str = "prior",
+        learning_rate: float = 0.1,
+        max_iter: int = 300,
+        max_depth: int | None = 4,
+        max_leaf_nodes: int | None = None,
+        min_samples_leaf: int = 20,
+        l2_regularization: float = 0.0,
+        max_bins: int = MAX_BINS,
+        categorical_features: Any = "from_dtype",
+        monotonic_cst: Any = None,
+        early_stopping: Any = "auto",
+        n_iter_no_change: int = 10,
+        validation_fraction: float | int | None = 0.1,
+        scoring: Any = "loss",
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        engine: str = "auto",
+        class_weight: Any = None,
+        shopping_interval: int = 1,
+        subsample: float = 1.0,
+        max_features: float | int = 1.0,
+        interaction_cst: Any = None,
+    ):
+        super().__init__(
+            costs, tradeoff, budget, loss, step, init, learning_rate, max_iter, max_depth,
+            max_leaf_nodes, min_samples_leaf, l2_regularization, max_bins, categorical_features,
+            monotonic_cst, early_stopping, n_iter_no_change, validation_fraction, scoring,
+            warm_start, random_state, verbose, n_jobs, engine, shopping_interval, subsample,
+            max_features, interaction_cst,
+        )  # fmt: skip
+        self.class_weight = class_weight
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: Any = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            NaN is allowed and means missing.
+        y : array-like of shape (n,)
+            Class labels, of any kind.
+        sample_weight : array-like of shape (n,), optional
+        X_val, y_val, sample_weight_val : optional
+            Validation data; the round with the best score on it is kept.
+        callbacks : sequence of callables
+            Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
+        """
+        return self._fit(
+            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
+        )
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict class labels."""
+        return self._labels(self._raw_predict(X))
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Floats:
+        """Class probabilities, shape (n, n_classes)."""
+        return self._probabilities(self._raw_predict(X))
+
+    def decision_function(self, X: Any) -> Floats:
+        """Raw predictions: log-odds of the second class (n,), or one column per class."""
+        return decisions(self._raw_predict(X))
+
+    def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
+        """Class labels after each round."""
+        yield from map(self._labels, self._staged_raw_predict(X))
+
+    @available_if(_has_probabilities)
+    def staged_predict_proba(self, X: Any) -> Iterator[Floats]:
+        """Class probabilities after each round."""
+        yield from map(self._probabilities, self._staged_raw_predict(X))
+
+    def staged_decision_function(self, X: Any) -> Iterator[Floats]:
+        """Raw predictions after each round."""
+        yield from map(decisions, self._staged_raw_predict(X))
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Class labels, ascending."""
+        target = self.schema_.target
+        assert isinstance(target, Classes)
+        return target.labels
+
+    def _probabilities(self, raw: Floats) -> Floats:
+        return probabilities(raw, self.schema_.loss, len(self.classes_))
+
+    def _labels(self, raw: Floats) -> NDArray[Any]:
+        return labels(raw, self.classes_, self.schema_.loss)
+
+
+@documented_like(Miser)
+class MiserRanker(Miser):
+    """Boosted trees that rank the documents of a query and pay for their features.
+
+    ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
+    as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
+    other k; a query without any relevant document counts as 1 in it.
+    """
+
+    _kind = "ranker"
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        X_val: Any = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+        qid_val: ArrayLike | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            NaN is allowed and means missing.
+        y : array-like of shape (n,)
+            Relevance labels, not negative.
+        sample_weight : array-like of shape (n,), optional
+        qid : array-like of shape (n,), optional
+            The query of each row, in any order. Without it, all rows are one query.
+        X_val, y_val, sample_weight_val, qid_val : optional
+            Validation data; the round with the best score on it is kept.
+        callbacks : sequence of callables
+            Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
+        """
+        return self._fit(
+            Given(X, y, sample_weight, qid),
+            Given(X_val, y_val, sample_weight_val, qid_val),
+            callbacks,
+        )
+
+    def predict(self, X: Any) -> Floats:
+        """Scores; within a query, higher comes first."""
+        return self._raw_predict(X)[0]
+
+    def staged_predict(self, X: Any) -> Iterator[Floats]:
+        """Scores after each round."""
+        for raw in self._staged_raw_predict(X):
+            yield raw[0]
+
+    def score(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        k: int = 5,
+        no_relevant: float = 1.0,
+    ) -> float:
+        """Mean NDCG@k over queries.
+
+        A query without any relevant document scores ``no_relevant``: 1 unless something else is
+        said (as in LightGBM, and in the ``scoring`` of a fit), 0 in LETOR's tool.
+        """
+        query = queries_or_one(qid, _num_samples(X))
+        return ndcg_score(
+            y, self.predict(X), query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags

@@ -1,0 +1,302 @@
+"""What the three estimators share: parameters, and fitting."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+from sklearn.utils import check_random_state
+
+from greedymiser.binning import MAX_BINS
+from greedymiser.boosting import Callback, ProgressBar
+from greedymiser.estimators.constraints import CONSTRAINTS
+from greedymiser.estimators.continuing import check_budget, continuation
+from greedymiser.estimators.fitted import Fitted, fitted_like
+from greedymiser.estimators.watching import check_scoring_of, watch_with
+from greedymiser.parameters import Parameters
+from greedymiser.preparation import (
+    Given,
+    Part,
+    Prepared,
+    check,
+    learn_schema,
+    note_part,
+    prepare,
+)
+from greedymiser.tables import is_frame
+from greedymiser.threads import Threads, thread_count
+from greedymiser.training import ENGINES, Model, blank_model, cheapest_useful, train
+
+
+class BudgetWarning(UserWarning):
+    """A budget is too small to buy anything useful."""
+
+
+class Miser(Fitted):
+    """What the three estimators share. Subclasses say what the target means.
+
+    Parameters
+    ----------
+    costs : CostModel, mapping from column name to cost, array of costs, or None
+        What features cost. None means 1 for each, so that the cost of a model is the number of
+        its features.
+    tradeoff : float
+        The paper's lambda: the drop in mean loss that a unit of cost must bring. 0 ignores costs.
+    budget : float or None
+        A hard limit on ``cost_``, trees included.
+    loss : str or object
+        See the estimator; or an object with ``values`` and ``gradients``, like those of
+        ``greedymiser.losses``.
+    step : {"newton", "gradient"}
+        Trees fit the Newton step, or the negative gradient with plain means as in the paper.
+    init : {"prior", "zero"}
+        Start from the best constant, or from 0 as in the paper.
+    learning_rate, max_iter, max_depth, max_leaf_nodes, min_samples_leaf, l2_regularization : \
+            as in HistGradientBoosting
+    max_bins : int
+        Most bins of values per feature, at most 255.
+    categorical_features : "from_dtype", array-like of bool, int or str, or None
+        Which columns hold categories; by default those whose type in a data frame says so.
+    monotonic_cst : array-like of {-1, 0, 1}, mapping from column name, or None
+        1: predictions must not fall as the feature grows; -1: they must not rise.
+    early_stopping : "auto" or bool
+        Stop when the validation score no longer improves. "auto": if validation data is given, or
+        if there are more than 10,000 rows. Whether stopped or not, the round that scores best on
+        validation data is kept: none at all if nothing beats the constant.
+    n_iter_no_change : int
+        How many rounds to wait for an improvement.
+    validation_fraction : float, int or None
+        Share (or number) of rows to set aside if early stopping has no validation data; None stops
+        on the training loss.
+    scoring : "loss", scorer name or callable
+        What the validation data is scored with. A callable takes the model so far, X and y, and
+        perhaps ``sample_weight``.
+    warm_start : bool
+        Continue from the previous fit. What was bought is not charged again.
+    random_state : int, RandomState or None
+        Sets validation data aside and draws the rows and features of each round. It is asked once,
+        by the first fit: a continued fit draws as one longer fit would have drawn.
+    verbose : int
+        1 shows a progress bar.
+    n_jobs : int or None
+        Threads; None for all cores. The model does not depend on it.
+    engine : {"auto", "cpu", "cuda"}
+        Where training runs: on the cores of this machine, or on its GPU. The model is the same to
+        the last bit. "auto" is "cpu".
+    shopping_interval : int
+        Features that are not owned yet are looked at, and bought, in rounds 0, k, 2k, ... only;
+        the rounds between make do with what is owned, which is quicker. 1 is Algorithm 1. A
+        round in which nothing that is owned pays goes shopping all the same.
+    subsample : float
+        Share of the rows that each round learns from, drawn anew; where there are queries, whole
+        queries are drawn.
+    max_features : float or int
+        Share (float) or number (int) of the features not owned yet that each node may choose from,
+        drawn anew for every node. Owned features are always in play.
+    interaction_cst : {"pairwise", "no_interactions"}, sequence of sets of int or str, or None
+        Features that may meet on the way from a root to a leaf: those of one set, by position or
+        name. Features in no set may meet each other.
+
+    Attributes
+    ----------
+    cost_ : float
+        What one prediction costs (eq. 3): resources of all splits, and ``tree_cost`` per tree.
+    features_used_ : list
+        Features that the model needs, by name where there are names.
+    resources_used_ : list of str
+    n_iter_ : int
+    feature_importances_ : array of shape (n_features,)
+        Share of the total raw gain.
+    train_score_, validation_score_ : arrays
+        Entry i is the score after i rounds, entry 0 that of the constant model; rounds that were
+        tried and not kept are there too. Training scores are negative losses. Without validation
+        data, ``validation_score_`` is empty.
+    stopped_ : str
+        Why there are no more rounds: "max_iter", "early stopping", "budget", "nothing pays",
+        "callback" or "interrupted".
+    ensemble_ : Ensemble
+    schema_ : Schema
+        What was learned of the columns and the target.
+    model_ : Model
+        The trees and how they came about.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS
+
+    def __init__(
+        self,
+        costs: Any = None,
+        tradeoff: float = 0.0,
+        budget: float | None = None,
+        loss: Any = "auto",
+        step: str = "newton",
+        init: str = "prior",
+        learning_rate: float = 0.1,
+        max_iter: int = 300,
+        max_depth: int | None = 4,
+        max_leaf_nodes: int | None = None,
+        min_samples_leaf: int = 20,
+        l2_regularization: float = 0.0,
+        max_bins: int = MAX_BINS,
+        categorical_features: Any = "from_dtype",
+        monotonic_cst: Any = None,
+        early_stopping: Any = "auto",
+        n_iter_no_change: int = 10,
+        validation_fraction: float | int | None = 0.1,
+        scoring: Any = "loss",
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        engine: str = "auto",
+        shopping_interval: int = 1,
+        subsample: float = 1.0,
+        max_features: float | int = 1.0,
+        interaction_cst: Any = None,
+    ):
+        self.costs = costs
+        self.tradeoff = tradeoff
+        self.budget = budget
+        self.loss = loss
+        self.step = step
+        self.init = init
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.max_depth = max_depth
+        self.max_leaf_nodes = max_leaf_nodes
+        self.min_samples_leaf = min_samples_leaf
+        self.l2_regularization = l2_regularization
+        self.max_bins = max_bins
+        self.categorical_features = categorical_features
+        self.monotonic_cst = monotonic_cst
+        self.early_stopping = early_stopping
+        self.n_iter_no_change = n_iter_no_change
+        self.validation_fraction = validation_fraction
+        self.scoring = scoring
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.n_jobs = n_jobs
+        self.engine = engine
+        self.shopping_interval = shopping_interval
+        self.subsample = subsample
+        self.max_features = max_features
+        self.interaction_cst = interaction_cst
+
+    def _fit(self, given: Given, given_val: Given, callbacks: Sequence[Callback]) -> Self:
+        """Work on a copy, and take it over in one step: a fit that fails leaves no trace."""
+        callbacks = _checked_callbacks(callbacks)
+        draft = copy.copy(self)
+        with Threads(thread_count(self.n_jobs)) as threads:
+            prepared = draft.prepare(given, given_val, threads)
+            params = Parameters.of(self)
+            start = draft.model_ if draft._is_continued() else blank_model(prepared, params)
+            with _shown(self.verbose) as bar:
+                watch = watch_with(draft, prepared.schema)
+                model = train(prepared, params, start, watch, [*callbacks, *bar])
+        fitted = fitted_like(draft, prepared.schema, model.truncated(model.best_iter))
+        self.__dict__ = fitted.__dict__
+        if model.stopped == "interrupted":
+            raise KeyboardInterrupt
+        if model.n_iter == 0:
+            warn_of_budget(prepared, params, start)
+        return self
+
+    def prepare(self, given: Given, given_val: Given, threads: Threads) -> Prepared:
+        """Check everything, learn what y and the columns mean, and place the rows to learn from.
+
+        For those who train several models on the same data. The estimator learns the number and the
+        names of the columns.
+        """
+        self._validate_params()
+        check_scoring_of(self)
+        is_continued = self._is_continued()
+        given = self.check_features(given, reset=not is_continued)
+        given_val = self.check_features(given_val, reset=False, part="val")
+        params, columns = Parameters.of(self), self._columns()
+        if is_continued:
+            learn = continuation(self, params)
+        else:
+            seed = check_random_state(self.random_state).randint(2**31)
+            learn = learn_schema(params, self._kind, type(self).__name__, columns, seed)
+        engine = ENGINES[self.engine](threads)
+        prepared = prepare(params, learn, given, given_val, engine, threads)
+        if is_continued:
+            check_budget(self)
+        return prepared
+
+    def look_at(self, given: Given) -> None:
+        """Raise what is wrong with some data, and learn nothing from it."""
+        given = copy.copy(self).check_features(given, reset=True)
+        names = None if not is_frame(given.X) else tuple(map(str, given.X.columns))
+        learn_schema(Parameters.of(self), self._kind, type(self).__name__, names, 0)(check(given))
+
+    def check_features(self, given: Given, reset: bool, part: Part | None = None) -> Given:
+        """Check X as scikit-learn does; with ``reset``, learn the names of its columns."""
+        if given.X is None and part is not None:
+            return given
+        try:
+            X = self._check_features(given.X, reset)
+            if given.y is None and part is None:
+                raise ValueError(
+                    f"This {type(self).__name__} estimator requires y to be passed, "
+                    "but the target y is None."
+                )
+        except ValueError as error:
+            if part is not None:
+                note_part(error, part)
+            raise
+        return Given(X, given.y, given.weight, given.qid)
+
+    def _is_continued(self) -> bool:
+        return self.warm_start and "model_" in self.__dict__
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        return tags
+
+
+def warn_of_budget(prepared: Prepared, params: Parameters, start: Model) -> None:
+    """If it was the budget that left a model without trees, say what it would have had to be."""
+    found = None if params.budget is None else cheapest_useful(prepared, params, start)
+    if found is None:
+        return
+    feature, price, bill = found
+    trees = f" (with its trees, {bill:g})" if bill != price else ""
+    warnings.warn(
+        f"budget={params.budget:g} buys no useful feature, so the model is a constant; the "
+        f"cheapest useful feature is {prepared.schema.name(feature)!r} and costs {price:g}{trees}",
+        BudgetWarning,
+        stacklevel=4,
+    )
+
+
+def _checked_callbacks(callbacks: Any) -> list[Callback]:
+    """Callbacks as a list. What is wrong is said before anything is trained."""
+    if callbacks is None:
+        return []
+    if not isinstance(callbacks, Iterable):
+        hint = "; for a single one, pass callbacks=[f]" if callable(callbacks) else ""
+        raise TypeError(f"callbacks must be a sequence of callables, got {callbacks!r}{hint}")
+    given = list(callbacks)
+    for callback in given:
+        if not callable(callback):
+            raise TypeError(f"callbacks must be callables, got {callback!r}")
+    return given
+
+
+@contextmanager
+def _shown(verbose: int) -> Iterator[list[Callback]]:
+    """A progress bar, where one is wanted."""
+    bar = ProgressBar() if verbose else None
+    try:
+        yield [] if bar is None else [bar]
+    finally:
+        if bar is not None:
+            bar.close()

@@ -1,0 +1,77 @@
+"""Continued fits: what is known stays, and what would change its meaning is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from greedymiser.losses import Loss
+from greedymiser.parameters import Parameters
+from greedymiser.preparation import (
+    Checked,
+    Schema,
+    read_categorical_features,
+    read_costs,
+    read_interaction_cst,
+    read_monotonic_cst,
+)
+
+if TYPE_CHECKING:
+    from greedymiser.estimators.base import Miser
+
+
+def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Schema]:
+    """What is known stays; parameters that would change its meaning are refused."""
+    known = estimator.schema_
+    if params.max_iter < estimator.n_iter_:
+        raise ValueError(
+            f"max_iter={params.max_iter} must not be less than n_iter_={estimator.n_iter_} "
+            "when warm_start=True"
+        )
+
+    def learn(checked: Checked) -> Schema:
+        if read_costs(params, known.n_features, known.columns) != known.costs:
+            raise _changed("costs", "its accounts are kept in the old ones")
+        given = params.categorical_features
+        found = read_categorical_features(given, checked.X, known.n_features, known.columns)
+        if sorted(found) != sorted(known.categories):
+            raise _changed("categorical_features", "its trees know other categories")
+        if not _same_loss(known.target.loss(params.loss), known.loss):
+            raise _changed("loss", "its trees were grown for another one")
+        if read_monotonic_cst(params.monotonic_cst, known) != known.monotonic_cst:
+            raise _changed("monotonic_cst", "its trees follow the old one")
+        if read_interaction_cst(params.interaction_cst, known) != known.interactions:
+            raise _changed("interaction_cst", "its trees follow the old one")
+        return known
+
+    return learn
+
+
+def check_budget(estimator: Miser) -> None:
+    """Raise if a model costs more than it may before it is continued."""
+    if estimator.budget is not None and estimator.cost_ > estimator.budget:
+        raise ValueError(
+            f"budget={estimator.budget:g} is less than the {estimator.cost_:g} that the model "
+            "costs before it is continued (warm_start=True); truncate it first"
+        )
+
+
+def _changed(parameter: str, why: str) -> ValueError:
+    return ValueError(
+        f"{parameter} has changed since the model was begun, and {why}; continue it "
+        f"(warm_start=True) with the same {parameter}, or fit anew with warm_start=False"
+    )
+
+
+def _same_loss(new: Loss, known: Loss) -> bool:
+    """Whether two losses mean the same; what one of them took from its data counts for both."""
+    if new is known:
+        return True
+    if type(new) is not type(known):
+        return False
+    taken = {name for name, value in vars(new).items() if value is None}
+    mine, theirs = (
+        {name: value for name, value in vars(loss).items() if name not in taken}
+        for loss in (new, known)
+    )
+    return bool(mine == theirs)

@@ -1,0 +1,102 @@
+"""How an estimator's ``scoring`` scores rows that are held out, while it trains."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from greedymiser.boosting import Validation
+from greedymiser.engines import Floats
+from greedymiser.estimators.fitted import fitted_like
+from greedymiser.losses import LambdaMART
+from greedymiser.metrics import ndcg_depth
+from greedymiser.preparation import HeldOut, Schema
+from greedymiser.targets import Classes
+from greedymiser.training import Model, Watch
+from greedymiser.trees import Ensemble, GrowingEnsemble
+
+if TYPE_CHECKING:
+    from greedymiser.estimators.base import Miser
+
+
+def watch_with(estimator: Miser, schema: Schema) -> Watch:
+    """How an estimator's ``scoring`` scores rows that are held out."""
+    if _scores_by_loss(estimator):
+        return lambda held_out: Validation(held_out.rows, lambda: -held_out.rows.loss())
+    known = _known_score(estimator, schema)
+
+    def watch(held_out: HeldOut) -> Validation:
+        rows, cases = held_out.rows, held_out.cases
+        if known is None:
+            return _recital(estimator, schema, held_out)
+        score = known.bind(cases.y, cases.weight, cases.starts)
+        return Validation(rows, lambda: score(rows.raw()))
+
+    return watch
+
+
+def works_in_kernels(estimator: Miser, schema: Schema) -> bool:
+    """Whether an estimator trains and scores without calling anything of the user's."""
+    loss = schema.loss
+    if loss.formula is None and type(loss) is not LambdaMART:
+        return False
+    return _scores_by_loss(estimator) or _known_score(estimator, schema) is not None
+
+
+def _scores_by_loss(estimator: Miser) -> bool:
+    return estimator.scoring is None or estimator.scoring == "loss"
+
+
+def _known_score(estimator: Miser, schema: Schema) -> Any:
+    """The built-in score of an estimator's ``scoring``; None if only scikit-learn knows it."""
+    # Here, since most programs that import the estimators never need them.
+    from greedymiser.scores import known_score
+
+    classes = schema.target.labels if isinstance(schema.target, Classes) else None
+    return known_score(estimator.scoring, schema.kind, schema.loss, classes)
+
+
+def check_scoring_of(estimator: Miser) -> None:
+    """Raise if nobody knows what an estimator is to be scored with."""
+    if _scores_by_loss(estimator):
+        return
+    scoring = estimator.scoring
+    if estimator._kind == "ranker" and ndcg_depth(scoring) is not None:
+        return
+    from sklearn.metrics import check_scoring
+
+    check_scoring(estimator, scoring)
+
+
+def _recital(estimator: Miser, schema: Schema, held_out: HeldOut) -> Validation:
+    """Scores by scikit-learn: it meets an ordinary estimator that knows these rows by heart."""
+    from sklearn.metrics import check_scoring
+
+    scorer = check_scoring(estimator, estimator.scoring)
+    rows, cases = held_out.rows, held_out.cases
+    X, y = cases.table.take(cases.rows), schema.target.decode(cases.y)
+    weight = {}
+    if cases.weight is not None and _accepts(scorer, "sample_weight"):
+        weight = {"sample_weight": cases.weight}
+    start = estimator.model_ if estimator._is_continued() else None
+    baseline = rows.raw()[:, 0].copy() if start is None else start.ensemble.baseline
+    grown = GrowingEnsemble(
+        Ensemble.empty(baseline, schema.n_features) if start is None else start.ensemble
+    )
+    model = fitted_like(estimator, schema, start or Model(grown.ensemble()))
+
+    def recite(asked: Any) -> Floats:
+        return rows.raw().copy() if asked is X else type(estimator)._raw_predict(model, asked)
+
+    def score() -> float:
+        model.model_ = Model(grown.ensemble())
+        return float(scorer(model, X, y, **weight))
+
+    model.__dict__["_raw_predict"] = recite
+    return Validation(rows, score, grown.add)
+
+
+def _accepts(function: Callable[..., Any], argument: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return argument in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())

@@ -1,0 +1,111 @@
+"""Models that a path of trade-offs leaves out: those of the frontier's search."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from greedymiser.estimators import Miser
+from greedymiser.frontier import Candidate, FrontierSearch, front, spread
+from greedymiser.parameters import Parameters
+from greedymiser.paths import TradeoffPath, best_cost
+from greedymiser.shopping import Resources, Shop
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Sets of the path that the search starts from, and rounds of the fits under hard budgets that
+# suggest more of them.
+MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
+
+# What filling a gap may take of the effort of a search.
+FILL_EFFORT = 0.25
+
+
+class Workshop:
+    """Trains what the path leaves out."""
+
+    def __init__(self, path: TradeoffPath, effort: float):
+        self.path = path
+        self.shop = Shop(path.trainer.prepared.schema.costs)
+        self._effort = effort
+        self._filled: set[float] = set()
+        self._lock = threading.Lock()
+
+    def search(self, tell: Callable[[float], object] | None = None) -> None:
+        """Search the frontier, and add what it is made of to the path's models."""
+        for model in self._searched(self.path.params, self._effort, tell).chosen():
+            self.path.add(model)
+
+    def find(self) -> list[Candidate]:
+        """Search the frontier, and tell what it is made of."""
+        return self._searched(self.path.params, self._effort).frontier()
+
+    def _searched(
+        self,
+        params: Parameters,
+        effort: float,
+        tell: Callable[[float], object] | None = None,
+    ) -> FrontierSearch:
+        search = FrontierSearch(self.path.crew, self.shop, params, effort, tell)
+        search.run(self._starts())
+        return search
+
+    def _starts(self) -> list[Resources]:
+        """Sets that the models of the path pass through, and some under hard budgets."""
+        shop = self.shop
+        sets, prices, scores = [], [], []
+        for model in self.path.models.values():
+            bought: Resources = 0
+            uses = model.ensemble_.first_uses()
+            for round_ in sorted(set(uses.values())):
+                bought |= shop.owned(f for f, first in uses.items() if first == round_)
+                score = np.nanmax(model.validation_score_[round_ + 1 :], initial=-np.inf)
+                sets.append(bought)
+                prices.append(shop.price(bought))
+                scores.append(float(score))
+        best = front(prices, scores)
+        kept = spread([prices[i] for i in best], MOST_STARTS)
+        return [*(sets[best[i]] for i in kept), *self._budgeted()]
+
+    def _budgeted(self) -> list[Resources]:
+        """What short fits under hard budgets would buy."""
+        path, shop = self.path, self.shop
+        most = shop.price(shop.owned(range(len(shop.needs))))
+        if path.params.budget is not None:
+            most = min(most, path.params.budget)
+        if not shop.bundles or most < shop.price(shop.bundles[0]):
+            return []
+        costs = {tradeoff: best_cost(model) for tradeoff, model in path.models.items()}
+        found = []
+        for budget in np.geomspace(shop.price(shop.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
+            # A trade-off at which the path would go on buying.
+            tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
+            params = replace(
+                path.params,
+                tradeoff=tradeoff,
+                budget=budget,
+                max_iter=min(path.params.max_iter, BUDGETED_ROUNDS),
+            )
+            model = path.trainer.train(params, is_patient=False)
+            found.append(shop.owned(model.ensemble.features))
+        return found
+
+    def fill(self, budget: float) -> tuple[pd.DataFrame, list[Miser]] | None:
+        """Train what is missing below a budget; all models then, None if nothing was found."""
+        with self._lock:
+            if budget in self._filled:
+                return None
+            path = self.path
+            limit = budget if path.params.budget is None else min(budget, path.params.budget)
+            params = replace(path.params, budget=limit)
+            with path.threads:
+                models = self._searched(params, max(self._effort, 1.0) * FILL_EFFORT).chosen()
+            for model in models:
+                path.add(model)
+            self._filled.add(budget)
+            return path.all_models() if models else None
