@@ -30,6 +30,7 @@ ROOMS = [
     "score_names",
     "scores",
     "binning",
+    "cutting",
     "trees",
     "responses",
     "exits",

@@ -161,14 +161,14 @@ def test_places_are_the_order_of_floats(values):
 # -- losses ---------------------------------------------------------------------------------------
 
 
-class OwnMedian(AbsoluteError):
+class OwnAbsoluteError(AbsoluteError):
     """Derived by a user: everything it says may be different."""
 
     def prior(self, y, weight):
         return np.array([float(y[0])])
 
     def adapted(self, y, weight):
-        found = OwnMedian()
+        found = OwnAbsoluteError()
         found.quantile = len(y)
         return found
 
@@ -232,7 +232,7 @@ def test_one_part_may_be_zero_where_not_all_may():
 
 def test_a_users_own_loss_gets_all_rows_together():
     parts = [(np.array([4.0, 5.0]), None), (np.array([6.0]), None)]
-    loss = OwnMedian()
+    loss = OwnAbsoluteError()
     assert AbsoluteError().leaf_quantile == 0.5
     assert loss.leaf_quantile is None
     assert asked(loss.ask_prior(), parts).tolist() == [4.0]

@@ -35,6 +35,7 @@ from greedymiser.parameters import Parameters
 from greedymiser.serving import Kind
 from greedymiser.tables import (
     Categories,
+    Parted,
     Rows,
     Table,
     as_table,
@@ -315,8 +316,9 @@ def _mapper(max_bins: int, schema: Schema) -> BinMapper:
 
 
 def is_elsewhere(given: Given) -> bool:
-    """Whether any of it is a Dask collection."""
-    return any(map(is_lazy, (given.X, given.y, given.weight, given.qid)))
+    """Whether any of it is a Dask collection, or was one."""
+    values = (given.X, given.y, given.weight, given.qid)
+    return isinstance(given.X, Parted) or any(map(is_lazy, values))
 
 
 def brought(engine: Engine, given: Given) -> Given:
@@ -325,7 +327,11 @@ def brought(engine: Engine, given: Given) -> Given:
         return given
     from greedymiser.engines.dask.door import DaskEngine
 
-    assert isinstance(engine, DaskEngine)
+    if not isinstance(engine, DaskEngine):
+        raise ValueError(
+            "test data is a Dask collection, but the data to learn from is not; pass "
+            "engine='dask', or bring the test data here with compute()"
+        )
     return Given(*engine.take(given.X, given.y, given.weight, given.qid))
 
 

@@ -57,8 +57,8 @@ class Parted(ABC):
     head: Any = None
 
     @abstractmethod
-    def table(self, categories: Categories) -> Table:
-        """The same, as a table."""
+    def table(self, categories: Categories) -> Any:
+        """The same, as a table (``binning.PartedTable``)."""
 
     @abstractmethod
     def distinct(self, columns: Sequence[int], rows: Rows) -> list[NDArray[Any]]:

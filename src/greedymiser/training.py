@@ -84,6 +84,16 @@ class Model:
     def n_iter(self) -> int:
         return self.ensemble.n_iter
 
+    def raise_if_cut_short(self) -> None:
+        """Raise what ended the training, where it was neither the data nor a rule."""
+        if self.stopped == "interrupted":
+            raise KeyboardInterrupt
+        if self.stopped == "cluster lost":
+            raise EngineLostError(
+                f"all workers were lost in round {self.n_iter}; an estimator keeps the rounds "
+                "before it (n_iter_), and warm_start=True continues with them on another cluster"
+            )
+
     def truncated(self, n_iter: int) -> Model:
         """The first rounds, and what they bought."""
         kept = tuple(line for line in self.purchases if line.iteration < n_iter)

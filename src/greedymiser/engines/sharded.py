@@ -157,7 +157,9 @@ def total_of(loss: Loss, y: Floats, weight: Floats | None) -> float | None:
         return float(len(y)) if weight is None else exact_sum(weight)
     if type(loss) is LambdaMART:
         starts = loss.query_starts(y)
-        return float(len(starts) - 1) if weight is None else exact_sum(query_weights(weight, starts))
+        return (
+            float(len(starts) - 1) if weight is None else exact_sum(query_weights(weight, starts))
+        )
     return None
 
 

@@ -52,7 +52,9 @@ def _bounds(quantile: float, total: float) -> tuple[float, float]:
 
 
 def _middle(low: float, high: float) -> float:
-    return float(0.5 * (low + high)) + 0.0  # -0.0 and 0.0 are equal, and which comes first is chance
+    return (
+        float(0.5 * (low + high)) + 0.0
+    )  # -0.0 and 0.0 are equal, and which comes first is chance
 
 
 def _sum(weights: Floats) -> float:

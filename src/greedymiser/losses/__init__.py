@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -416,8 +417,14 @@ class LambdaMART(Loss):
             self._seen = y, weight, judge(y, starts, self.truncation, self._range), weights
         return self._seen[2:]
 
-    def add_scores(self, team: Team | None, y: Any, raw: Floats, weight: Floats | None,
-                   total: NDArray[np.int64]) -> None:
+    def add_scores(
+        self,
+        team: Team | None,
+        y: Any,
+        raw: Floats,
+        weight: Floats | None,
+        total: NDArray[np.int64],
+    ) -> None:
         """Add the NDCG of all queries, times their weights, to an exact sum."""
         judged, weights = self._judge(y, weight)
         found = judged.ndcg(raw, team=team)
@@ -453,7 +460,8 @@ def _alone(part: Part) -> list[Part]:
     return [part]
 
 
-class _Distances(NamedTuple):
+@dataclass(frozen=True)
+class _Distances:
     """From targets to their distances from a constant."""
 
     constant: float

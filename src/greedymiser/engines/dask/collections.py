@@ -21,7 +21,7 @@ def parts_of(session: Session, X: Any, lengths: Lengths | None) -> Parts:
     Where the lengths of X are not known and y has as many partitions, they are taken to be the
     same: every partition is checked when it is read.
     """
-    shape = getattr(X, "shape", ())
+    shape: tuple[Any, ...] = getattr(X, "shape", ())
     if len(shape) != 2:
         raise ValueError(f"X must have two dimensions, got a {type(X).__name__} with {len(shape)}")
     is_frame = hasattr(X, "columns")

@@ -113,10 +113,12 @@ class Holder:
         codes = self._codes[store, chunk]
         return np.ascontiguousarray(codes if rows is None else codes[:, rows])
 
-    async def forget_store(self, store: str) -> None:
-        """Let codes go; shards keep theirs."""
-        for key in [key for key in self._codes if key[0] == store]:
+    async def forget(self, names: Sequence[str]) -> None:
+        """Let stores and shards go that are no longer needed."""
+        for key in [key for key in self._codes if key[0] in names]:
             del self._codes[key]
+        for name in names:
+            self._shards.pop(name, None)
 
     # -- shards -----------------------------------------------------------------------------------
 
@@ -127,7 +129,9 @@ class Holder:
             self._ask(piece.holder, "codes_of", share.store, piece.chunk, piece.rows)
             for piece in away
         ]
-        pulled = {piece.chunk: part for piece, part in zip(away, await self._pull(calls), strict=True)}
+        pulled = {
+            piece.chunk: part for piece, part in zip(away, await self._pull(calls), strict=True)
+        }
         self._shards[placed] = await self._run(self._make_shard, share, pulled)
 
     def _make_shard(self, share: Share, pulled: dict[int, NDArray[np.uint64]]) -> HeldShard:
@@ -146,10 +150,6 @@ class Holder:
             first = last
         sample = replace(share.sample, binned=replace(binned, codes=codes))
         return HeldShard(sample, share.places, self._threads)
-
-    async def forget(self, placed: str) -> None:
-        """Let a shard go."""
-        self._shards.pop(placed, None)
 
     async def obey(self, placed: str, commands: Sequence[Command]) -> Any:
         """Tell a shard what to do; what it answers to the last command."""
@@ -178,7 +178,9 @@ class Holder:
         if not level.owned(level.blocks, me).any():
             return None
         others = [peer for peer in level.peers if peer != me]
-        parts = await self._pull([self._ask(p, "histograms", placed, level.step, me) for p in others])
+        parts = await self._pull(
+            [self._ask(p, "histograms", placed, level.step, me) for p in others]
+        )
         return await self._run(shard.scan, level, me, [owned_part(level, counts, me), *parts])
 
     def _counts(self, placed: str, step: int) -> asyncio.Future[Any]:

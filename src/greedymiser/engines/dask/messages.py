@@ -10,7 +10,6 @@ from distributed.protocol import Serialize, to_serialize
 from distributed.protocol.pickle import dumps, loads
 from numpy.typing import NDArray
 
-from greedymiser.binning import BinnedMatrix
 from greedymiser.engines import Columns, Floats, Sample
 
 # The operation of Dask's own protocol that all messages are.
@@ -102,11 +101,6 @@ class Residuals(NamedTuple):
     values: Floats
     weight: Floats | None
     places: NDArray[np.int64]
-
-
-def without_codes(binned: BinnedMatrix) -> NDArray[np.uint64]:
-    """Codes of no rows."""
-    return np.empty((len(binned.codes), 0), dtype=np.uint64)
 
 
 def packed(content: Any) -> Any:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
-import dask
 import numpy as np
 from dask import delayed
 from distributed import KilledWorker, get_worker
 from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
-from greedymiser.binning import BinMapper, BinnedMatrix, Cuts, PartedTable
-from greedymiser.engines.dask.cutting import cuts_of
+from greedymiser.binning import BinMapper, BinnedMatrix, PartedTable, weight_scale
+from greedymiser.cutting import ColumnPart, ask_cuts
 from greedymiser.engines.dask.holding import open_session
 from greedymiser.engines.dask.session import Session
 from greedymiser.engines.dask.stores import Store
+from greedymiser.inquiries import Question, conduct
 from greedymiser.tables import (
     Categories,
     Parted,
@@ -31,6 +32,9 @@ from greedymiser.tables import (
     unmasked,
 )
 from greedymiser.threads import Threads
+
+# Answers that are joined at a time.
+FAN = 8
 
 # How often a pass over all partitions is begun again when what was sent for it is lost.
 ATTEMPTS = 3
@@ -112,9 +116,7 @@ class Parts(Parted):
             return [None] * self.n_parts
         ordered = np.sort(rows)
         edges = np.searchsorted(ordered, self.offsets)
-        return [
-            ordered[edges[i] : edges[i + 1]] - self.offsets[i] for i in range(self.n_parts)
-        ]
+        return [ordered[edges[i] : edges[i + 1]] - self.offsets[i] for i in range(self.n_parts)]
 
     def map(
         self,
@@ -122,12 +124,13 @@ class Parts(Parted):
         shared: Any,
         each: Sequence[tuple[int, Any]],
         which: Sequence[int] | None = None,
-    ) -> list[Any]:
+        joined: Callable[..., Any] | None = None,
+    ) -> Any:
         """What a function says of each partition: of it, of what is shared, and of its own."""
         which = range(self.n_parts) if which is None else which
         for _ in range(ATTEMPTS):
             try:
-                return self._mapped(function, shared, each, which)
+                return self._mapped(function, shared, each, which, joined)
             except FutureCancelledError as error:  # what was sent was on a worker that is gone
                 lost = error
         raise lost
@@ -138,7 +141,8 @@ class Parts(Parted):
         shared: Any,
         each: Sequence[tuple[int, Any]],
         which: Sequence[int],
-    ) -> list[Any]:
+        joined: Callable[..., Any] | None,
+    ) -> Any:
         client = self.session.client
         common = client.scatter([shared], broadcast=True, hash=False)[0]
         own = [each[i] for i in which]
@@ -148,9 +152,13 @@ class Parts(Parted):
             delayed(function, pure=False)(self._made[i], common, mine)
             for i, mine in zip(which, own, strict=True)
         ]
+        while joined is not None and len(tasks) > 1:
+            groups = [tasks[i : i + FAN] for i in range(0, len(tasks), FAN)]
+            tasks = [delayed(joined, pure=False)(group, common) for group in groups]
         futures = client.compute(tasks)
         try:
-            return list(client.gather(futures))
+            found = list(client.gather(futures))
+            return found if joined is None else found[0]
         except KilledWorker as error:
             raise self._too_large(which) from error
         finally:
@@ -160,10 +168,10 @@ class Parts(Parted):
         largest = max(which, key=self.lengths.__getitem__)
         n, d = int(self.lengths[largest]), self.shape[1]
         return MemoryError(
-            f"workers died again and again over partitions of X: the largest, number {largest}, has "
-            f"{n} rows x {d} columns, {n * d * 8 / 2**30:.2f} GiB as floats. If that is more than a "
-            "worker can hold besides the codes of its rows, make partitions smaller (repartition, "
-            "rechunk) or give workers more memory"
+            f"workers died again and again over partitions of X: the largest, number {largest}, "
+            f"has {n} rows x {d} columns, {n * d * 8 / 2**30:.2f} GiB as floats. If that is more "
+            "than a worker can hold besides the codes of its rows, make partitions smaller "
+            "(repartition, rechunk) or give workers more memory"
         )
 
 
@@ -182,18 +190,38 @@ class DaskTable(PartedTable):
         *shared: Any,
         each: Sequence[Any] | None = None,
         which: Sequence[int] | None = None,
-    ) -> list[Any]:
-        """What a function of (table, shared, own) says of each partition."""
+        joined: Callable[..., Any] | None = None,
+    ) -> Any:
+        """What a function of (table, *shared, own, number) says of each partition.
+
+        ``joined`` (of several answers and what is shared) makes one answer of them, on workers.
+        """
         readings = [
             Reading(i, n, self.n_columns, self.categories)
             for i, n in enumerate(self.parts.lengths.tolist())
         ]
         given = (function, readings, shared)
         numbered = list(enumerate([None] * len(readings) if each is None else each))
-        return self.parts.map(_of_part, given, numbered, which)
+        return self.parts.map(_of_part, given, numbered, which, joined)
 
-    def cut(self, mapper: BinMapper, rows: Rows, shares: NDArray[np.int64] | None) -> Cuts:
-        return cuts_of(self, mapper, rows, shares)
+    def cut(self, mapper: BinMapper, rows: Rows, weight: NDArray[np.float64] | None) -> None:
+        scale = None if weight is None else weight_scale(len(weight), float(weight.max()))
+        chosen = self.parts.chosen(rows)
+        each = list(zip(chosen, self._by_part(weight, rows, chosen), strict=True))
+        inquiry = ask_cuts(mapper, self.n_columns, scale)
+        conduct(inquiry, lambda question: self.map(_answer, question, each=each, joined=_merged))
+
+    def _by_part(
+        self, weight: NDArray[np.float64] | None, rows: Rows, chosen: Sequence[Rows]
+    ) -> Sequence[NDArray[np.float64] | None]:
+        """Weights of the chosen rows of each partition."""
+        if weight is None:
+            return [None] * len(chosen)
+        ordered = weight if rows is None else weight[np.argsort(rows, kind="stable")]
+        sizes = self.parts.lengths
+        if rows is not None:
+            sizes = np.array([len(part) for part in chosen if part is not None])
+        return list(np.split(ordered, np.cumsum(sizes)[:-1]))
 
     def bin(self, mapper: BinMapper, rows: Rows) -> BinnedParts:
         if self._store is None or self._store.mapper is not mapper:
@@ -236,7 +264,7 @@ class PartStore(Store):
     """Codes that workers make of partitions. The floats are let go."""
 
     def __init__(self, table: DaskTable, mapper: BinMapper):
-        super().__init__(table.parts.session, mapper.matrix(), table.parts.offsets)
+        super().__init__(table.parts.session, mapper.without_rows(), table.parts.offsets)
         self.mapper = mapper
         self._table = table
 
@@ -254,6 +282,17 @@ def _of_part(part: Any, given: Any, own: tuple[int, Any]) -> Any:
     function, readings, shared = given
     number, mine = own
     return function(readings[number].table(part), *shared, own=mine, number=number)
+
+
+def _answer(table: Table, question: Question, own: Any, number: int) -> Any:
+    rows, weight = own
+    with Threads(1) as threads:
+        return question.answer(ColumnPart(table, rows, weight, threads))
+
+
+def _merged(answers: list[Any], given: Any) -> Any:
+    (question,) = given[2]
+    return reduce(question.merge, answers)
 
 
 def _distinct(table: Table, columns: list[int], own: Rows, number: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import exact_sum, rounded
 from greedymiser.binning import LANES
 from greedymiser.engines import (
     Columns,
@@ -29,6 +29,8 @@ from greedymiser.engines.dask.stores import Store
 from greedymiser.engines.dask.story import Story
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.sharded import mean_loss, sibling, total_of
+from greedymiser.inquiries import conduct
+from greedymiser.inquiries.selection import ask_quantiles
 from greedymiser.rounds import RowLot
 from greedymiser.trees import Tree
 
@@ -71,6 +73,7 @@ class DaskRows:
         # What workers have not been told yet.
         self._pending: list[Command] = []
         self._name, self._step = "", 0
+        self._discard: Callable[[], object] = lambda: None
         self._shares: dict[str, Share] = {}
         self._known_blocks = np.empty(0, dtype=np.int64)
         self._place()
@@ -80,7 +83,9 @@ class DaskRows:
     def _place(self) -> None:
         """Give every worker its share. They know nothing of the story yet."""
         for _ in range(ATTEMPTS):
+            self._discard()
             self._name = f"rows-{next(_NUMBERS)}"
+            self._discard = weakref.finalize(self, self._session.discarded.append, self._name)
             self._store.ensure()
             shares = shares_of(self._store, self._sample, self._chosen)
             try:
@@ -216,6 +221,12 @@ class DaskRows:
         return energies
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
+        quantile = self._sample.loss.leaf_quantile
+        if quantile is not None:
+            return conduct(
+                ask_quantiles(quantile, [self._count[leaf] for leaf in leaves.tolist()]),
+                lambda question: reduce(question.merge, self._ask("answer", question, leaves)),
+            )
         by_worker: list[list[Residuals]] = self._ask("residuals", leaves)
         return np.array([self._best(parts) for parts in zip(*by_worker, strict=True)])
 

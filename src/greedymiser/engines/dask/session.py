@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +39,8 @@ class Session:
     def __init__(self, client: Client):
         self.client = client
         self.id = f"greedymiser-{uuid.uuid4().hex[:12]}"
+        # Names of rows and codes that nobody here needs any more.
+        self.discarded: deque[str] = deque()
         self._is_direct: bool | None = None
 
     def open(self) -> list[str]:
@@ -47,6 +51,7 @@ class Session:
             found = self._run_everywhere(open_session_here, addresses)
             known = [address for address in addresses if found.get(address) is True]
             if known:
+                self._forget(known)
                 return known
             if time.monotonic() > end:
                 raise EngineLostError(
@@ -55,12 +60,17 @@ class Session:
                 )
             time.sleep(GLANCE)
 
+    def _forget(self, workers: list[str]) -> None:
+        names = [self.discarded.popleft() for _ in range(len(self.discarded))]
+        if names:
+            with contextlib.suppress(WorkersLostError):
+                self.ask("forget", {worker: (names,) for worker in workers})
+
     def close(self) -> None:
         """Leave nothing behind on the workers."""
-        try:
+        # Where nobody is left, nobody has to be told.
+        with contextlib.suppress(EngineLostError, OSError, RuntimeError, TimeoutError):
             self._run_everywhere(close_session, sorted(self._alive()))
-        except (EngineLostError, OSError, RuntimeError, TimeoutError):
-            pass  # there is nobody left to be told
 
     def _run_everywhere(self, function: Any, addresses: list[str]) -> dict[str, Any]:
         if not addresses:
@@ -82,14 +92,12 @@ class Session:
             raise WorkersLostError(str(errors[0])) from errors[0]
         return answers
 
-    async def _ask_all(
-        self, name: str, args: Mapping[str, tuple[Any, ...]]
-    ) -> dict[str, Any]:
+    async def _ask_all(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         tasks = {
             address: asyncio.ensure_future(self._ask(address, name, given))
             for address, given in args.items()
         }
-        done, waiting = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
+        _, waiting = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
         if waiting:  # somebody failed: the others must not wait for it
             aborts = [self._send(address, "abort") for address in args]
             await asyncio.gather(*aborts, return_exceptions=True)

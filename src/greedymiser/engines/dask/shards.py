@@ -15,6 +15,8 @@ from greedymiser.engines.cpu import CpuShard, Tuning
 from greedymiser.engines.dask.messages import Command, Found, Level, Places, Residuals
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.scanning import describe_features, describe_scale, scan_table
+from greedymiser.engines.sharded import sibling
+from greedymiser.inquiries import Question
 from greedymiser.rounds import RowLot
 from greedymiser.threads import Threads
 
@@ -43,7 +45,7 @@ class HeldShard:
             answer = (getattr(self._shard, name) if own is None else own)(*args)
         return answer
 
-    # -- commands that are not those of every shard -------------------------------------------------
+    # -- commands that are not those of every shard -----------------------------------------------
 
     def extremes(self) -> list[Extremes]:
         """Of all outputs."""
@@ -67,6 +69,10 @@ class HeldShard:
             found.append(Residuals(values, weight, numbers[self._shard.leaf_rows(leaf)]))
         return found
 
+    def answer(self, question: Question, leaves: NDArray[np.int64]) -> Any:
+        """What the rows of some leaves, which are arrays of residuals, say to a question."""
+        return question.answer([self._shard.residuals(leaf) for leaf in leaves.tolist()])
+
     def _numbers(self) -> NDArray[np.int64]:
         """The number of each row among all rows."""
         parts = [
@@ -75,7 +81,7 @@ class HeldShard:
         ]
         return np.concatenate(parts)
 
-    # -- histograms ---------------------------------------------------------------------------------
+    # -- histograms -------------------------------------------------------------------------------
 
     def count(self, level: Level) -> tuple[Histograms, Histograms]:
         """Histograms of the rows here: small nodes on all blocks, large ones on fresh blocks."""
@@ -92,7 +98,9 @@ class HeldShard:
         kept = dict(zip(level.small.tolist(), _cut(total[:n_counted], level.small), strict=True))
         again = _cut(total[n_counted:], level.large)
         is_fresh, known = np.isin(mine, fresh), np.searchsorted(self._kept_blocks, mine)
-        for i, (node, parent) in enumerate(zip(level.large.tolist(), level.parents.tolist(), strict=True)):
+        for i, (node, parent) in enumerate(
+            zip(level.large.tolist(), level.parents.tolist(), strict=True)
+        ):
             rest = np.empty((len(mine), total.shape[-1]), dtype=np.int64)
             rest[is_fresh] = again[i]
             if not is_fresh.all():
@@ -121,11 +129,6 @@ def _cut(rows: Histograms, nodes: NDArray[np.int64]) -> Histograms:
     """Histograms by node and block."""
     n_blocks = len(rows) // len(nodes) if len(nodes) else 0
     return rows.reshape(len(nodes), n_blocks, rows.shape[-1])
-
-
-def sibling(node: int) -> int:
-    """The other child of the same parent."""
-    return node + 1 if node % 2 == 1 else node - 1
 
 
 def owned_part(level: Level, counts: tuple[Histograms, Histograms], peer: str) -> Histograms:

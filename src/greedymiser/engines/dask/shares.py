@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,16 +48,12 @@ def _cuts(store: Store, chosen: NDArray[np.intp] | None) -> list[_Cut]:
     """Rows by chunk; none of chunks without any."""
     offsets = store.offsets
     if chosen is None:
-        edges = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-        return [_Cut(c, slice(a, b), None) for c, (a, b) in enumerate(edges) if a < b]
+        whole = enumerate(pairwise(offsets.tolist()))
+        return [_Cut(c, slice(a, b), None) for c, (a, b) in whole if a < b]
     order = np.argsort(chosen, kind="stable")
     ordered = chosen[order]
-    edges = np.searchsorted(ordered, offsets)
-    return [
-        _Cut(c, order[a:b], ordered[a:b] - offsets[c])
-        for c, (a, b) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-        if a < b
-    ]
+    edges = enumerate(pairwise(np.searchsorted(ordered, offsets).tolist()))
+    return [_Cut(c, order[a:b], ordered[a:b] - offsets[c]) for c, (a, b) in edges if a < b]
 
 
 def _shares_by_query(store: Store, sample: Sample, cuts: list[_Cut]) -> dict[str, Share]:

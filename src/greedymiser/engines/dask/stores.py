@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from greedymiser.binning import BinnedMatrix
 from greedymiser.engines import EngineLostError
-from greedymiser.engines.dask.messages import without_codes
 from greedymiser.engines.dask.session import Session, WorkersLostError
 
 _NUMBERS = itertools.count()
@@ -39,9 +39,10 @@ class Store(ABC):
 
     def __init__(self, session: Session, head: BinnedMatrix, offsets: NDArray[np.int64]):
         self.session = session
-        self.head = replace(head, codes=without_codes(head))
+        self.head = replace(head, codes=head.codes[:, :0])
         self.offsets = offsets
         self.name = f"store-{next(_NUMBERS)}"
+        weakref.finalize(self, session.discarded.append, self.name)
         # The worker that has each chunk; "" for nobody.
         self.where = [""] * (len(offsets) - 1)
 
