@@ -48,8 +48,9 @@ def brought(client: Client, values: Any) -> tuple[Lengths, NDArray[Any]]:
     futures = client.compute([delayed(np.asarray)(part) for part in made.ravel().tolist()])
     try:
         parts = client.gather(futures)
-    finally:
+    except BaseException:  # an interruption leaves no work behind
         client.cancel(futures)
+        raise
     lengths = np.array([len(part) for part in parts], dtype=np.int64)
     filled = [part for part in parts if len(part)] or parts[:1]
     if any(part.dtype == object for part in filled):

@@ -7,13 +7,14 @@ a thread of its own, so that the worker's event loop stays free to answer the ot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from distributed import Worker
+from distributed import Status, Worker
 from numpy.typing import NDArray
 
 from greedymiser.engines.dask.messages import (
@@ -34,6 +35,14 @@ from greedymiser.threads import Threads
 _HOLDERS: dict[tuple[str, str], Holder] = {}
 
 
+def sweep(clients: Collection[str] | None = None) -> None:
+    """Let go what belongs to workers that are closed, and to none of the clients there are."""
+    for (session, address), holder in list(_HOLDERS.items()):
+        is_orphan = clients is not None and session.partition("/")[0] not in clients
+        if is_orphan or holder.is_abandoned:
+            _HOLDERS.pop((session, address)).close()
+
+
 def open_session(session: str, dask_worker: Worker) -> Holder:
     """What a session keeps on a worker; made where there is nothing yet."""
     key = session, dask_worker.address
@@ -48,6 +57,11 @@ def close_session(session: str, dask_worker: Worker) -> None:
     holder = _HOLDERS.pop((session, dask_worker.address), None)
     if holder is not None:
         holder.close()
+
+
+def busy_seconds() -> float:
+    """How long the shards of this process have worked; the rest is talk, or waiting for others."""
+    return sum(holder.busy for holder in _HOLDERS.values())
 
 
 def _handler(worker: Worker) -> Callable[..., Awaitable[Any]]:
@@ -76,6 +90,13 @@ class Holder:
         # counted; by rows and step.
         self._counted: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._pulls: set[asyncio.Future[Any]] = set()
+        # Seconds that were spent working.
+        self.busy = 0.0
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the worker is closed."""
+        return self._worker.status in (Status.closed, Status.failed)
 
     def close(self) -> None:
         """Let everything go; what still runs ends by itself."""
@@ -85,7 +106,15 @@ class Holder:
         self._shards.clear()
 
     async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._work, function, *args)
+
+    def _work(self, function: Callable[..., Any], *args: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self.busy += time.perf_counter() - begun
 
     # -- codes ------------------------------------------------------------------------------------
 
@@ -93,9 +122,10 @@ class Holder:
         """Keep the codes of a chunk of rows."""
         self._codes[store, chunk] = codes
 
-    async def keep(self, store: str, chunk: int, codes: NDArray[np.uint64]) -> None:
-        """Keep the codes of a chunk of rows, from the client."""
-        self.put(store, chunk, codes)
+    async def keep(self, store: str, codes: Mapping[int, NDArray[np.uint64]]) -> None:
+        """Keep the codes of some chunks, from the client."""
+        for chunk, part in codes.items():
+            self.put(store, chunk, part)
 
     async def held(self, store: str) -> list[int]:
         """Chunks that are here."""

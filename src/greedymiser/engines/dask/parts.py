@@ -161,8 +161,9 @@ class Parts(Parted):
             return found if joined is None else found[0]
         except KilledWorker as error:
             raise self._too_large(which) from error
-        finally:
+        except BaseException:  # an interruption leaves no work behind
             client.cancel(futures)
+            raise
 
     def _too_large(self, which: Sequence[int]) -> MemoryError:
         largest = max(which, key=self.lengths.__getitem__)
