@@ -32,6 +32,7 @@ ROOMS = [
     "binning",
     "cutting",
     "trees",
+    "lazy",
     "responses",
     "exits",
     "serving",
