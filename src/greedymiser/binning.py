@@ -8,10 +8,11 @@ hold about the same weight, and a value that is heavier than that keeps a bin to
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,25 @@ class Cuts:
         return np.array([len(edges) + 1 for edges in self.edges], dtype=np.int32)
 
 
+class PartedTable(ABC):
+    """A table whose rows lie in parts, elsewhere: they are cut and binned where they are."""
+
+    n_rows: int
+    n_columns: int
+
+    @abstractmethod
+    def cut(self, mapper: BinMapper, rows: Rows, weight: NDArray[np.float64] | None) -> None:
+        """Teach a mapper where the columns of the chosen rows are cut."""
+
+    @abstractmethod
+    def bin(self, mapper: BinMapper, rows: Rows) -> BinnedMatrix:
+        """The chosen rows, binned; they stay where they are."""
+
+    @abstractmethod
+    def raw_predict(self, ensemble: Any) -> NDArray[np.float64]:
+        """Raw predictions of a model for all rows (``Ensemble.raw_predict``)."""
+
+
 class BinMapper:
     """Learns where to cut each column, and cuts.
 
@@ -125,6 +145,9 @@ class BinMapper:
         self, table: Table, rows: Rows, weight: NDArray[np.float64] | None, threads: Threads
     ) -> BinnedMatrix:
         """Learn the cuts from the chosen rows of a table, and bin those rows."""
+        if isinstance(table, PartedTable):
+            table.cut(self, rows, weight)
+            return table.bin(self, rows)
         d = table.n_columns
         is_categorical = np.zeros(d, dtype=bool)
         is_categorical[list(self.categorical)] = True
@@ -143,7 +166,14 @@ class BinMapper:
 
         A value that is missing where none was missing before gets the missing code all the same.
         """
+        if isinstance(table, PartedTable):
+            return table.bin(self, rows)
         return pack(table, rows, self.cuts, self.order, threads)
+
+    def without_rows(self) -> BinnedMatrix:
+        """What is common to all rows that are binned with these cuts."""
+        layout = _Layout(len(self.cuts.edges), self.order)
+        return layout.matrix(np.empty((layout.n_blocks, 0), dtype=np.uint64), self.cuts)
 
     def place(self, feature: int, summary: Summary) -> NDArray[np.float64]:
         """Choose the edges of a feature."""

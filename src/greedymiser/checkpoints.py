@@ -185,8 +185,7 @@ class Trainer:
         self, prepared: Prepared, params: Parameters, allowed: NDArray[np.bool_] | None
     ) -> Model:
         model = train(prepared, params, self.start, self.watch, allowed=allowed)
-        if model.stopped == "interrupted":
-            raise KeyboardInterrupt
+        model.raise_if_cut_short()
         return model
 
 

@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from greedymiser.binning import BinMapper, BinnedMatrix, Cuts
+from greedymiser.binning import BinMapper, BinnedMatrix, Cuts, PartedTable
 from greedymiser.costs import CostModel, Feature, as_cost_model, positions
 from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
@@ -35,11 +35,12 @@ from greedymiser.parameters import Parameters
 from greedymiser.serving import Kind
 from greedymiser.tables import (
     Categories,
+    Parted,
     Rows,
     Table,
     as_table,
     categorical_columns,
-    is_frame,
+    is_lazy,
     learn_categories,
 )
 from greedymiser.targets import Target, learn_target
@@ -238,7 +239,10 @@ class Prepared:
         if ensemble.n_trees == 0:
             return ensemble.baseline
         # From values: the trees may have been grown on other bins.
-        raw = ensemble.raw_predict(cases.table, self.threads)
+        if isinstance(cases.table, PartedTable):
+            raw = cases.table.raw_predict(ensemble)
+        else:
+            raw = ensemble.raw_predict(cases.table, self.threads)
         return raw if cases.rows is None else np.ascontiguousarray(raw[:, cases.rows])
 
 
@@ -306,6 +310,29 @@ def _mapper(max_bins: int, schema: Schema) -> BinMapper:
     order = np.argsort(schema.costs.prices(), kind="stable")
     sizes = {column: len(known) for column, known in schema.categories.items()}
     return BinMapper(max_bins, sizes, order.tolist())
+
+
+# -- data that is elsewhere ------------------------------------------------------------------------
+
+
+def is_elsewhere(given: Given) -> bool:
+    """Whether any of it is a Dask collection, or was one."""
+    values = (given.X, given.y, given.weight, given.qid)
+    return isinstance(given.X, Parted) or any(map(is_lazy, values))
+
+
+def brought(engine: Engine, given: Given) -> Given:
+    """What is needed here of data that is elsewhere: all but X, which stays where it is."""
+    if not is_elsewhere(given):
+        return given
+    from greedymiser.engines.dask.door import DaskEngine
+
+    if not isinstance(engine, DaskEngine):
+        raise ValueError(
+            "test data is a Dask collection, but the data to learn from is not; pass "
+            "engine='dask', or bring the test data here with compute()"
+        )
+    return Given(*engine.take(given.X, given.y, given.weight, given.qid))
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -411,7 +438,7 @@ def read_categorical_features(
     if given is None:
         return []
     if isinstance(given, str):  # "from_dtype"
-        return categorical_columns(X) if is_frame(X) else []
+        return categorical_columns(X)
     given = np.asarray(given)
     if given.dtype == bool or given.ndim != 1:
         _check_one_per_feature("categorical_features", given, n_features)

@@ -20,6 +20,7 @@ from greedymiser.tables import (
     PLAIN_DTYPES,
     ArrayTable,
     Categories,
+    Parted,
     Table,
     as_table,
     is_frame,
@@ -67,6 +68,12 @@ class Fitted(BaseEstimator):
         return np.full(table_for(self, X).n_rows, self.cost_)
 
     def _check_features(self, X: Any, reset: bool) -> Any:
+        if isinstance(X, Parted):
+            stand_in = np.empty((1, X.shape[1])) if X.head is None else X.head
+            validate_data(self, X=stand_in, reset=reset, skip_check_array=True)
+            if min(X.shape) == 0:
+                raise ValueError(f"X must have at least one row and one column, got {X.shape}")
+            return X
         if is_frame(X):
             validate_data(self, X=X, reset=reset, skip_check_array=True)
             if min(X.shape) == 0:

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from greedymiser.arithmetic import exact_sum
+from greedymiser.arithmetic import add_exactly, exact_sum
 from greedymiser.inquiries import Inquiry, ask_here, conduct, seen_as
 from greedymiser.inquiries.selection import ask_quantiles, weighted_quantile
 from greedymiser.inquiries.sums import Part, ask_extent, ask_rows, ask_sums
 from greedymiser.losses import formulas, ranking
 from greedymiser.losses.formulas import Formula
-from greedymiser.metrics import Judged, judge, mean_of_queries, query_weights
+from greedymiser.metrics import GainRange, Judged, judge, mean_of_queries, query_weights
 from greedymiser.threads import Team
 
 Floats = NDArray[np.float64]
@@ -372,11 +372,23 @@ class LambdaMART(Loss):
         self.sigma = sigma
         self.starts: NDArray[np.intp] | None = None
         self._seen: tuple[Floats, Floats | None, Judged, Floats | None] | None = None
+        # Of all queries, where these are only some of them.
+        self._range: GainRange | None = None
 
     def over(self, starts: NDArray[np.intp]) -> LambdaMART:
         """Return this loss for rows ``starts[q]:starts[q + 1]`` that belong to query q."""
         bound = copy.copy(self)
         bound.starts, bound._seen = starts, None
+        return bound
+
+    def over_part(self, starts: NDArray[np.intp], y: Floats) -> LambdaMART:
+        """Return this loss for some of the queries of rows with targets ``y``.
+
+        Their scores are what they would be among all queries, to the last bit.
+        """
+        bound = self.over(starts)
+        longest = int(np.diff(self.query_starts(y)).max(initial=0))
+        bound._range = GainRange(float(y.max(initial=0.0)), longest)
         return bound
 
     def check_target(self, y: Floats) -> None:
@@ -402,8 +414,21 @@ class LambdaMART(Loss):
         if self._seen is None or self._seen[0] is not y or self._seen[1] is not weight:
             starts = self.query_starts(y)
             weights = None if weight is None else query_weights(weight, starts)
-            self._seen = y, weight, judge(y, starts, self.truncation), weights
+            self._seen = y, weight, judge(y, starts, self.truncation, self._range), weights
         return self._seen[2:]
+
+    def add_scores(
+        self,
+        team: Team | None,
+        y: Any,
+        raw: Floats,
+        weight: Floats | None,
+        total: NDArray[np.int64],
+    ) -> None:
+        """Add the NDCG of all queries, times their weights, to an exact sum."""
+        judged, weights = self._judge(y, weight)
+        found = judged.ndcg(raw, team=team)
+        add_exactly(total, found if weights is None else found * weights)
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
         gradient, hessian = np.zeros_like(raw), np.zeros_like(raw)
