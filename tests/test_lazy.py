@@ -21,7 +21,7 @@ from greedymiser import (
     load,
     save,
 )
-from greedymiser.lazy import is_lazy
+from greedymiser.tables import is_lazy
 
 METHODS = ["predict", "predict_proba", "decision_function", "prediction_costs"]
 

@@ -16,6 +16,8 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.tables import is_lazy
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -34,14 +36,6 @@ class Served(Protocol):
 
     def served_for(self, sample: Any) -> Answering:
         """The finished model, once it is known that it can read rows like these."""
-
-
-def is_lazy(X: Any) -> bool:
-    """Whether X is a Dask collection: by its name, as Dask need not be installed."""
-    if type(X) is np.ndarray:
-        return False
-    is_dask = any(base.__module__.partition(".")[0] == "dask" for base in type(X).__mro__)
-    return is_dask and hasattr(X, "__dask_graph__")
 
 
 def or_lazily(method: Method) -> Method:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from greedymiser.cli.guarding import InputError, Reads, Writes, check_not_read
+from greedymiser.cli.guarding import InputError, Writes, check_not_read
 from greedymiser.cli.printing import quoted
 from greedymiser.datasets import PARQUET_SUFFIXES, TEXT_SEPARATORS
 
@@ -73,7 +73,7 @@ def files_of(pattern: Path, out: Path | None) -> list[str]:
     if not found:
         raise InputError(f"no file matches {str(pattern)!r}")
     for file in found:
-        check_not_read("out", out, Writes(), "data", Path(file), Reads())
+        check_not_read("out", out, Writes(), "data", Path(file))
     return found
 
 
@@ -86,6 +86,7 @@ def read_parts(pattern: Path, out: Path | None, columns: list[str] | None = None
     dataframe = _library("dask.dataframe")
     try:
         if suffixes[0] in PARQUET_SUFFIXES:
+            _check_whole(files)
             frame = dataframe.read_parquet(files)
         elif suffixes[0] in TEXT_SEPARATORS:
             # A column of whole numbers may have gaps in another file.
@@ -105,6 +106,16 @@ def read_parts(pattern: Path, out: Path | None, columns: list[str] | None = None
         raise InputError(f"cannot read {str(pattern)!r}: {said}") from None
     frame = frame.rename(columns=str)
     return as_categories(frame if columns is None else frame[columns])
+
+
+def _check_whole(files: list[str]) -> None:
+    """Complain of a Parquet file that is none, or cut short, by its name."""
+    for name in files:
+        with open(name, "rb") as file:
+            first = file.read(4)
+            file.seek(-min(4, os.path.getsize(name)), os.SEEK_END)
+            if not first == file.read(4) == b"PAR1":
+                raise InputError(f"{name!r} is not a whole Parquet file")
 
 
 def as_categories(frame: Any) -> Any:

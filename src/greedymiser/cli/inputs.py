@@ -37,7 +37,7 @@ class Task(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Columns:
+class Roles:
     """What the columns of the files mean."""
 
     target: str
@@ -75,30 +75,32 @@ class Spelled:
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelledRows:
     """Rows to train, validate or test with."""
 
     X: Any
     y: NDArray[Any]
     qid: NDArray[Any] | None
 
-    def take(self, rows: NDArray[np.bool_]) -> Part:
-        return Part(self.X[rows], self.y[rows], None if self.qid is None else self.qid[rows])
+    def take(self, rows: NDArray[np.bool_]) -> LabelledRows:
+        return LabelledRows(
+            self.X[rows], self.y[rows], None if self.qid is None else self.qid[rows]
+        )
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingData:
     """All that a model is trained from."""
 
     task: Task
     costs: CostFile
-    train: Part
+    train: LabelledRows
     # None if the estimator is to hold rows out itself.
-    valid: Part | None
-    test: Part | None = None
+    valid: LabelledRows | None
+    test: LabelledRows | None = None
 
 
-def prepare(
+def read_inputs(
     data: Path,
     costs: Path,
     *,
@@ -108,7 +110,7 @@ def prepare(
     drop: Sequence[str],
     valid: Path | None,
     test: Path | None = None,
-) -> Job:
+) -> TrainingData:
     """Read all files, check them against each other, and say what was understood."""
     prices = read_costs(costs)
     spelled = Spelled()
@@ -137,10 +139,10 @@ def prepare(
     sizes = [f"{len(train.y)} rows to learn from", f"{len(checked.y)} to validate with"]
     sizes += [] if tested is None else [f"{len(tested.y)} to test with"]
     say(f"{', '.join(sizes)}; {train.X.shape[1]} features")
-    return Job(task, prices, train, checked, tested)
+    return TrainingData(task, prices, train, checked, tested)
 
 
-def prepare_parts(
+def read_inputs_in_parts(
     data: Path,
     costs: Path,
     *,
@@ -150,8 +152,8 @@ def prepare_parts(
     drop: Sequence[str],
     valid: Path | None,
     out: Path,
-) -> Job:
-    """Do as ``prepare`` does, with files that are read in parts: targets and queries come here.
+) -> TrainingData:
+    """Do as ``read_inputs`` does, with files that are read in parts: targets and queries come here.
 
     Without ``valid``, rows to validate with are left to the estimator.
     """
@@ -168,13 +170,13 @@ def prepare_parts(
         for name in train.X.columns:
             check_column(others, valid, name)
         checked = _part_of_parts(others, valid, columns)
-        checked = Part(checked.X[train.X.columns], checked.y, checked.qid)
+        checked = LabelledRows(checked.X[train.X.columns], checked.y, checked.qid)
         sizes += f" to learn from, {len(checked.y)} to validate with"
     say(f"{sizes}; {train.X.shape[1]} features")
-    return Job(task, prices, train, checked)
+    return TrainingData(task, prices, train, checked)
 
 
-def _part_of_parts(frame: Any, path: Path, columns: Columns) -> Part:
+def _part_of_parts(frame: Any, path: Path, columns: Roles) -> LabelledRows:
     """Rows of a Dask data frame: targets and queries are read, features are not."""
     named = [name for name in (columns.target, columns.qid) if name is not None]
     for name in named:
@@ -184,10 +186,10 @@ def _part_of_parts(frame: Any, path: Path, columns: Columns) -> Part:
         raise InputError(f"{str(path)!r} has no rows")
     _check_given(own, path, columns)
     qid = None if columns.qid is None else own[columns.qid].to_numpy()
-    return Part(_features(frame, path, columns), own[columns.target].to_numpy(), qid)
+    return LabelledRows(_features(frame, path, columns), own[columns.target].to_numpy(), qid)
 
 
-def _known_task(task: Task | None, train: Part, data: Path, columns: Columns) -> Task:
+def _known_task(task: Task | None, train: LabelledRows, data: Path, columns: Roles) -> Task:
     """What the target means, as somebody says or as it looks."""
     if task is not Task.classification:
         _check_no_words_among_numbers(train, data, columns)
@@ -206,7 +208,7 @@ def _known_task(task: Task | None, train: Part, data: Path, columns: Columns) ->
 
 def _columns(
     frame: Any, path: Path, target: str | None, qid: str | None, drop: Sequence[str]
-) -> Columns:
+) -> Roles:
     if is_svmlight(path):
         target = target or LABEL
         qid = qid or (QID if QID in frame.columns else None)
@@ -217,7 +219,7 @@ def _columns(
             check_column(frame, path, name)
     if qid == target:
         raise InputError(f"{target!r} cannot be both the target and the query")
-    return Columns(target, qid, tuple(drop))
+    return Roles(target, qid, tuple(drop))
 
 
 def _has(frame: Any, path: Path) -> str:
@@ -232,13 +234,13 @@ def check_column(frame: Any, path: Path, name: str) -> None:
         raise InputError(f"{str(path)!r} has no column {name!r}; {hint}")
 
 
-def _part(frame: Any, path: Path, columns: Columns) -> Part:
+def _part(frame: Any, path: Path, columns: Roles) -> LabelledRows:
     _check_given(frame, path, columns)
     qid = None if columns.qid is None else frame[columns.qid].to_numpy()
-    return Part(_features(frame, path, columns), frame[columns.target].to_numpy(), qid)
+    return LabelledRows(_features(frame, path, columns), frame[columns.target].to_numpy(), qid)
 
 
-def _check_given(frame: Any, path: Path, columns: Columns) -> None:
+def _check_given(frame: Any, path: Path, columns: Roles) -> None:
     """Complain of targets and queries that are missing, or not finite."""
     import pandas as pd
 
@@ -255,14 +257,14 @@ def _check_given(frame: Any, path: Path, columns: Columns) -> None:
             raise InputError(f"column {name!r} of {str(path)!r} has a number that is infinite")
 
 
-def _features(frame: Any, path: Path, columns: Columns) -> Any:
+def _features(frame: Any, path: Path, columns: Roles) -> Any:
     X = frame.drop(columns=[name for name in columns.others if name in frame.columns])
     if X.shape[1] == 0:
         raise InputError(f"{str(path)!r} has no features beside {quoted(columns.others)}")
     return X
 
 
-def _part_like(train: Part, path: Path, columns: Columns, spelled: Spelled) -> Part:
+def _part_like(train: LabelledRows, path: Path, columns: Roles, spelled: Spelled) -> LabelledRows:
     """Read rows for the same features, in the same order."""
     text = train.X.select_dtypes("category").columns.tolist()
     if train.y.dtype == object:
@@ -277,11 +279,11 @@ def _part_like(train: Part, path: Path, columns: Columns, spelled: Spelled) -> P
     for name in train.X.columns:
         check_column(frame, path, name)
     part = _part(frame, path, columns)
-    return Part(part.X[train.X.columns], part.y, part.qid)
+    return LabelledRows(part.X[train.X.columns], part.y, part.qid)
 
 
 def _check_costs(
-    prices: CostFile, path: Path, features: Sequence[str], data: Path, columns: Columns
+    prices: CostFile, path: Path, features: Sequence[str], data: Path, columns: Roles
 ) -> None:
     known = prices.costs.feature_names or []
     missing = [name for name in features if name not in set(known)]
@@ -298,7 +300,7 @@ def _check_costs(
         )
 
 
-def _check_no_words_among_numbers(train: Part, data: Path, columns: Columns) -> None:
+def _check_no_words_among_numbers(train: LabelledRows, data: Path, columns: Roles) -> None:
     """In a target None may be a class, but not among numbers: there it is one that is missing."""
     if train.y.dtype != object:
         return
@@ -319,7 +321,7 @@ def _is_number(text: Any) -> bool:
     return True
 
 
-def _guess(train: Part) -> Task:
+def _guess(train: LabelledRows) -> Task:
     if train.qid is not None:
         return Task.ranking
     if train.y.dtype.kind == "f" and ((train.y % 1).any() or np.abs(train.y).max() > 2**53):
@@ -329,7 +331,7 @@ def _guess(train: Part) -> Task:
     return Task.regression if many else Task.classification
 
 
-def held_out(train: Part, task: Task) -> NDArray[np.bool_]:
+def held_out(train: LabelledRows, task: Task) -> NDArray[np.bool_]:
     """Mark one row in four: of each class, or all rows of one query in four."""
     if task is Task.ranking:
         assert train.qid is not None
