@@ -32,6 +32,7 @@ ROOMS = [
     "binning",
     "cutting",
     "trees",
+    "lazy",
     "responses",
     "exits",
     "serving",
@@ -59,7 +60,6 @@ ROOMS = [
     "warm",
     "plotting",
     "report",
-    "experiments",
     "cli",
 ]
 

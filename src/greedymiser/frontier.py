@@ -42,9 +42,9 @@ MOST_FITS = 400
 MOST_CHOSEN = 20
 # Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
 # the frontier and of the frontiers behind it.
-FOLDS, LAYERS, MANY_ROWS = 5, 3, 20_000
+FOLDS, LAYERS, FOLDED_ROWS = 5, 3, 20_000
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
-BATCH = 16
+FITS_TOGETHER = 16
 
 
 @dataclass
@@ -123,7 +123,7 @@ class FrontierSearch:
         # Whether rows that the search has not seen were asked as well.
         self._is_honest = False
         # Where rows are many, luck plays no part in the choice.
-        self._n_folds = FOLDS if trainer.prepared.rows.n_rows < MANY_ROWS else 0
+        self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
         self._tell = tell
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
         full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
@@ -238,10 +238,10 @@ class FrontierSearch:
     def evaluate(self, sets: Iterable[Resources]) -> None:
         """Train a model for each set that is new and can be paid for."""
         new = [s for s in dict.fromkeys(sets) if s not in self.archive and self._is_affordable(s)]
-        for start in range(0, len(new), BATCH):
+        for start in range(0, len(new), FITS_TOGETHER):
             if self.allowance.is_spent:
                 break
-            some = [(resources,) for resources in new[start : start + BATCH]]
+            some = [(resources,) for resources in new[start : start + FITS_TOGETHER]]
             for found in self._crew.run(self._fit, some):
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-import importlib
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,44 +14,44 @@ import typer
 from typer.core import TyperGroup
 
 from greedymiser._version import __version__
+from greedymiser.cli.clusters import cluster, is_pattern
 from greedymiser.cli.guarding import (
     InputError,
     Reads,
     Writes,
-    check_not_read,
     guarded,
     interruption,
     options,
 )
 from greedymiser.cli.inputs import (
-    Job,
-    Part,
+    LabelledRows,
     Task,
+    TrainingData,
     check_column,
     held_out,
     load_model,
-    prepare,
+    parts_for,
+    read_inputs,
+    read_inputs_in_parts,
     rows_for,
 )
 from greedymiser.cli.outputs import (
     WRITES_CURVE,
-    make_folder,
     new_curve,
     new_file,
     new_model,
+    predictions,
     save_model,
     write_curve,
+    write_predictions,
     write_table,
 )
 from greedymiser.cli.printing import (
     as_number,
-    complain,
     emit,
     escaped,
     quoted,
     say,
-    show_frame,
-    shown_steps,
 )
 from greedymiser.cli.showing import (
     cost_unit,
@@ -75,19 +74,14 @@ from greedymiser.cli.training import (
 from greedymiser.costfiles import CostFile, template, write_costs, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
 from greedymiser.persistence import load
-from greedymiser.responses import gives_probabilities
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
+    from greedymiser.serving import Predictor
 
-# Results with more rows than this are left to their files.
-LONGEST_TABLE = 20
-
-# What the experiments read, and what they and the demo write below their folders.
-READS_FOLDER = Reads(folder=True)
+# What the demo writes below its folder.
 WRITES_DEMO = Writes((*WRITES_CURVE.below, "thyroid_*.csv", "thyroid_costs.toml"))
-WRITES_RESULTS = Writes(("*.csv", "*.png", "cache"))
 
 # Rounds of the demo: no model of it is at its best after more than 60.
 DEMO_ROUNDS = 100
@@ -126,19 +120,11 @@ app = typer.Typer(
 )
 
 
-class Experiment(enum.StrEnum):
-    """An experiment of the paper."""
-
-    yahoo = "yahoo"
-    mq2008 = "mq2008"
-    scene15 = "scene15"
-
-
 DataFile = Annotated[
     Path, typer.Argument(help="CSV, Parquet or SVMlight/LETOR file, told by its suffix."), Reads()
 ]
 ModelFile = Annotated[Path, typer.Argument(help="A model that fit or curve has written."), Reads()]
-Target = Annotated[
+TargetOption = Annotated[
     str | None, typer.Option(help="Column to predict. SVMlight files have their own.")
 ]
 Costs = Annotated[
@@ -162,6 +148,20 @@ Scoring = Annotated[
     typer.Option(help="Validation score: a scikit-learn scorer, or ndcg@5 and the like."),
 ]
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
+PartsFile = Annotated[
+    Path,
+    typer.Argument(
+        help="CSV, Parquet or SVMlight/LETOR file, told by its suffix; "
+        "or a pattern such as 'data/*.parquet', read in parts."
+    ),
+    Reads(),
+]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Address of a Dask scheduler, whose workers read the data.")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Start so many Dask workers on this machine.")
+]
 
 
 class Search(enum.StrEnum):
@@ -231,14 +231,14 @@ def demo(
         f"Thyroid disease: {len(X)} patients to learn from, {len(X_test)} to test.",
         "The first model compiles the kernels, which takes a few seconds; later runs reuse them.",
     )
-    everyone = Part(X, data.y_train, None)
+    everyone = LabelledRows(X, data.y_train, None)
     held = held_out(everyone, Task.classification)
-    job = Job(
+    job = TrainingData(
         Task.classification,
         CostFile(data.costs, "dollars"),
         everyone.take(~held),
         everyone.take(held),
-        Part(X_test, data.y_test, None),
+        LabelledRows(X_test, data.y_test, None),
     )
     trained = trained_curve(
         job, MiserClassifier(max_iter=DEMO_ROUNDS), 8, "balanced_accuracy", None
@@ -265,7 +265,7 @@ def curve(
     out: Annotated[
         Path, typer.Option(help="Folder for the curve, pictures, report and models."), WRITES_CURVE
     ],
-    target: Target = None,
+    target: TargetOption = None,
     valid: Valid = None,
     test: Annotated[
         Path | None,
@@ -300,7 +300,7 @@ def curve(
     path = _parse_tradeoffs(tradeoffs)
     if not 0 < effort < np.inf:
         raise typer.BadParameter(f"{effort} is not positive and finite", param_hint="--effort")
-    job = prepare(
+    job = read_inputs(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
     new_curve(out)
@@ -322,10 +322,10 @@ def curve(
 @app.command()
 @guarded
 def fit(
-    data: DataFile,
+    data: PartsFile,
     costs: Costs,
     out: Annotated[Path, typer.Option(help="File for the model."), Writes()],
-    target: Target = None,
+    target: TargetOption = None,
     valid: Valid = None,
     task: TaskOption = None,
     qid: Qid = None,
@@ -341,20 +341,40 @@ def fit(
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
 ) -> None:
     """Train one model. With a budget and no trade-off, find the best model that it affords."""
-    job = prepare(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
-    new_model(out)
-    model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+    in_parts = scheduler is not None or workers is not None
+    if is_pattern(data) and not in_parts:
+        raise InputError(
+            f"{str(data)!r} stands for several files: --workers N reads them in parts on this "
+            "machine, and --scheduler ADDRESS on a cluster"
+        )
     searched = budget is not None and tradeoff is None
-    if budget is not None and tradeoff is None:
-        model = best_for(budget, job, model, scoring, jobs)
-    else:
-        model.set_params(
-            costs=job.costs.costs, tradeoff=tradeoff or 0.0, budget=budget,
-            scoring=scoring or "loss",
-        )  # fmt: skip
-        fit_model(model, job)
+    if searched and in_parts and valid is None:
+        raise InputError(
+            "a search for the best model of a budget needs --valid where data is read in parts; "
+            "or give a --tradeoff"
+        )
+    given: dict[str, Any] = {
+        "target": target, "task": task, "qid": qid, "drop": drop or (), "valid": valid
+    }  # fmt: skip
+    with cluster(scheduler, workers, jobs) if in_parts else nullcontext():
+        if in_parts:
+            job = read_inputs_in_parts(data, costs, **given, out=out)
+        else:
+            job = read_inputs(data, costs, **given)
+        new_model(out)
+        model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+        if budget is not None and tradeoff is None:
+            model = best_for(budget, job, model, scoring, jobs)
+        else:
+            model.set_params(
+                costs=job.costs.costs, tradeoff=tradeoff or 0.0, budget=budget,
+                scoring=scoring or "loss",
+            )  # fmt: skip
+            fit_model(model, job)
     told = {"search": "interrupted"} if searched and interruption.happened else {}
     save_model(model, out, job.costs.unit, told)
     written = load(out)
@@ -371,38 +391,53 @@ def fit(
 @guarded
 def predict(
     model: ModelFile,
-    data: DataFile,
+    data: PartsFile,
     out: Annotated[
         Path | None,
-        typer.Option(help="CSV file for the predictions; shown if there is none."),
+        typer.Option(
+            help="CSV file for the predictions; shown if there is none. "
+            "Of a pattern, a new folder of Parquet files."
+        ),
         Writes(),
     ] = None,
     qid: Qid = None,
     drop: Drop = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
 ) -> None:
     """Predict, from the columns that the model has bought; it does not miss the others."""
-    import pandas as pd
-
     trained = load_model(model)
+    if is_pattern(data) or scheduler is not None or workers is not None:
+        _predict_parts(trained, data, out, qid, drop or (), scheduler, workers)
+        return
     X, queries = rows_for(trained, data, qid, drop or ())
-    raw, left = trained.run(trained.table(X), queries)
-    columns = {"prediction": trained.respond(raw)}
-    if trained.classes is not None and gives_probabilities(trained.loss):
-        probabilities = trained.probabilities(raw).T
-        for label, column in zip(trained.classes.tolist(), probabilities, strict=True):
-            columns[f"probability_{label}"] = column
-    bills = trained.stage_costs[left]
-    if len(trained.stages) > 1:  # rows differ in what they pay
-        columns["cost"] = bills
-    table = pd.DataFrame(columns)
+    table, bills = predictions(trained, X, queries)
     if out is None:
         emit(table.to_csv(index=False))
         return
     write_table(table, new_file(out), "predictions")
+    _tell_of_predictions(trained, len(table), float(np.mean(bills)), out)
+
+
+def _predict_parts(
+    trained: Predictor, data: Path, out: Path | None, qid: str | None, drop: Sequence[str],
+    scheduler: str | None, workers: int | None,
+) -> None:  # fmt: skip
+    """Predict part by part, each into a file of its own."""
+    if out is None:
+        raise InputError("predictions of data in parts go to a folder: name it with --out")
+    in_cluster = scheduler is not None or workers is not None
+    with cluster(scheduler, workers, 1) if in_cluster else nullcontext():
+        rows = parts_for(trained, data, out, qid, drop)
+        n_rows, cost = write_predictions(trained, rows, out)
+    _tell_of_predictions(trained, n_rows, cost, out)
+
+
+def _tell_of_predictions(trained: Predictor, n_rows: int, cost: float, out: Path) -> None:
     paid = "a cost" if len(trained.stages) == 1 else "a mean cost"
-    bill = f"{as_number(float(np.mean(bills)))} {cost_unit(trained) or ''}".rstrip()
+    bill = f"{as_number(cost)} {cost_unit(trained) or ''}".rstrip()
     say(
-        f"{len(table)} predictions at {paid} of {bill} each, "
+        f"{n_rows} predictions at {paid} of {bill} each, "
         f"from {len(trained.features_used_)} of {trained.n_features} features: {out}"
     )
 
@@ -423,7 +458,7 @@ def inspect(model: ModelFile) -> None:
 @guarded
 def costs_template(
     data: DataFile,
-    target: Target = None,
+    target: TargetOption = None,
     qid: Qid = None,
     drop: Drop = None,
     out: Annotated[
@@ -451,49 +486,6 @@ def costs_template(
         raise InputError(f"{str(out)!r} exists already; --force overwrites it")
     write_template(new_file(out), features)
     say(f"{len(features)} features, each at a cost of 1: fill in {out}")
-
-
-@app.command()
-@guarded
-def reproduce(
-    name: Annotated[Experiment, typer.Argument(help="Experiment of the paper.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with the original data; yahoo can do without."),
-        READS_FOLDER,
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for results and finished steps; results/NAME by default."),
-        WRITES_RESULTS,
-    ] = None,
-    small: Annotated[
-        bool, typer.Option("--small", help="A quick version, to see that everything works.")
-    ] = False,
-    jobs: Jobs = None,
-) -> None:
-    """Run an experiment of the paper: its tables and figures. An interrupted run can be resumed."""
-    # Imported here, because each experiment asks for libraries of its own.
-    experiment = importlib.import_module(f"greedymiser.experiments.{name}")
-    from greedymiser.experiments.workspace import Workspace
-
-    folder = out or Path("results") / name
-    check_not_read("out", folder, WRITES_RESULTS, "data", data, READS_FOLDER)
-    make_folder(folder)
-    with shown_steps() as told:
-        try:
-            results = experiment.run(data, Workspace(folder, {}, told), small, n_jobs=jobs)
-        except KeyboardInterrupt:
-            complain("Finished steps are kept: the same command goes on from there.")
-            raise
-    for title, table in results.tables.items():
-        if len(table) <= LONGEST_TABLE:
-            show_frame(title, table)
-    say(f"Data: {results.data}", "")
-    show_files(
-        [(folder / f"{title}.csv", "table") for title in results.tables]
-        + [(path, "figure") for path in results.figures.values()]
-    )
 
 
 def _tell_of_half_a_curve(models: Sequence[Model], out: Path) -> None:

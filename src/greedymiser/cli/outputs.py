@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from greedymiser._files import check_place, write_file
 from greedymiser.cli.guarding import InputError, Writes
 from greedymiser.persistence import save
 from greedymiser.persistence.writing import about
-from greedymiser.serving import as_predictor
+from greedymiser.responses import gives_probabilities
+from greedymiser.serving import Predictor, as_predictor
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from greedymiser.tradeoff import TradeoffCurve
 
 # By custom, the name of a model file ends like this.
-SUFFIX = ".miser"
+MODEL_SUFFIX = ".miser"
 
 # The files of a curve, and what they are.
 CURVE_FILES = {
@@ -34,7 +39,12 @@ CURVE_FILES = {
 }
 
 WRITES_CURVE = Writes(
-    (*CURVE_FILES, f"models/model-*{SUFFIX}", "checkpoint/checkpoint.json", "checkpoint/*.npz")
+    (
+        *CURVE_FILES,
+        f"models/model-*{MODEL_SUFFIX}",
+        "checkpoint/checkpoint.json",
+        "checkpoint/*.npz",
+    )
 )
 
 
@@ -83,19 +93,81 @@ def write_table(table: Any, out: Path, what: str) -> None:
     write_file(out, table.to_csv(index=False).encode("utf-8", "backslashreplace"), what)
 
 
+def predictions(
+    model: Predictor, X: Any, queries: NDArray[Any] | None = None
+) -> tuple[Any, NDArray[np.float64]]:
+    """A table with the prediction of each row, and what each row has paid."""
+    import pandas as pd
+
+    raw, left = model.run(model.table(X), queries)
+    columns = {"prediction": model.respond(raw)}
+    if model.classes is not None and gives_probabilities(model.loss):
+        probabilities = model.probabilities(raw).T
+        for label, column in zip(model.classes.tolist(), probabilities, strict=True):
+            columns[f"probability_{label}"] = column
+    bills = model.stage_costs[left]
+    if len(model.stages) > 1:  # rows differ in what they pay
+        columns["cost"] = bills
+    return pd.DataFrame(columns), bills
+
+
+def write_predictions(model: Predictor, rows: Any, out: Path) -> tuple[int, float]:
+    """Write the predictions of a Dask data frame to a new folder, a Parquet file for each part.
+
+    Returns how many there are, and what they cost on average. All of the folder is there, or none.
+    """
+    from dask import delayed
+    from dask.dataframe.dispatch import make_meta, meta_nonempty
+
+    if out.exists():
+        raise InputError(f"{str(out)!r} exists already; predictions of parts need a new folder")
+    make_folder(out.parent)
+    sample = meta_nonempty(make_meta(rows))
+    model = model.served_for(sample if model.feature_names else sample.to_numpy())
+    like = _predicted_part(sample, model, None)[:0]
+    table = rows.map_partitions(_predicted_part, delayed(model, pure=True), like, meta=like)
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        table.to_parquet(str(unfinished), write_index=False)
+        n_rows, cost = _rows_and_cost(model, unfinished)
+        unfinished.rename(out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return n_rows, cost
+
+
+def _predicted_part(rows: Any, model: Predictor, like: Any) -> Any:
+    if len(rows) == 0:
+        return like
+    return predictions(model, rows if model.feature_names else rows.to_numpy())[0]
+
+
+def _rows_and_cost(model: Predictor, folder: Path) -> tuple[int, float]:
+    """How many predictions are in a folder, and what they cost on average."""
+    from pyarrow import parquet
+
+    files = sorted(folder.glob("*.parquet"))
+    n_rows = sum(parquet.read_metadata(file).num_rows for file in files)
+    if len(model.stages) == 1 or n_rows == 0:
+        return n_rows, model.cost_
+    costs = (parquet.read_table(file, columns=["cost"])["cost"].to_numpy() for file in files)
+    return n_rows, sum(float(part.sum()) for part in costs) / n_rows
+
+
 def write_curve(
     trained: TradeoffCurve, models: Sequence[Model], out: Path
 ) -> list[tuple[Path, str]]:
     """Write all there is to a curve; tell the files and what they are."""
     folder = make_folder(out / "models")
-    written = [folder / f"model-{number}{SUFFIX}" for number, _ in enumerate(models, 1)]
+    written = [folder / f"model-{number}{MODEL_SUFFIX}" for number, _ in enumerate(models, 1)]
     for model, path in zip(models, written, strict=True):
         save(model, path, cost_unit=trained.cost_unit)
     write_table(trained.points, out / "curve.csv", "a curve")
     for name, picture in _pictures(trained).items():
         write_file(out / name, picture, "a picture")
     trained.report(out / "report.html")
-    for model_file in folder.glob(f"model-*{SUFFIX}"):
+    for model_file in folder.glob(f"model-*{MODEL_SUFFIX}"):
         if model_file not in written:  # of an earlier, longer curve
             model_file.unlink()
     files = [(out / name, what) for name, what in CURVE_FILES.items()]

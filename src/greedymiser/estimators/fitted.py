@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from greedymiser.costs import CostModel, Feature, Ledger, Receipt
 from greedymiser.engines import Floats
+from greedymiser.lazy import or_lazily
 from greedymiser.preparation import Schema
 from greedymiser.serving import Kind, Predictor, Stage
 from greedymiser.tables import (
@@ -56,6 +57,12 @@ class Fitted(BaseEstimator):
         with Threads(thread_count(self.n_jobs)) as threads:
             yield from self.ensemble_.staged_raw_predict(table, threads)
 
+    def served_for(self, sample: Any) -> Predictor:
+        """The finished model for parts of rows like these, once they are checked."""
+        table_for(self, sample)
+        return self.predictor_.served_for(sample)
+
+    @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs (eq. 3): here the same for all, ``cost_``."""
         return np.full(table_for(self, X).n_rows, self.cost_)
