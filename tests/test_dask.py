@@ -237,6 +237,16 @@ def test_a_fit_goes_on_where_it_was(client):
 COSTS = CostModel([4.0, 1.0, 2.0, 0.5, 8.0, 1.0, 1.0, 1.0, 1.0, 1.0])
 
 
+def test_rows_that_pay_for_themselves(client):
+    X, y = problem()
+    settings = {**QUICK, "costs": COSTS, "tradeoff": 1e-3, "charge": "row", "warm_start": True}
+    here, there = MiserRegressor(**settings), MiserRegressor(**settings)
+    for max_iter in (4, 6):
+        here.set_params(max_iter=max_iter).fit(X, y, weights())
+        there.set_params(max_iter=max_iter).fit(parts(X), parts(y), parts(weights()))
+        assert_same(there, here)
+
+
 def test_curves(client):
     X, y = problem()
     val, y_val = problem(1, 200)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from dask import delayed
+from dask.dataframe.dispatch import make_meta
 from distributed import Client
 from numpy.typing import NDArray
 
@@ -25,7 +26,7 @@ def parts_of(session: Session, X: Any, lengths: Lengths | None) -> Parts:
     if len(shape) != 2:
         raise ValueError(f"X must have two dimensions, got a {type(X).__name__} with {len(shape)}")
     is_frame = hasattr(X, "columns")
-    head = X._meta if is_frame else None
+    head = make_meta(X) if is_frame else None
     if not is_frame and len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})
     made = list(X.to_delayed()) if is_frame else list(X.to_delayed().ravel())
