@@ -20,6 +20,7 @@ from scipy import sparse
 
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
 from greedymiser.exits import ExitRule, Mask, Starts, check_queries, query_starts, rank_leavers
+from greedymiser.lazy import or_lazily
 from greedymiser.losses import Loss
 from greedymiser.meter import Accounts
 from greedymiser.metrics import query_order
@@ -123,24 +124,28 @@ class Predictor:
 
     # -- predictions ------------------------------------------------------------------------------
 
+    @or_lazily
     def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[Any]:
         """Targets, class labels, or scores to rank by.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
+            Of a Dask array or data frame, the predictions are a lazy Dask collection too.
         qid : array-like of shape (n,), optional
             The query of each row, for models that compare the rows of a query. Without it, all
             rows are one query.
         """
         return self.respond(self.raw_predict(X, qid))
 
+    @or_lazily
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
         self._known_classes()  # before any work is done
         refuse_improbable(self.loss)
         return self.probabilities(self.raw_predict(X))
 
+    @or_lazily
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: (n,), or one column per class."""
         return decisions(self.raw_predict(X))
@@ -153,6 +158,7 @@ class Predictor:
         """Stage after which each row leaves."""
         return self.run(self.table(X), qid)[1]
 
+    @or_lazily
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """What each row's prediction costs: the trees that it met, and the resources they need.
 
@@ -333,6 +339,11 @@ class Predictor:
         settled = raw.copy()
         rank_leavers(settled[0], left, starts, len(self.stages))
         return settled
+
+    def served_for(self, sample: Any) -> Predictor:
+        """The model for parts of rows like these, several of which are asked at the same time."""
+        self.table(sample)
+        return replace(self, n_jobs=1)
 
     # -- how it runs ------------------------------------------------------------------------------
 
