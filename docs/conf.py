@@ -52,6 +52,7 @@ autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
+toc_object_entries_show_parents = "hide"
 
 # The gallery: every example is run, and has a picture.
 
@@ -117,12 +118,17 @@ def turn_links(app: Any, name: str, source: list[str]) -> None:
     source[0] = FOLDER.sub(named, text)
 
 
+# What other rooms of the house ask of an estimator, and no user does.
+INDOORS = {"check_features", "look_at", "prepare"}
+
+
 def skip_foreign(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool:
     """Leave out what scikit-learn and Python add to our classes; their own pages tell of it."""
     home = getattr(member, "__module__", None) or getattr(
         getattr(member, "fget", None), "__module__", None
     )
-    return skip or (home is not None and not str(home).startswith("greedymiser"))
+    foreign = home is not None and not str(home).startswith("greedymiser")
+    return skip or foreign or name in INDOORS
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -275,10 +276,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Served]:
     print(table, "\n")
 
     # 2. All columns of the images to learn from, once.
-    X, X_valid = (
-        build_matrix(sources, images, n_jobs=options.n_jobs, prefer="processes", verbose=1)
-        for images in (train, valid)
-    )
+    how = {"n_jobs": options.n_jobs, "prefer": "processes", "verbose": sys.stderr.isatty()}
+    X, X_valid = (build_matrix(sources, images, **how) for images in (train, valid))
 
     # 3. A model that ignores costs, and then models along the trade-off that keep to a budget.
     model = MiserClassifier(costs=costs, max_iter=options.max_iter, max_depth=3, min_samples_leaf=5)
