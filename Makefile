@@ -39,7 +39,7 @@ test-env: $(VENV)/.installed-dev  ## only set up what test and lint need
 lint: $(VENV)/.installed-dev  ## check format, style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src
+	$(BIN)/mypy src experiments
 	$(BIN)/python -m pytest tests/test_imports.py -q
 
 .PHONY: format
@@ -57,6 +57,16 @@ docs: $(VENV)/.installed-docs  ## build the site in build/site, its gallery incl
 .PHONY: bench
 bench: $(VENV)/.installed-bench  ## print speed ratios against the peers
 	$(BIN)/python -m benchmarks
+
+# make reproduce NAME=mq2008 DATA=folder OUT=results/mq2008; FLAGS=--small for a quick version.
+NAME ?=
+DATA ?=
+OUT ?=
+FLAGS ?=
+.PHONY: reproduce
+reproduce: $(VENV)/.installed-experiments  ## run an experiment of the paper: NAME, DATA, OUT
+	@test -n "$(NAME)" || { echo "Which one? make reproduce NAME=yahoo, mq2008 or scene15" >&2; exit 2; }
+	$(BIN)/python -m experiments $(NAME) $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)") $(FLAGS)
 
 # Damages files for SECONDS, and keeps in fuzz-findings what is neither refused nor works. What was
 # mended goes to tests/files/findings, where make test tries it again.

@@ -19,6 +19,7 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import train_test_split
 
 from benchmarks._common import machine
+from experiments.methods import cost_to_reach, front
 from greedymiser import (
     CostModel,
     MiserClassifier,
@@ -27,7 +28,6 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.datasets import load_letor, load_thyroid
-from greedymiser.experiments.methods import cost_to_reach, front
 
 N_TRADEOFFS = 12
 DEPTH = 4

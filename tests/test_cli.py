@@ -35,7 +35,7 @@ from greedymiser import (
     save,
 )
 from greedymiser.cli import Task, app
-from greedymiser.cli.commands import WRITES_DEMO, WRITES_RESULTS
+from greedymiser.cli.commands import WRITES_DEMO
 from greedymiser.cli.guarding import Reads, Writes, marked_paths
 from greedymiser.cli.outputs import WRITES_CURVE
 from greedymiser.cli.printing import emit, escaped
@@ -722,11 +722,7 @@ EXAMPLES = {
     "data": "regression.csv", "costs": "costs.csv", "valid": "valid.csv", "test": "test.csv",
     "model": "m.miser",
 }  # fmt: skip
-VALUES = {"target": "price", "name": "mq2008", "max_iter": 2, "jobs": 1, "tradeoffs": "0.0"}
-
-
-def example_of(command: str, name: str) -> Path:
-    return Path("folder" if MARKS[command][name].folder else EXAMPLES[name])
+VALUES = {"target": "price", "max_iter": 2, "jobs": 1, "tradeoffs": "0.0"}
 
 
 def arguments_of(command: str, **given: object) -> list[object]:
@@ -741,7 +737,7 @@ def arguments_of(command: str, **given: object) -> list[object]:
             continue
         value = given.get(name, VALUES.get(name))
         if value is None and isinstance(MARKS[command].get(name), Reads):
-            value = example_of(command, name)
+            value = Path(EXAMPLES[name])
         if value is None and parameter.required and isinstance(MARKS[command].get(name), Writes):
             value = "elsewhere"
         if value is not None:
@@ -756,13 +752,10 @@ def everything() -> dict[Path, bytes]:
 
 
 def other_names(path: Path) -> list[Path]:
-    """The same file or folder, called otherwise."""
+    """The same file, called otherwise."""
     Path("link").symlink_to(path.resolve())
-    names = [path, path.resolve(), Path("folder") / ".." / path, Path("link")]
-    if path.is_file():
-        Path("hard").hardlink_to(path)
-        names.append(Path("hard"))
-    return names
+    Path("hard").hardlink_to(path)
+    return [path, path.resolve(), Path("folder") / ".." / path, Path("link"), Path("hard")]
 
 
 @pytest.fixture
@@ -770,7 +763,7 @@ def all_inputs(tmp_path, monkeypatch):
     """Something precious under every name."""
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
-    for name in (*EXAMPLES.values(), "folder/S1.txt"):
+    for name in EXAMPLES.values():
         Path(name).write_text(f"precious {name}")
 
 
@@ -795,14 +788,14 @@ OVER_FILES = [
 
 def test_there_are_commands_that_write():
     assert {command for command, *_ in OVER_FILES} == {
-        "fit", "curve", "predict", "costs-template", "reproduce"
+        "fit", "curve", "predict", "costs-template"
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "out", "read"), OVER_FILES)
 def test_no_command_writes_over_what_it_reads(all_inputs, command, out, read):
     before = everything()
-    example = example_of(command, read)
+    example = Path(EXAMPLES[read])
     names = other_names(example)
     for name in names:
         for first, second in ((example, name), (name, example)):
@@ -818,7 +811,6 @@ OVER_FOLDERS = [
     for command, out, read in OVER_FILES
     for pattern in MARKS[command][out].below
     for how in ("itself", "symlink", "hard link")
-    if how != "hard link" or not MARKS[command][read].folder
 ]
 
 
@@ -826,7 +818,7 @@ OVER_FOLDERS = [
 def test_no_command_writes_over_what_it_reads_in_its_folder(
     all_inputs, command, out, read, pattern, how
 ):
-    place, path = Path("out") / pattern.replace("*", "1"), example_of(command, read)
+    place, path = Path("out") / pattern.replace("*", "1"), Path(EXAMPLES[read])
     place.parent.mkdir(parents=True)
     if how == "itself":
         path = path.rename(place)
@@ -838,17 +830,6 @@ def test_no_command_writes_over_what_it_reads_in_its_folder(
     said = complain(*arguments_of(command, **{read: path, out: "out"}))
     assert said.startswith(f"--{out} 'out' would write over '{place}', and that is the {read} ")
     assert everything() == before
-
-
-def test_results_do_not_go_into_the_data(all_inputs):
-    said = complain("reproduce", "mq2008", "--data", "folder", "--out", "folder/results/deep")
-    assert said == "--out 'folder/results/deep' is inside the data folder 'folder'"
-    # Nor where they would go by default.
-    Path("results").mkdir()
-    Path("results/mq2008").symlink_to(Path("folder").resolve())
-    said = complain("reproduce", "mq2008", "--data", "folder")
-    assert said == "--out 'results/mq2008' is the data folder itself: 'folder'"
-    assert sorted(path.name for path in Path("folder").iterdir()) == ["S1.txt"]
 
 
 def test_a_folder_where_a_file_should_be(all_inputs):
@@ -1361,49 +1342,14 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
         "fit",
         "inspect",
         "predict",
-        "reproduce",
     }
     assert "cost (dollars)" in told["demo"]
     assert "TSH" in told["demo"]
     assert unforeseen(Path("demo"), WRITES_DEMO) == []
-    assert unforeseen(Path("yahoo-small"), WRITES_RESULTS) == []
     for folder in ("demo", "curve"):
         assert {*CURVE_FILES} <= {path.name for path in Path(folder).iterdir()}
     assert load("model.miser").cost_ <= 30
     assert len(pd.read_csv("predictions.csv")) == 3428
-
-
-def test_reproduce_goes_on_where_it_was(tmp_path, monkeypatch):
-    command = ["reproduce", "yahoo", "--small", "--out", tmp_path / "out", "--jobs", "1"]
-    with monkeypatch.context() as patch:
-
-        def interrupted(*_, **__):
-            raise KeyboardInterrupt
-
-        patch.setattr("greedymiser.cascades.Cronus.fit", interrupted)
-        result = greedymiser(*command)
-    assert result.exit_code == 130
-    assert "Finished steps are kept" in result.stderr
-    assert not (tmp_path / "out" / "comparison.csv").exists()
-    # Early exits are finished: whoever tries them again is interrupted again.
-    monkeypatch.setattr("greedymiser.cascades.early_exit.EarlyExit.sweep", interrupted)
-    first = greedymiser(*command)
-    assert first.exit_code == 0, first.stderr
-    assert "Cronus over" in first.stderr
-    assert "miser + early exit" in first.stdout
-    assert "SYNTHETIC" in first.stdout
-    for name in ("comparison.csv", "points.csv", "methods.png", "traces.png", "features.png"):
-        assert str(tmp_path / "out" / name) in first.stdout
-        assert (tmp_path / "out" / name).stat().st_size > 0
-
-
-def test_reproduce_needs_its_data(tmp_path):
-    assert "mq2008 needs data" in complain("reproduce", "mq2008", "--out", tmp_path)
-    assert "scene15 needs data" in complain("reproduce", "scene15", "--out", tmp_path)
-    (tmp_path / "data").mkdir()
-    out = tmp_path / "out"
-    assert "S1.txt" in complain("reproduce", "mq2008", "--data", tmp_path / "data", "--out", out)
-    assert greedymiser("reproduce", "elsewhere").exit_code == 2
 
 
 def test_the_cost_files_of_the_page(tmp_path):

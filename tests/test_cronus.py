@@ -30,8 +30,8 @@ from greedymiser.cascades._cascade_objective import (
     relaxed_bills,
 )
 from greedymiser.cascades.cronus import (
+    CascadeRows,
     Cronus,
-    Rows,
     Solver,
     best_cut,
     best_thresholds,
@@ -282,7 +282,7 @@ def test_tree_outputs_add_up(kind, monkeypatch):
 def training_rows(model, threads):
     X, y, _ = make()
     outputs = TreeOutputs.of(model.ensemble_, table_for(model, X), threads)
-    return Rows(outputs, y, np.full(len(y), 1 / len(y)))
+    return CascadeRows(outputs, y, np.full(len(y), 1 / len(y)))
 
 
 @pytest.mark.parametrize("power", [1.0, 0.1])
@@ -382,7 +382,7 @@ def test_best_thresholds(seed):
     n, n_stages = 12, 3
     scores, y = rng.standard_normal((n, n_stages)), rng.standard_normal(n)
     weight, bills = rng.random(n), np.cumsum(rng.random(n_stages))
-    rows = Rows(TreeOutputs(np.zeros((n, 1)), Threads(1)), y, weight)
+    rows = CascadeRows(TreeOutputs(np.zeros((n, 1)), Threads(1)), y, weight)
     start = rng.standard_normal(n_stages - 1)
 
     def cost(thresholds):
@@ -418,7 +418,7 @@ def test_stages_without_trees_are_taken_out():
 
 def test_stages_after_which_nobody_leaves_are_taken_out():
     H = np.array([[0.0], [1.0], [2.0], [3.0]])
-    rows = Rows(TreeOutputs(H, Threads(1)), np.zeros(4), np.full(4, 0.25))
+    rows = CascadeRows(TreeOutputs(H, Threads(1)), np.zeros(4), np.full(4, 0.25))
     cascade = Cascade(np.arange(1.0, 5.0)[:, None], np.zeros(4), np.array([-1.0, 2.5, -1.0]))
     settled = settle(cascade, rows, None, tolls(0.0, [1.0], [{0}]), 0.0)
     assert settled.weights.ravel().tolist() == [2.0, 4.0]

@@ -11,12 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from greedymiser.cascades import EarlyExitRanker
-from greedymiser.costs import CostModel
-from greedymiser.datasets import load_yahoo_costs
-from greedymiser.estimators import MiserRanker, MiserRegressor
-from greedymiser.experiments import mq2008, ranking, yahoo
-from greedymiser.experiments.methods import (
+from experiments.methods import (
     CANDIDATES,
     EARLY_EXIT,
     METHODS,
@@ -37,8 +32,13 @@ from greedymiser.experiments.methods import (
     references,
     whole_curve,
 )
-from greedymiser.experiments.ranking_figures import draw_features, draw_methods, save
-from greedymiser.experiments.workspace import Workspace
+from experiments.ranking import mq2008, study, yahoo
+from experiments.ranking.figures import draw_features, draw_methods, save
+from experiments.workspace import Workspace
+from greedymiser.cascades import EarlyExitRanker
+from greedymiser.costs import CostModel
+from greedymiser.datasets import load_yahoo_costs
+from greedymiser.estimators import MiserRanker, MiserRegressor
 from greedymiser.metrics import ndcg_score
 
 PRICES = [1.0, 1.0, 5.0, 5.0, 20.0, 100.0]
@@ -394,9 +394,9 @@ def never(*_, **__):
 def test_a_second_run_makes_nothing_anew(finished, letor, tmp_path, monkeypatch):
     out, first, _ = finished
     shutil.copytree(out, tmp_path / "out")
-    monkeypatch.setattr(ranking, "_train", never)
-    monkeypatch.setattr(ranking.FoldRun, "_make_exits", never)
-    monkeypatch.setattr(ranking.FoldRun, "_make_cronus", never)
+    monkeypatch.setattr(study, "_train", never)
+    monkeypatch.setattr(study.FoldRun, "_make_exits", never)
+    monkeypatch.setattr(study.FoldRun, "_make_cronus", never)
     second = mq2008.run(letor, Workspace(tmp_path / "out", {}), small=True)
     for name in first.tables:
         pd.testing.assert_frame_equal(first.tables[name], second.tables[name])
@@ -413,14 +413,14 @@ def test_a_killed_run_goes_on_where_it_was(finished, original, tmp_path, monkeyp
     steps = sorted((tmp_path / "out" / "cache" / "fold-2").glob("exits-*.csv"))
     steps[-1].write_bytes(steps[-1].read_bytes()[:40])
     made: list[float] = []
-    make = ranking.FoldRun._make_exits
+    make = study.FoldRun._make_exits
 
     def count(self, tradeoff):
         made.append(tradeoff)
         return make(self, tradeoff)
 
-    monkeypatch.setattr(ranking.FoldRun, "_make_exits", count)
-    monkeypatch.setattr(ranking.FoldRun, "_make_cronus", never)
+    monkeypatch.setattr(study.FoldRun, "_make_exits", count)
+    monkeypatch.setattr(study.FoldRun, "_make_cronus", never)
     resumed = mq2008.run(original, Workspace(tmp_path / "out", {}), small=True)
     assert len(made) == 1
     for name in whole.tables:
@@ -429,7 +429,7 @@ def test_a_killed_run_goes_on_where_it_was(finished, original, tmp_path, monkeyp
 
 def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
     scale = replace(mq2008.SMALL, max_iter=25, tradeoffs=(1e-3,), cascaded=(), cronus_tradeoffs=())
-    run = ranking.FoldRun(fold, scale, Workspace(tmp_path, {**fold_settings(scale)}))
+    run = study.FoldRun(fold, scale, Workspace(tmp_path, {**fold_settings(scale)}))
     for tradeoff in run.tradeoffs:
         chosen = best_of_each(run.plain(tradeoff), ["method"]).iloc[-1]
         model = run.model(tradeoff)
@@ -442,7 +442,7 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
         rows = run.exits(tradeoff)
         swept = rows[rows["n_trees"] == model.n_iter_].drop_duplicates("parameter")
         for _, row in swept.iterrows():
-            hasty = EarlyExitRanker(model, threshold=row["parameter"], every=ranking.EVERY)
+            hasty = EarlyExitRanker(model, threshold=row["parameter"], every=study.EVERY)
             hasty.fit(fold.valid.X, fold.valid.y, qid=fold.valid.qid)
             assert measure(hasty, fold.test) == pytest.approx((row["cost"], row["score"]))
             assert measure(hasty, fold.valid) == pytest.approx(
@@ -453,12 +453,12 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
 def fold_settings(scale) -> dict:
     names = ("max_iter", "n_slacks", "cronus_tradeoffs", "cronus_rows")
     told = {name: getattr(scale, name) for name in names}
-    return {"version": "0", "data": {}} | ranking.FIXED | told
+    return {"version": "0", "data": {}} | study.FIXED | told
 
 
 def test_what_is_made_over_stagewise_counts_for_both(fold, tmp_path):
     scale = replace(mq2008.SMALL, tradeoffs=(1e-3,), cascaded=())
-    run = ranking.FoldRun(fold, scale, Workspace(tmp_path, fold_settings(scale)))
+    run = study.FoldRun(fold, scale, Workspace(tmp_path, fold_settings(scale)))
     assert set(run.plain(0.0)["method"]) == {STAGEWISE, MISER}
     assert set(run.plain(1e-3)["method"]) == {MISER}
     assert set(run.exits(0.0)["method"]) == {EARLY_EXIT, "miser + early exit"}
@@ -626,7 +626,7 @@ def test_yahoo_says_what_is_missing(tmp_path):
 def test_full_scales_follow_the_paper():
     assert yahoo.REAL.max_iter == 3000
     assert yahoo.REAL.highest_prices == (1.0, 20.0, 100.0, 200.0)
-    assert (ranking.LEARNING_RATE, ranking.DEPTH, ranking.EVERY) == (0.1, 4, 10)
+    assert (study.LEARNING_RATE, study.DEPTH, study.EVERY) == (0.1, 4, 10)
     assert yahoo.STAND_IN.tradeoffs == yahoo.REAL.tradeoffs
 
 

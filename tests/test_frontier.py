@@ -12,12 +12,12 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.frontier.traps import TRAPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import make_scorer
 
+from experiments.frontier.traps import TRAPS
 from greedymiser import (
     CostModel,
     MiserClassifier,
@@ -26,9 +26,10 @@ from greedymiser import (
     MiserSearchCV,
     tradeoff_curve,
 )
-from greedymiser.checkpoints import ABOUT, CheckpointError, told
-from greedymiser.frontier import Shop, spread
+from greedymiser.checkpoints import ABOUT, CheckpointError, as_text
+from greedymiser.frontier import spread
 from greedymiser.losses import Huber, SquaredError
+from greedymiser.shopping import Shop
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}
@@ -343,9 +344,9 @@ def test_settings_are_told_by_what_they_hold():
         (lambda x: x + 1, lambda x: abs(x)),
         (Huber(2.0), Huber(3.0)),
     ]
-    assert all(told(a) == told(b) for a, b in same)
-    assert all(told(a) != told(b) for a, b in other)
-    assert "0x" not in "".join(told(a) for a, _ in same)
+    assert all(as_text(a) == as_text(b) for a, b in same)
+    assert all(as_text(a) != as_text(b) for a, b in other)
+    assert "0x" not in "".join(as_text(a) for a, _ in same)
 
 
 def test_threads_and_words_make_no_other_run(tmp_path):

@@ -44,6 +44,7 @@ ROOMS = [
     "training",
     "estimators",
     "checkpoints",
+    "shopping",
     "frontier",
     "paths",
     "workshops",
@@ -56,7 +57,6 @@ ROOMS = [
     "warm",
     "plotting",
     "report",
-    "experiments",
     "cli",
 ]
 

@@ -18,11 +18,14 @@ pytest.importorskip("pandas", reason="the experiments need pandas: greedymiser[f
 import cv2
 import pandas as pd
 
+from experiments.scenes import costs as scene_costs
+from experiments.scenes import images as scene_images
+from experiments.scenes import methods as scene_methods
+from experiments.scenes import scene15
+from experiments.scenes.descriptors import catalogue
+from experiments.workspace import Workspace
 from greedymiser.costs import CostModel
 from greedymiser.estimators import MiserClassifier
-from greedymiser.experiments import scene15, scene_costs, scene_images, scene_methods
-from greedymiser.experiments.descriptors import catalogue
-from greedymiser.experiments.workspace import Workspace
 
 DESCRIPTORS = ("tiny8", "intensity", "orientation", "census_level0", "sift16_level1")
 SMALL = {
@@ -447,7 +450,7 @@ def test_several_processes_see_the_same(data, tmp_path):
     pieces, names = catalogue(), ["tiny8", "census_level0"]
     settings = dict.fromkeys(scene_images.EXTRACTION, 0)
     one, two = (
-        scene_images.extract(images, pieces, names, Workspace(tmp_path / str(n), settings), {}, n)
+        scene_images.extract(images, pieces, names, Workspace(tmp_path / str(n), settings), n)
         for n in (1, 2)
     )
     for name in names:

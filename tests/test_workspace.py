@@ -14,7 +14,7 @@ pytest.importorskip("pandas", reason="steps are tables: greedymiser[frames]")
 
 import pandas as pd
 
-from greedymiser.experiments.workspace import Workspace
+from experiments.workspace import Workspace
 
 FRAME = {"method": ["miser", "l1"], "cost": [0.1 + 0.2, 1e-300], "n": [3, 4]}
 
@@ -183,7 +183,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from greedymiser.experiments import workspace as room
+from experiments import workspace as room
 
 def save_and_die(path, arrays):
     path.write_bytes(b"PK half of an archive")

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from sklearn.model_selection import train_test_split
 
+from experiments.ranking import mq2008
 from greedymiser import CostModel, ndcg_score
 from greedymiser.costs import Feature
 from greedymiser.datasets import load_thyroid, load_yahoo_costs
-from greedymiser.experiments import mq2008
 
 N_BUDGETS = 6
 THYROID_BUDGETS = (16, 20, 24, 28, 32, 36, 40, 45, 50, 60)
@@ -49,7 +49,7 @@ MFEAT_FAMILIES = ("fou", "fac", "kar", "pix", "zer", "mor")
 class Rows:
     """Some rows of a problem. Classes are 0, 1, …; ``qid`` is None unless rows are ranked."""
 
-    X: NDArray[np.floating]
+    X: NDArray[Any]
     y: NDArray[Any]
     qid: NDArray[Any] | None = None
 

@@ -289,7 +289,8 @@ def chain(subsets: Subsets, budget: float, per_cost: bool) -> Iterator[Resources
             price = subsets.cost(owned | one) - spent
             # What loses is no better for being dear.
             merit[one] = gain / price if per_cost and gain > 0 and price > 0 else gain
-        owned = owned | max(likely, key=lambda one: merit[one])
+        likeliest: Resources = max(likely, key=merit.__getitem__)
+        owned = owned | likeliest
         yield owned
         failures = 0 if subsets.screen(owned) > best else failures + 1
         best = max(best, subsets.screen(owned))

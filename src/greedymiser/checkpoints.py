@@ -207,7 +207,7 @@ class Crew:
         )
         self._free = SimpleQueue[Trainer]()
         for _ in range(n if self.is_team else 1):
-            self._free.put(_alone(trainer) if self.is_team else trainer)
+            self._free.put(_on_one_thread(trainer) if self.is_team else trainer)
 
     def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call ``function(trainer, *task)`` for every task; results in the order of the tasks."""
@@ -233,7 +233,7 @@ class Crew:
         trainers = self._folds(n_folds, params)
         if not self.is_team:
             return [function(trainer) for trainer in trainers]
-        return self._threads.run(function, [(_alone(trainer),) for trainer in trainers])
+        return self._threads.run(function, [(_on_one_thread(trainer),) for trainer in trainers])
 
     def _folds(self, n_folds: int, params: Parameters) -> list[Trainer]:
         found = []
@@ -247,7 +247,7 @@ class Crew:
         return found
 
 
-def _alone(trainer: Trainer) -> Trainer:
+def _on_one_thread(trainer: Trainer) -> Trainer:
     """The same trainer with rows and a thread of its own."""
     threads = Threads(1)
     return replace(trainer, prepared=trainer.prepared.twin(CpuEngine(threads), threads))
@@ -268,7 +268,7 @@ def fingerprints(prepared: Prepared, estimator: Any) -> dict[str, str]:
     """What the models of an estimator depend on: data, costs and settings."""
     assert prepared.validation is not None
     settings = {
-        name: told(value)
+        name: as_text(value)
         for name, value in estimator.get_params(deep=False).items()
         if name not in OF_NO_MATTER
     }
@@ -294,25 +294,25 @@ def _digest(cases: Cases) -> str:
     return digest.hexdigest()
 
 
-def told(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A setting as text: what it holds, not where it is or in which order it happens to be."""
     if isinstance(value, np.ndarray):
         return f"array{value.shape}{hashlib.blake2b(value.tobytes()).hexdigest()[:32]}"
     if isinstance(value, dict):
-        return f"{{{', '.join(sorted(f'{told(k)}: {told(v)}' for k, v in value.items()))}}}"
+        return f"{{{', '.join(sorted(f'{as_text(k)}: {as_text(v)}' for k, v in value.items()))}}}"
     if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(told, value)))}}}"
+        return f"{{{', '.join(sorted(map(as_text, value)))}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(told, value))}]"
+        return f"[{', '.join(map(as_text, value))}]"
     if isinstance(value, functools.partial):
-        return f"partial({told((value.func, value.args, value.keywords))})"
+        return f"partial({as_text((value.func, value.args, value.keywords))})"
     if isinstance(value, types.FunctionType):
         code = value.__code__
         body = hashlib.blake2b(code.co_code + repr(code.co_names).encode()).hexdigest()[:16]
         closed = [cell.cell_contents for cell in value.__closure__ or ()]
-        return f"{value.__module__}.{value.__qualname__}-{body}{told(closed)}"
+        return f"{value.__module__}.{value.__qualname__}-{body}{as_text(closed)}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "__dict__"):
-        return f"{type(value).__qualname__}({told(vars(value))})"
+        return f"{type(value).__qualname__}({as_text(vars(value))})"
     return repr(value)

@@ -7,13 +7,6 @@ that no other beats (none is as cheap and scores as well) are the frontier, and 
 *expanded* once: what could be bought in addition, what could be left out, what could be exchanged.
 When nothing new comes onto the frontier, or the allowance of work is spent, the search ends.
 
-What could be bought is judged before anything is trained, by the gains of all features at the root
-of one more tree on the residuals of the set's model: the best for each price that one might pay
-(that contains Greedy + Max), and the best per unit of cost (that contains the ratio-greedy chain).
-
-The guarantees for submodular functions under a knapsack constraint do not carry over: a refitted
-model's score is not submodular. They are why the neighbours are these.
-
 Everything is deterministic: work is counted in cells of histograms, not in seconds.
 """
 
@@ -22,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +24,14 @@ from greedymiser.checkpoints import Crew, Trainer
 from greedymiser.costs import CostModel
 from greedymiser.engines import Floats
 from greedymiser.parameters import Parameters
+from greedymiser.shopping import Neighbourhood, Resources, Shop
 from greedymiser.training import Model, make_grower, root_gains
-
-Resources = int
-"""A set of resources: bit r is set where resource r is in it."""
 
 # What a round costs beside counting, in cells of histograms.
 ROUND_CELLS = 400_000
 # What a search may cost, in fits of everything, and the models that it ends with; or so many cells
 # if that is more: small data can be searched thoroughly in seconds.
 FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.75, 0.5, 1e10
-# All single purchases and all pairs are tried where there are at most so many of them.
-MOST_SINGLES, MOST_PAIRS = 64, 300
 # Rounds without improvement after which a fit of the search ends.
 PATIENCE, LONG_PATIENCE = 10, 50
 # The search takes steps of this length, three times the usual, and so a third of the rounds.
@@ -54,45 +42,9 @@ MOST_FITS = 400
 MOST_CHOSEN = 20
 # Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
 # the frontier and of the frontiers behind it.
-FOLDS, LAYERS, MANY_ROWS = 5, 3, 20_000
+FOLDS, LAYERS, FOLDED_ROWS = 5, 3, 20_000
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
-BATCH = 16
-# Prices that one might pay are this far apart; so many of the least useful resources are left out.
-PRICE_STEP, MOST_DROPS = 1.6, 4
-
-
-class Shop:
-    """What can be bought: resources, in the bundles that features need them in."""
-
-    def __init__(self, costs: CostModel):
-        self.costs = costs
-        free = _set(np.flatnonzero(costs.resource_costs == 0).tolist())
-        self.needs = [_set(wanted) & ~free for wanted in costs.needs]
-        bundles = dict.fromkeys(need for need in self.needs if need)
-        # Where several bundles share a resource, all that use it may pay together for its price.
-        users: dict[int, list[Resources]] = {}
-        for bundle in bundles:
-            for resource in _members(bundle):
-                users.setdefault(resource, []).append(bundle)
-        packages = {_union(some) for some in users.values() if len(some) > 1}
-        self.bundles = sorted(bundles, key=self.price)
-        self.packages = sorted(packages - bundles.keys(), key=lambda some: (self.price(some), some))
-
-    def price(self, resources: Resources) -> float:
-        """What a set costs."""
-        return math.fsum(self.costs.resource_costs[r] for r in _members(resources))
-
-    def features(self, resources: Resources) -> NDArray[np.bool_]:
-        """Features that a set of resources pays for."""
-        return np.array([need & ~resources == 0 for need in self.needs])
-
-    def names(self, resources: Resources) -> list[str]:
-        """Names of the resources of a set."""
-        return [self.costs.resource_names[r] for r in _members(resources)]
-
-    def owned(self, features: Iterable[int]) -> Resources:
-        """Resources that some features need, as far as they cost anything."""
-        return _union(self.needs[f] for f in features)
+FITS_TOGETHER = 16
 
 
 @dataclass
@@ -166,12 +118,12 @@ class FrontierSearch:
         self._crew = crew
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
         self._params = _in_a_hurry(self._final_params, costs)
-        self._effort = effort
+        self._around = Neighbourhood(shop, effort)
         self._starts: dict[Resources, None] = {}
         # Whether rows that the search has not seen were asked as well.
         self._is_honest = False
         # Where rows are many, luck plays no part in the choice.
-        self._n_folds = FOLDS if trainer.prepared.rows.n_rows < MANY_ROWS else 0
+        self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
         self._tell = tell
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
         full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
@@ -185,17 +137,19 @@ class FrontierSearch:
         """Search from some sets until nothing new comes, or the allowance is spent."""
         self.evaluate([0])
         gains = self._gains(self.archive[0])
-        self.evaluate(self._singles(gains))
+        self.evaluate(self._around.singles(gains))
         self._starts = dict.fromkeys(starts)
         self.evaluate(self._starts)
-        self.evaluate(self._pairs())
+        self.evaluate(self._around.pairs())
         while not self.allowance.is_spent:
             waiting = [found for found in self.frontier() if not found.is_expanded]
             if not waiting:
                 return
             for candidate in waiting:
                 if not self.allowance.is_spent and candidate.model is not None:
-                    self.evaluate(self._neighbours(candidate))
+                    gains = self._gains(candidate)
+                    around = self._around.neighbours(candidate.used, candidate.gains, gains)
+                    self.evaluate(around)
                     candidate.is_expanded = True
 
     def chosen(self) -> list[Model]:
@@ -284,10 +238,10 @@ class FrontierSearch:
     def evaluate(self, sets: Iterable[Resources]) -> None:
         """Train a model for each set that is new and can be paid for."""
         new = [s for s in dict.fromkeys(sets) if s not in self.archive and self._is_affordable(s)]
-        for start in range(0, len(new), BATCH):
+        for start in range(0, len(new), FITS_TOGETHER):
             if self.allowance.is_spent:
                 break
-            some = [(resources,) for resources in new[start : start + BATCH]]
+            some = [(resources,) for resources in new[start : start + FITS_TOGETHER]]
             for found in self._crew.run(self._fit, some):
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
@@ -325,8 +279,6 @@ class FrontierSearch:
         per_tree = self._trainer.prepared.rows.n_rows * lanes * 2.0
         return n_rounds * self._trainer.start.ensemble.n_outputs * (per_tree + ROUND_CELLS)
 
-    # -- where it looks ---------------------------------------------------------------------------
-
     def _gains(self, candidate: Candidate) -> Floats:
         """What each feature could bring at the root of one more tree."""
         assert candidate.model is not None
@@ -334,110 +286,6 @@ class FrontierSearch:
         gains = root_gains(prepared, make_grower(prepared, self._params, candidate.model))
         self.allowance.cells -= prepared.rows.n_rows * len(gains)
         return np.nan_to_num(gains, neginf=0.0)
-
-    def _singles(self, gains: Floats) -> list[Resources]:
-        """Every single purchase, or the most promising ones."""
-        bundles = self.shop.bundles
-        best = self._best_of_missing(0, gains)
-        if len(bundles) > MOST_SINGLES:
-            worth = {bundle: self._gain_of(bundle, 0, best) for bundle in bundles}
-            ratio = {bundle: worth[bundle] / self.shop.price(bundle) for bundle in bundles}
-            half = MOST_SINGLES // 2
-            bundles = (
-                sorted(bundles, key=worth.__getitem__, reverse=True)[:half]
-                + sorted(bundles, key=ratio.__getitem__, reverse=True)[:half]
-            )
-        return [*bundles, *self._packages(0, best)]
-
-    def _pairs(self) -> list[Resources]:
-        """All pairs, where they are few: two features may be useless alone, and not together."""
-        bundles = self.shop.bundles
-        if len(bundles) * (len(bundles) - 1) // 2 > MOST_PAIRS * self._effort:
-            return []
-        return [a | b for a, b in combinations(bundles, 2)]
-
-    def _neighbours(self, candidate: Candidate) -> list[Resources]:
-        """What could be bought in addition, left out, exchanged."""
-        have, least = candidate.used, self._least_first(candidate)
-        additions = self._additions(have, self._gains(candidate))
-        found = [have | purchase for purchase in additions]
-        found += [self._without(have, resource) for resource in least[:MOST_DROPS]]
-        found += [self._exchanged(have, purchase, least) for purchase in additions]
-        return found
-
-    def _additions(self, have: Resources, gains: Floats) -> list[Resources]:
-        """Purchases worth a fit: the best for every price, and the best per unit of cost."""
-        best = self._best_of_missing(have, gains)
-        purchases = [b for b in self.shop.bundles if b & ~have]
-        purchases += self._packages(have, best)
-        if not purchases:
-            return []
-        worth = np.array([self._gain_of(purchase, have, best) for purchase in purchases])
-        price = np.array([self.shop.price(purchase & ~have) for purchase in purchases])
-        chosen: dict[int, None] = {}
-        for i in np.argsort(-worth / np.maximum(price, 1e-300), kind="stable")[:3]:
-            chosen[int(i)] = None
-        limit = float(price.min())
-        while True:
-            for i in np.argsort(-np.where(price <= limit, worth, -np.inf), kind="stable")[:2]:
-                if price[i] <= limit:
-                    chosen[int(i)] = None
-            if limit >= price.max():
-                break
-            limit = max(limit * PRICE_STEP, float(price[price > limit].min()))
-        return [purchases[i] for i in chosen if worth[i] > 0]
-
-    def _packages(self, have: Resources, best: dict[Resources, float]) -> list[Resources]:
-        """Purchases that share a price: the best two, four, ... of them, and all."""
-        found: list[Resources] = []
-        for package in self.shop.packages:
-            inside = [b for b in self.shop.bundles if b & ~have and b & ~package == 0]
-            inside.sort(key=lambda bundle: -self._gain_of(bundle, have, best))
-            size = 2
-            while size < len(inside):
-                found.append(_union(inside[:size]))
-                size *= 2
-            found.append(package)
-        return found
-
-    def _best_of_missing(self, have: Resources, gains: Floats) -> dict[Resources, float]:
-        """For every set of resources that some features lack, the best gain among them."""
-        best: dict[Resources, float] = {}
-        for gain, need in zip(gains.tolist(), self.shop.needs, strict=True):
-            missing = need & ~have
-            if missing:
-                best[missing] = max(best.get(missing, 0.0), gain)
-        return best
-
-    def _gain_of(self, purchase: Resources, have: Resources, best: dict[Resources, float]) -> float:
-        """Best gain among the features that a purchase makes usable."""
-        new = purchase & ~have
-        if not self.shop.packages:  # nothing is shared, so no other feature lacks a part of it
-            return best.get(new, 0.0)
-        return max((gain for missing, gain in best.items() if missing & ~new == 0), default=0.0)
-
-    def _least_first(self, candidate: Candidate) -> list[int]:
-        """Resources in use, those first whose features bring least per unit of cost."""
-        worth = dict.fromkeys(_members(candidate.used), 0.0)
-        for f in np.flatnonzero(candidate.gains).tolist():
-            for r in _members(self.shop.needs[f]):
-                worth[r] += candidate.gains[f]
-        return sorted(worth, key=lambda r: worth[r] / self.shop.price(1 << r))
-
-    def _exchanged(self, have: Resources, purchase: Resources, least: list[int]) -> Resources:
-        """Take a purchase in, throw out what brings least per cost until it costs no more."""
-        together, limit = have | purchase, self.shop.price(have)
-        for r in least:
-            if self.shop.price(together) <= limit:
-                break
-            if not purchase >> r & 1:
-                together = self._without(together, r)
-        return together
-
-    def _without(self, resources: Resources, resource: int) -> Resources:
-        """A set without a resource, and without what is useless then."""
-        rest = resources & ~(1 << resource)
-        return _union(need for need in self.shop.needs if need & ~rest == 0)
 
 
 def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
@@ -462,27 +310,6 @@ def _in_a_hurry(params: Parameters, costs: CostModel) -> Parameters:
         return params
     n_iter = math.ceil(params.max_iter * params.learning_rate / HURRY)
     return replace(params, learning_rate=HURRY, max_iter=max(n_iter, min(params.max_iter, 30)))
-
-
-def _set(members: Iterable[int]) -> Resources:
-    return _union(1 << member for member in members)
-
-
-def _union(sets: Iterable[Resources]) -> Resources:
-    union = 0
-    for some in sets:
-        union |= some
-    return union
-
-
-def _members(resources: Resources) -> list[int]:
-    """Members of a set, in ascending order."""
-    found = []
-    while resources:
-        lowest = resources & -resources
-        found.append(lowest.bit_length() - 1)
-        resources ^= lowest
-    return found
 
 
 def _without_luck(models: Sequence[Model]) -> list[Model]:

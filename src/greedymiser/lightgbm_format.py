@@ -17,31 +17,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.losses import (
-    AbsoluteError,
-    BinaryLogLoss,
-    Gamma,
-    Huber,
-    LambdaMART,
-    Loss,
-    MultinomialLogLoss,
-    Poisson,
-    Quantile,
-    SquaredError,
-)
+from greedymiser.losses import KNOWN_LOSSES, LambdaMART, Loss, MultinomialLogLoss
 from greedymiser.serving import Predictor, as_predictor
 from greedymiser.trees import NODE_DTYPE, Ensemble
 
 # Losses of one output that LightGBM knows as well, by its names.
-OBJECTIVES: dict[type[Loss], str] = {
-    SquaredError: "regression",
-    AbsoluteError: "regression_l1",
-    Huber: "huber",
-    Quantile: "quantile",
-    Poisson: "poisson",
-    Gamma: "gamma",
-    BinaryLogLoss: "binary",
-    LambdaMART: "lambdarank",
+OBJECTIVES = {
+    known.make: known.objective
+    for known in KNOWN_LOSSES.values()
+    if known.make is not MultinomialLogLoss
 }
 
 # Bits of LightGBM's decision_type. The two bits of the kind of missing values always say NaN:

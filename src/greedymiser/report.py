@@ -204,11 +204,13 @@ def _settings(models: list[Any]) -> list[dict[str, Any]]:
     ]
     for name, value in model.get_params(deep=False).items():
         if name not in ("costs", "tradeoff"):
-            settings.append((name, _told(value), _told(value) == _told(defaults.get(name))))
+            settings.append(
+                (name, _in_words(value), _in_words(value) == _in_words(defaults.get(name)))
+            )
     return [{"name": name, "value": value, "is_default": same} for name, value, same in settings]
 
 
-def _told(value: Any) -> str:
+def _in_words(value: Any) -> str:
     """A setting in words, without addresses in memory."""
     if callable(value) and hasattr(value, "__qualname__"):
         return str(value.__qualname__)

@@ -4,29 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from greedymiser.losses import (
-    AbsoluteError,
-    BinaryLogLoss,
-    Gamma,
-    Huber,
-    LambdaMART,
-    MultinomialLogLoss,
-    Poisson,
-    Quantile,
-    SquaredError,
-)
+from greedymiser.losses import KNOWN_LOSSES, LambdaMART
 
-# Losses are means over the rows; the halves are those of their formulas.
-_LOSSES: dict[type, str] = {
-    SquaredError: "half the squared error",
-    AbsoluteError: "absolute error",
-    Huber: "Huber loss",
-    Quantile: "quantile loss",
-    Poisson: "half the Poisson deviance",
-    Gamma: "half the gamma deviance",
-    BinaryLogLoss: "log-loss",
-    MultinomialLogLoss: "log-loss",
-}
+_TITLES = {known.make: known.title for known in KNOWN_LOSSES.values()}
 
 
 def score_name(scoring: Any, loss: Any) -> str:
@@ -41,6 +21,7 @@ def score_name(scoring: Any, loss: Any) -> str:
 
     Examples
     --------
+    >>> from greedymiser.losses import BinaryLogLoss
     >>> score_name("loss", BinaryLogLoss())
     'negative log-loss'
     >>> score_name("balanced_accuracy", BinaryLogLoss())
@@ -52,4 +33,4 @@ def score_name(scoring: Any, loss: Any) -> str:
         return str(getattr(scoring, "__name__", scoring))
     if isinstance(loss, LambdaMART):  # whose value is how much NDCG lacks to 1
         return f"NDCG@{loss.truncation} minus 1"
-    return f"negative {_LOSSES.get(type(loss), 'loss')}"
+    return f"negative {_TITLES.get(type(loss), 'loss')}"

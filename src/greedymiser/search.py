@@ -48,7 +48,100 @@ def _has(method: str) -> Callable[[Any], bool]:
     return check
 
 
-class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
+class BestModel(MetaEstimatorMixin, BaseEstimator):
+    """What a fitted search says: what its best model says."""
+
+    estimator: Any
+    best_estimator_: Miser
+
+    @property
+    def cost_(self) -> float:
+        """What one prediction of the best model costs."""
+        return self.best_estimator_.cost_
+
+    @property
+    def features_used_(self) -> list[Feature]:
+        return self.best_estimator_.features_used_
+
+    @property
+    def resources_used_(self) -> list[str]:
+        return self.best_estimator_.resources_used_
+
+    @property
+    def n_features_in_(self) -> int:
+        return self.best_estimator_.n_features_in_
+
+    @property
+    def feature_names_in_(self) -> Any:
+        return self.best_estimator_.feature_names_in_
+
+    @property
+    def classes_(self) -> Any:
+        return self.best_estimator_.classes_
+
+    @property
+    def predictor_(self) -> Predictor:
+        return self.best_estimator_.predictor_
+
+    def receipt(self) -> Receipt:
+        """What the best model bought, when, at what price."""
+        check_is_fitted(self)
+        return self.best_estimator_.receipt()
+
+    def predict(self, X: Any) -> Any:
+        """Predict with the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict(X)
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities of the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict_proba(X)
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X: Any) -> Any:
+        """Raw predictions of the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.decision_function(X)
+
+    def prediction_costs(self, X: Any) -> Any:
+        """What each row's prediction costs."""
+        check_is_fitted(self)
+        return self.best_estimator_.prediction_costs(X)
+
+    def score(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        **params: Any,
+    ) -> float:
+        """Score of the best model, as its own ``score`` has it.
+
+        ``qid``, and what else ``params`` may hold (``k``, ``no_relevant``), is for rankers.
+        """
+        check_is_fitted(self)
+        check_takes_queries(self.best_estimator_, qid)
+        queries = {} if qid is None else {"qid": qid}
+        return self.best_estimator_.score(X, y, sample_weight, **queries, **params)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "best_estimator_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if isinstance(self.estimator, BaseEstimator):
+            inner = self.estimator.__sklearn_tags__()
+            tags.estimator_type = inner.estimator_type
+            tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        return tags
+
+
+class MiserSearchCV(BestModel):
     """The best model for a budget, found by cross-validation.
 
     Every fold trains a path of trade-offs under the budget, and searches for sets of resources that
@@ -277,82 +370,6 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
         fitted = _fitted_with(model, given, np.frombuffer(allowed, dtype=bool), threads)
         return fitted.truncate(min(n_iter, fitted.n_iter_))
 
-    # -- the best model ---------------------------------------------------------------------------
-
-    @property
-    def cost_(self) -> float:
-        """What one prediction of the best model costs."""
-        return self.best_estimator_.cost_
-
-    @property
-    def features_used_(self) -> list[Feature]:
-        return self.best_estimator_.features_used_
-
-    @property
-    def resources_used_(self) -> list[str]:
-        return self.best_estimator_.resources_used_
-
-    @property
-    def n_features_in_(self) -> int:
-        return self.best_estimator_.n_features_in_
-
-    @property
-    def feature_names_in_(self) -> Any:
-        return self.best_estimator_.feature_names_in_
-
-    @property
-    def classes_(self) -> Any:
-        return self.best_estimator_.classes_
-
-    @property
-    def predictor_(self) -> Predictor:
-        return self.best_estimator_.predictor_
-
-    def receipt(self) -> Receipt:
-        """What the best model bought, when, at what price."""
-        check_is_fitted(self)
-        return self.best_estimator_.receipt()
-
-    def predict(self, X: Any) -> Any:
-        """Predict with the best model."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict(X)
-
-    @available_if(_has("predict_proba"))
-    def predict_proba(self, X: Any) -> Any:
-        """Class probabilities of the best model."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict_proba(X)
-
-    @available_if(_has("decision_function"))
-    def decision_function(self, X: Any) -> Any:
-        """Raw predictions of the best model."""
-        check_is_fitted(self)
-        return self.best_estimator_.decision_function(X)
-
-    def prediction_costs(self, X: Any) -> Any:
-        """What each row's prediction costs."""
-        check_is_fitted(self)
-        return self.best_estimator_.prediction_costs(X)
-
-    def score(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        qid: ArrayLike | None = None,
-        **params: Any,
-    ) -> float:
-        """Score of the best model, as its own ``score`` has it.
-
-        ``qid``, and what else ``params`` may hold (``k``, ``no_relevant``), is for rankers.
-        """
-        check_is_fitted(self)
-        check_takes_queries(self.best_estimator_, qid)
-        queries = {} if qid is None else {"qid": qid}
-        return self.best_estimator_.score(X, y, sample_weight, **queries, **params)
-
     # -- what scikit-learn asks -------------------------------------------------------------------
 
     def get_metadata_routing(self) -> Any:
@@ -372,18 +389,6 @@ class MiserSearchCV(MetaEstimatorMixin, BaseEstimator):
             by_number = self.cv is None or isinstance(self.cv, Integral)
             requests.fit.add_request(param="groups", alias=by_number or bool(splits.get("groups")))
         return requests
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "best_estimator_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        if isinstance(self.estimator, BaseEstimator):
-            inner = self.estimator.__sklearn_tags__()
-            tags.estimator_type = inner.estimator_type
-            tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
-            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
-        return tags
 
 
 def _fitted_with(

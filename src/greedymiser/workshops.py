@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from greedymiser.estimators import Miser
-from greedymiser.frontier import Candidate, FrontierSearch, Resources, Shop, front, spread
+from greedymiser.frontier import Candidate, FrontierSearch, front, spread
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath, best_cost
+from greedymiser.shopping import Resources, Shop
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -178,15 +178,15 @@ class OnDemandPredictor:
         self, respond: Callable[[Floats], Any], objects: Any, qid: Any, return_receipts: bool
     ) -> Any:
         result = self._fetcher.run(_Prediction(self, objects, qid, return_receipts))
-        return self._told(result, respond, return_receipts)
+        return self._answer(result, respond, return_receipts)
 
     async def _arun(
         self, respond: Callable[[Floats], Any], objects: Any, qid: Any, return_receipts: bool
     ) -> Any:
         result = await self._fetcher.arun(_Prediction(self, objects, qid, return_receipts))
-        return self._told(result, respond, return_receipts)
+        return self._answer(result, respond, return_receipts)
 
-    def _told(
+    def _answer(
         self, result: _Result, respond: Callable[[Floats], Any], return_receipts: bool
     ) -> Any:
         result.log.warn(stacklevel=4)

@@ -285,12 +285,30 @@ class Sources:
 
     def plan(self, columns: Iterable[str] | None = None) -> list[Source]:
         """All that must be called for these columns (None: for all), what others need first."""
-        # Columns of the same source come together, so the order of ``columns`` does not matter.
-        asked = set(self._maker if columns is None else columns)
-        makers = {self.maker(column).name for column in asked}
+        asked = self._maker if columns is None else columns
+        return self.upstream(self.maker(column).name for column in asked)
+
+    def upstream(self, names: Iterable[str]) -> list[Source]:
+        """These sources and intermediates and all that they stand on, what others need first.
+
+        Examples
+        --------
+        >>> sources = Sources(raw="text")
+        >>> @sources.intermediate
+        ... def words(text): ...
+        >>> @sources.intermediate
+        ... def pairs(words): ...
+        >>> [source.name for source in sources.upstream(["pairs"])]
+        ['words', 'pairs']
+        """
+        wanted = set(names)
+        unknown = sorted(wanted.difference(self._sources))
+        if unknown:
+            raise ValueError(f"there is no source or intermediate named {unknown[0]!r}")
         order: dict[str, Source] = {}
+        # In the order of registration, so that the order of ``names`` does not matter.
         for name in self._sources:
-            if name in makers:
+            if name in wanted:
                 self._visit(name, order, [])
         return list(order.values())
 

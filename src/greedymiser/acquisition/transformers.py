@@ -60,7 +60,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Part:
+class NamedTransformer:
     """Columns that one named transformer makes of a row."""
 
     # None where the row is passed through.
@@ -111,7 +111,7 @@ def _real_steps(pipeline: Pipeline) -> list[tuple[str, Any]]:
 
 def _parts(
     transformer: Any, name: str, names: list[str] | None
-) -> Iterator[tuple[str, Part, list[str]]]:
+) -> Iterator[tuple[str, NamedTransformer, list[str]]]:
     """Named parts of a transformer, and the columns that each makes.
 
     ``names`` are those of all columns where a pipeline knows them better.
@@ -123,17 +123,21 @@ def _parts(
         for key, part, columns in transformer.transformers_:
             if not isinstance(part, str) or part == "passthrough":
                 made = names[transformer.output_indices_[key]]
-                yield key, Part(_or_none(part), columns, weights.get(key)), made
+                yield key, NamedTransformer(_or_none(part), columns, weights.get(key)), made
     elif isinstance(transformer, FeatureUnion):
         weights = transformer.transformer_weights or {}
         first = 0
         for key, part in transformer.transformer_list:
             if not isinstance(part, str) or part == "passthrough":
                 n = _width(part, transformer)
-                yield key, Part(_or_none(part), None, weights.get(key)), names[first : first + n]
+                yield (
+                    key,
+                    NamedTransformer(_or_none(part), None, weights.get(key)),
+                    names[first : first + n],
+                )
                 first += n
     else:
-        yield name, Part(transformer), names
+        yield name, NamedTransformer(transformer), names
 
 
 def _or_none(part: Any) -> Any:

@@ -225,7 +225,7 @@ class Cronus(OverEnsemble):
         )
         return self
 
-    def _learn(self, rows: Rows, tolls: Tolls, baseline: float) -> tuple[Cascade, Floats]:
+    def _learn(self, rows: CascadeRows, tolls: Tolls, baseline: float) -> tuple[Cascade, Floats]:
         """Optimise the soft cascade; the history comes with it."""
         cascade = stagewise(rows, baseline, self.n_stages)
         objective = self._objective(rows, baseline)
@@ -241,7 +241,7 @@ class Cronus(OverEnsemble):
         cascade = solver.last_fit(objective, cascade, tolls)
         return cascade, np.array(history)
 
-    def _objective(self, rows: Rows, baseline: float) -> Objective:
+    def _objective(self, rows: CascadeRows, baseline: float) -> Objective:
         """The objective without costs, with penalty and steepness in units of the data."""
         start = boosted(rows.outputs, baseline)
         plain = Objective(
@@ -320,7 +320,7 @@ class Cronus(OverEnsemble):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class CascadeRows:
     """Rows as the cascade sees them."""
 
     outputs: TreeOutputs
@@ -345,7 +345,7 @@ def _check_loss(estimator: Miser) -> None:
 
 def _read(
     estimator: Miser, given: Given, given_val: Given, threads: Threads
-) -> tuple[Rows, Rows | None]:
+) -> tuple[CascadeRows, CascadeRows | None]:
     """Check the data and let every tree speak about every row."""
     checked = check(estimator.check_features(given, reset=False))
     check_same_queries(given, given_val)
@@ -362,13 +362,13 @@ def _read(
     return _rows(estimator, cases, threads), valid
 
 
-def _rows(estimator: Miser, cases: Cases, threads: Threads) -> Rows:
+def _rows(estimator: Miser, cases: Cases, threads: Threads) -> CascadeRows:
     table = cases.table
     if cases.rows is not None:
         table = as_table(table.take(cases.rows), estimator.categories_)
     weight = np.ones(len(cases.y)) if cases.weight is None else cases.weight
     outputs = TreeOutputs.of(estimator.ensemble_, table, threads)
-    return Rows(outputs, cases.y, weight / weight.sum())
+    return CascadeRows(outputs, cases.y, weight / weight.sum())
 
 
 # -- optimisation ---------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def boosted(outputs: TreeOutputs, baseline: float) -> Cascade:
     return Cascade(np.ones((1, n_trees)), np.array([baseline]), np.empty(0))
 
 
-def stagewise(rows: Rows, baseline: float, n_stages: int) -> Cascade:
+def stagewise(rows: CascadeRows, baseline: float, n_stages: int) -> Cascade:
     """The start: all stages have the weights of boosting, and each lets the same share pass."""
     one = boosted(rows.outputs, baseline)
     scores = rows.outputs.scores(one)[:, 0]
@@ -412,7 +412,7 @@ class Solver:
     are not taken in turns.
     """
 
-    def __init__(self, rows: Rows):
+    def __init__(self, rows: CascadeRows):
         self.squares = rows.outputs.mean_squares(rows.weight)
         mean = rows.weight @ rows.y
         # The objective is divided by the loss of a constant, so that tolerances have a meaning.
@@ -477,7 +477,7 @@ class Solver:
 
 
 def settle(
-    cascade: Cascade, train: Rows, valid: Rows | None, tolls: Tolls, tradeoff: float
+    cascade: Cascade, train: CascadeRows, valid: CascadeRows | None, tolls: Tolls, tradeoff: float
 ) -> Cascade:
     """Make the thresholds hard, and take out the stages after which nobody leaves.
 
@@ -503,7 +503,9 @@ def leaving(scores: Floats, thresholds: Floats) -> NDArray[np.intp]:
     return np.where(gone.any(axis=1), first, scores.shape[1] - 1)
 
 
-def best_thresholds(scores: Floats, rows: Rows, charges: Floats, thresholds: Floats) -> Floats:
+def best_thresholds(
+    scores: Floats, rows: CascadeRows, charges: Floats, thresholds: Floats
+) -> Floats:
     """Hard thresholds with less loss and cost, from given ones on.
 
     One threshold after the other, from the last, is set to its best value given the others. That

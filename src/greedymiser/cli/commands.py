@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import importlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,24 +18,22 @@ from greedymiser.cli.guarding import (
     InputError,
     Reads,
     Writes,
-    check_not_read,
     guarded,
     interruption,
     options,
 )
 from greedymiser.cli.inputs import (
-    Job,
-    Part,
+    LabelledRows,
     Task,
+    TrainingData,
     check_column,
     held_out,
     load_model,
-    prepare,
+    read_inputs,
     rows_for,
 )
 from greedymiser.cli.outputs import (
     WRITES_CURVE,
-    make_folder,
     new_curve,
     new_file,
     new_model,
@@ -46,13 +43,10 @@ from greedymiser.cli.outputs import (
 )
 from greedymiser.cli.printing import (
     as_number,
-    complain,
     emit,
     escaped,
     quoted,
     say,
-    show_frame,
-    shown_steps,
 )
 from greedymiser.cli.showing import (
     cost_unit,
@@ -81,13 +75,8 @@ from greedymiser.responses import gives_probabilities
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
 
-# Results with more rows than this are left to their files.
-LONGEST_TABLE = 20
-
-# What the experiments read, and what they and the demo write below their folders.
-READS_FOLDER = Reads(folder=True)
+# What the demo writes below its folder.
 WRITES_DEMO = Writes((*WRITES_CURVE.below, "thyroid_*.csv", "thyroid_costs.toml"))
-WRITES_RESULTS = Writes(("*.csv", "*.png", "cache"))
 
 # Rounds of the demo: no model of it is at its best after more than 60.
 DEMO_ROUNDS = 100
@@ -126,19 +115,11 @@ app = typer.Typer(
 )
 
 
-class Experiment(enum.StrEnum):
-    """An experiment of the paper."""
-
-    yahoo = "yahoo"
-    mq2008 = "mq2008"
-    scene15 = "scene15"
-
-
 DataFile = Annotated[
     Path, typer.Argument(help="CSV, Parquet or SVMlight/LETOR file, told by its suffix."), Reads()
 ]
 ModelFile = Annotated[Path, typer.Argument(help="A model that fit or curve has written."), Reads()]
-Target = Annotated[
+TargetOption = Annotated[
     str | None, typer.Option(help="Column to predict. SVMlight files have their own.")
 ]
 Costs = Annotated[
@@ -231,14 +212,14 @@ def demo(
         f"Thyroid disease: {len(X)} patients to learn from, {len(X_test)} to test.",
         "The first model compiles the kernels, which takes a few seconds; later runs reuse them.",
     )
-    everyone = Part(X, data.y_train, None)
+    everyone = LabelledRows(X, data.y_train, None)
     held = held_out(everyone, Task.classification)
-    job = Job(
+    job = TrainingData(
         Task.classification,
         CostFile(data.costs, "dollars"),
         everyone.take(~held),
         everyone.take(held),
-        Part(X_test, data.y_test, None),
+        LabelledRows(X_test, data.y_test, None),
     )
     trained = trained_curve(
         job, MiserClassifier(max_iter=DEMO_ROUNDS), 8, "balanced_accuracy", None
@@ -265,7 +246,7 @@ def curve(
     out: Annotated[
         Path, typer.Option(help="Folder for the curve, pictures, report and models."), WRITES_CURVE
     ],
-    target: Target = None,
+    target: TargetOption = None,
     valid: Valid = None,
     test: Annotated[
         Path | None,
@@ -300,7 +281,7 @@ def curve(
     path = _parse_tradeoffs(tradeoffs)
     if not 0 < effort < np.inf:
         raise typer.BadParameter(f"{effort} is not positive and finite", param_hint="--effort")
-    job = prepare(
+    job = read_inputs(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
     new_curve(out)
@@ -325,7 +306,7 @@ def fit(
     data: DataFile,
     costs: Costs,
     out: Annotated[Path, typer.Option(help="File for the model."), Writes()],
-    target: Target = None,
+    target: TargetOption = None,
     valid: Valid = None,
     task: TaskOption = None,
     qid: Qid = None,
@@ -343,7 +324,7 @@ def fit(
     jobs: Jobs = None,
 ) -> None:
     """Train one model. With a budget and no trade-off, find the best model that it affords."""
-    job = prepare(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
+    job = read_inputs(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
     new_model(out)
     model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
     searched = budget is not None and tradeoff is None
@@ -423,7 +404,7 @@ def inspect(model: ModelFile) -> None:
 @guarded
 def costs_template(
     data: DataFile,
-    target: Target = None,
+    target: TargetOption = None,
     qid: Qid = None,
     drop: Drop = None,
     out: Annotated[
@@ -451,49 +432,6 @@ def costs_template(
         raise InputError(f"{str(out)!r} exists already; --force overwrites it")
     write_template(new_file(out), features)
     say(f"{len(features)} features, each at a cost of 1: fill in {out}")
-
-
-@app.command()
-@guarded
-def reproduce(
-    name: Annotated[Experiment, typer.Argument(help="Experiment of the paper.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with the original data; yahoo can do without."),
-        READS_FOLDER,
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for results and finished steps; results/NAME by default."),
-        WRITES_RESULTS,
-    ] = None,
-    small: Annotated[
-        bool, typer.Option("--small", help="A quick version, to see that everything works.")
-    ] = False,
-    jobs: Jobs = None,
-) -> None:
-    """Run an experiment of the paper: its tables and figures. An interrupted run can be resumed."""
-    # Imported here, because each experiment asks for libraries of its own.
-    experiment = importlib.import_module(f"greedymiser.experiments.{name}")
-    from greedymiser.experiments.workspace import Workspace
-
-    folder = out or Path("results") / name
-    check_not_read("out", folder, WRITES_RESULTS, "data", data, READS_FOLDER)
-    make_folder(folder)
-    with shown_steps() as told:
-        try:
-            results = experiment.run(data, Workspace(folder, {}, told), small, n_jobs=jobs)
-        except KeyboardInterrupt:
-            complain("Finished steps are kept: the same command goes on from there.")
-            raise
-    for title, table in results.tables.items():
-        if len(table) <= LONGEST_TABLE:
-            show_frame(title, table)
-    say(f"Data: {results.data}", "")
-    show_files(
-        [(folder / f"{title}.csv", "table") for title in results.tables]
-        + [(path, "figure") for path in results.figures.values()]
-    )
 
 
 def _tell_of_half_a_curve(models: Sequence[Model], out: Path) -> None:

@@ -166,9 +166,7 @@ def _noting_interruptions() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Reads:
-    """Marks a parameter of a command: the path of a file that is read, or of a folder."""
-
-    folder: bool = False
+    """Marks a parameter of a command: the path of a file that is read."""
 
 
 @dataclass(frozen=True)
@@ -197,25 +195,22 @@ def _check_paths(command: Callable[..., None], arguments: dict[str, Any]) -> Non
     for out, written in marks.items():
         for name, mark in marks.items():
             if isinstance(written, Writes) and isinstance(mark, Reads):
-                check_not_read(out, arguments[out], written, name, arguments[name], mark)
+                _check_not_read(out, arguments[out], written, name, arguments[name])
 
 
-def check_not_read(
-    option: str, out: Path | None, written: Writes, what: str, path: Path | None, read: Reads
+def _check_not_read(
+    option: str, out: Path | None, written: Writes, what: str, path: Path | None
 ) -> None:
     """Refuse to write to an option's ``out`` over what is read from ``path``, by whatever name."""
     if out is None or path is None or not path.exists():
         return
-    kind = "folder" if read.folder else "file"
     if _is_same(out, path):
-        raise InputError(f"--{option} {str(out)!r} is the {what} {kind} itself: {str(path)!r}")
-    if read.folder and _is_within(out, path):
-        raise InputError(f"--{option} {str(out)!r} is inside the {what} folder {str(path)!r}")
+        raise InputError(f"--{option} {str(out)!r} is the {what} file itself: {str(path)!r}")
     for place in (place for pattern in written.below for place in out.glob(pattern)):
         if _is_same(place, path) or _is_within(path, place):
             raise InputError(
                 f"--{option} {str(out)!r} would write over {str(place)!r}, and that is the {what} "
-                f"{kind} itself: {str(path)!r}"
+                f"file itself: {str(path)!r}"
             )
 
 

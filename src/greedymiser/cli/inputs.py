@@ -36,7 +36,7 @@ class Task(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Columns:
+class Roles:
     """What the columns of the files mean."""
 
     target: str
@@ -74,29 +74,31 @@ class Spelled:
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelledRows:
     """Rows to train, validate or test with."""
 
     X: Any
     y: NDArray[Any]
     qid: NDArray[Any] | None
 
-    def take(self, rows: NDArray[np.bool_]) -> Part:
-        return Part(self.X[rows], self.y[rows], None if self.qid is None else self.qid[rows])
+    def take(self, rows: NDArray[np.bool_]) -> LabelledRows:
+        return LabelledRows(
+            self.X[rows], self.y[rows], None if self.qid is None else self.qid[rows]
+        )
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingData:
     """All that a model is trained from."""
 
     task: Task
     costs: CostFile
-    train: Part
-    valid: Part
-    test: Part | None
+    train: LabelledRows
+    valid: LabelledRows
+    test: LabelledRows | None
 
 
-def prepare(
+def read_inputs(
     data: Path,
     costs: Path,
     *,
@@ -106,7 +108,7 @@ def prepare(
     drop: Sequence[str],
     valid: Path | None,
     test: Path | None = None,
-) -> Job:
+) -> TrainingData:
     """Read all files, check them against each other, and say what was understood."""
     prices = read_costs(costs)
     spelled = Spelled()
@@ -146,12 +148,12 @@ def prepare(
     sizes = [f"{len(train.y)} rows to learn from", f"{len(checked.y)} to validate with"]
     sizes += [] if tested is None else [f"{len(tested.y)} to test with"]
     say(f"{', '.join(sizes)}; {train.X.shape[1]} features")
-    return Job(task, prices, train, checked, tested)
+    return TrainingData(task, prices, train, checked, tested)
 
 
 def _columns(
     frame: Any, path: Path, target: str | None, qid: str | None, drop: Sequence[str]
-) -> Columns:
+) -> Roles:
     if is_svmlight(path):
         target = target or LABEL
         qid = qid or (QID if QID in frame.columns else None)
@@ -162,7 +164,7 @@ def _columns(
             check_column(frame, path, name)
     if qid == target:
         raise InputError(f"{target!r} cannot be both the target and the query")
-    return Columns(target, qid, tuple(drop))
+    return Roles(target, qid, tuple(drop))
 
 
 def _has(frame: Any, path: Path) -> str:
@@ -177,7 +179,7 @@ def check_column(frame: Any, path: Path, name: str) -> None:
         raise InputError(f"{str(path)!r} has no column {name!r}; {hint}")
 
 
-def _part(frame: Any, path: Path, columns: Columns) -> Part:
+def _part(frame: Any, path: Path, columns: Roles) -> LabelledRows:
     import pandas as pd
 
     for name in (columns.target, columns.qid):
@@ -195,10 +197,10 @@ def _part(frame: Any, path: Path, columns: Columns) -> Part:
     if X.shape[1] == 0:
         raise InputError(f"{str(path)!r} has no features beside {quoted(columns.others)}")
     qid = None if columns.qid is None else frame[columns.qid].to_numpy()
-    return Part(X, frame[columns.target].to_numpy(), qid)
+    return LabelledRows(X, frame[columns.target].to_numpy(), qid)
 
 
-def _part_like(train: Part, path: Path, columns: Columns, spelled: Spelled) -> Part:
+def _part_like(train: LabelledRows, path: Path, columns: Roles, spelled: Spelled) -> LabelledRows:
     """Read rows for the same features, in the same order."""
     text = train.X.select_dtypes("category").columns.tolist()
     if train.y.dtype == object:
@@ -213,11 +215,11 @@ def _part_like(train: Part, path: Path, columns: Columns, spelled: Spelled) -> P
     for name in train.X.columns:
         check_column(frame, path, name)
     part = _part(frame, path, columns)
-    return Part(part.X[train.X.columns], part.y, part.qid)
+    return LabelledRows(part.X[train.X.columns], part.y, part.qid)
 
 
 def _check_costs(
-    prices: CostFile, path: Path, features: Sequence[str], data: Path, columns: Columns
+    prices: CostFile, path: Path, features: Sequence[str], data: Path, columns: Roles
 ) -> None:
     known = prices.costs.feature_names or []
     missing = [name for name in features if name not in set(known)]
@@ -234,7 +236,7 @@ def _check_costs(
         )
 
 
-def _check_no_words_among_numbers(train: Part, data: Path, columns: Columns) -> None:
+def _check_no_words_among_numbers(train: LabelledRows, data: Path, columns: Roles) -> None:
     """In a target None may be a class, but not among numbers: there it is one that is missing."""
     if train.y.dtype != object:
         return
@@ -255,7 +257,7 @@ def _is_number(text: Any) -> bool:
     return True
 
 
-def _guess(train: Part) -> Task:
+def _guess(train: LabelledRows) -> Task:
     if train.qid is not None:
         return Task.ranking
     if train.y.dtype.kind == "f" and ((train.y % 1).any() or np.abs(train.y).max() > 2**53):
@@ -265,7 +267,7 @@ def _guess(train: Part) -> Task:
     return Task.regression if many else Task.classification
 
 
-def held_out(train: Part, task: Task) -> NDArray[np.bool_]:
+def held_out(train: LabelledRows, task: Task) -> NDArray[np.bool_]:
     """Mark one row in four: of each class, or all rows of one query in four."""
     if task is Task.ranking:
         assert train.qid is not None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from greedymiser.tradeoff import TradeoffCurve
 
 # By custom, the name of a model file ends like this.
-SUFFIX = ".miser"
+MODEL_SUFFIX = ".miser"
 
 # The files of a curve, and what they are.
 CURVE_FILES = {
@@ -34,7 +34,12 @@ CURVE_FILES = {
 }
 
 WRITES_CURVE = Writes(
-    (*CURVE_FILES, f"models/model-*{SUFFIX}", "checkpoint/checkpoint.json", "checkpoint/*.npz")
+    (
+        *CURVE_FILES,
+        f"models/model-*{MODEL_SUFFIX}",
+        "checkpoint/checkpoint.json",
+        "checkpoint/*.npz",
+    )
 )
 
 
@@ -88,14 +93,14 @@ def write_curve(
 ) -> list[tuple[Path, str]]:
     """Write all there is to a curve; tell the files and what they are."""
     folder = make_folder(out / "models")
-    written = [folder / f"model-{number}{SUFFIX}" for number, _ in enumerate(models, 1)]
+    written = [folder / f"model-{number}{MODEL_SUFFIX}" for number, _ in enumerate(models, 1)]
     for model, path in zip(models, written, strict=True):
         save(model, path, cost_unit=trained.cost_unit)
     write_table(trained.points, out / "curve.csv", "a curve")
     for name, picture in _pictures(trained).items():
         write_file(out / name, picture, "a picture")
     trained.report(out / "report.html")
-    for model_file in folder.glob(f"model-*{SUFFIX}"):
+    for model_file in folder.glob(f"model-*{MODEL_SUFFIX}"):
         if model_file not in written:  # of an earlier, longer curve
             model_file.unlink()
     files = [(out / name, what) for name, what in CURVE_FILES.items()]

@@ -7,7 +7,6 @@ and through rich as ``Text``, in which brackets are not markup.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import re
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -171,11 +169,11 @@ def show_table(
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show a bar on a terminal; give what tells it (what, done, total), or None elsewhere."""
+def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal, and nothing elsewhere; give what tells it (done, total)."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield None
+        yield lambda done, total: None
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -184,47 +182,8 @@ def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
         TimeElapsedColumn(),
     )
     with ProgressDisplay(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(
-            task, description=escaped(what), completed=done, total=total
-        )
-
-
-@contextmanager
-def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how far one thing is, on a terminal; give what tells it (done, total)."""
-    with _bar() as told:
-        yield (lambda done, total: None) if told is None else functools.partial(told, what)
-
-
-@contextmanager
-def shown_steps() -> Iterator[Callable[[str, int, int], None]]:
-    """Show the step that is being done: a bar on a terminal, elsewhere a line when one begins."""
-    begun: set[str] = set()
-
-    def tell(what: str, done: int, total: int) -> None:
-        if what not in begun:
-            begun.add(what)
-            complain(what)
-
-    with _bar() as told:
-        yield told or tell
-
-
-def show_frame(title: str, frame: Any) -> None:
-    """Print as many of the first columns of a data frame as there is room for."""
-    columns = {
-        escaped(name): [escaped(_cell(value)) for value in frame[name]] for name in frame.columns
-    }
-    widths = [max(map(len, [name, *cells])) + 3 for name, cells in columns.items()]
-    shown = [name for name, end in zip(columns, np.cumsum(widths), strict=True)
-             if end <= _console().width]  # fmt: skip
-    rows = list(zip(*(columns[name] for name in shown), strict=True))
-    show_table(title, shown, rows, left="method")
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        task = bar.add_task(escaped(what), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def as_number(value: float) -> str:

@@ -67,7 +67,7 @@ def cost_unit(model: Predictor) -> str | None:
 
 def show_summary(model: Predictor) -> None:
     """Print what a model is."""
-    told = _told(model)
+    told = _about_trees(model)
     last = model.stages[-1]
     rows = [
         ("kind", _text(model.about.get("estimator", model.kind))),
@@ -95,7 +95,7 @@ def _score_of(model: Predictor, told: dict[str, Any]) -> str:
     return score_name(scoring if isinstance(scoring, str) else "loss", model.loss)
 
 
-def _told(model: Predictor) -> dict[str, Any]:
+def _about_trees(model: Predictor) -> dict[str, Any]:
     """What a file tells about the training of the trees, below the exits between them."""
     told = dict(model.about)
     while isinstance(told.get("base"), dict):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from greedymiser.cli.guarding import InputError, interruption
-from greedymiser.cli.inputs import Job, Task
+from greedymiser.cli.inputs import Task, TrainingData
 from greedymiser.cli.printing import as_number, shown_progress
 
 # To predict needs none of those that train: they are imported by the commands that do.
@@ -37,7 +37,7 @@ def make_estimator(
     )
 
 
-def fit_model(model: Model, job: Job) -> None:
+def fit_model(model: Model, job: TrainingData) -> None:
     """Train one model; an interruption keeps the rounds that are finished."""
     from greedymiser.estimators import BudgetWarning
 
@@ -61,7 +61,7 @@ def fit_model(model: Model, job: Job) -> None:
 
 
 def trained_curve(
-    job: Job, estimator: Model, tradeoffs: int | Sequence[float], scoring: str | None,
+    job: TrainingData, estimator: Model, tradeoffs: int | Sequence[float], scoring: str | None,
     jobs: int | None, **more: Any,
 ) -> TradeoffCurve:  # fmt: skip
     """Train the models of a curve; an interruption keeps those that are finished."""
@@ -88,7 +88,7 @@ def trained_curve(
 
 
 def best_for(
-    budget: float, job: Job, estimator: Model, scoring: str | None, jobs: int | None
+    budget: float, job: TrainingData, estimator: Model, scoring: str | None, jobs: int | None
 ) -> Model:
     """Search the best model that a budget affords."""
     from greedymiser.estimators import BudgetWarning

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -333,17 +334,42 @@ class LambdaMART(Loss):
         return np.array([0, len(y)], dtype=np.intp) if self.starts is None else self.starts
 
 
-REGRESSION_LOSSES: dict[str, type[Loss]] = {
-    "squared_error": SquaredError,
-    "absolute_error": AbsoluteError,
-    "huber": Huber,
-    "quantile": Quantile,
-    "poisson": Poisson,
-    "gamma": Gamma,
+@dataclass(frozen=True)
+class KnownLoss:
+    """A loss of this library, and what it is called elsewhere."""
+
+    make: type[Loss]
+    # The mean over the rows in words; halves are those of the formulas.
+    title: str
+    # What LightGBM calls it.
+    objective: str
+    # The parameters that it is made from.
+    parameters: dict[str, type] = field(default_factory=dict)
+
+
+KNOWN_LOSSES = {
+    "squared_error": KnownLoss(SquaredError, "half the squared error", "regression"),
+    "absolute_error": KnownLoss(AbsoluteError, "absolute error", "regression_l1"),
+    "huber": KnownLoss(Huber, "Huber loss", "huber", {"delta": float}),
+    "quantile": KnownLoss(Quantile, "quantile loss", "quantile", {"quantile": float}),
+    "poisson": KnownLoss(Poisson, "half the Poisson deviance", "poisson"),
+    "gamma": KnownLoss(Gamma, "half the gamma deviance", "gamma"),
+    "binary_log_loss": KnownLoss(BinaryLogLoss, "log-loss", "binary"),
+    "multinomial_log_loss": KnownLoss(
+        MultinomialLogLoss, "log-loss", "multiclass", {"n_outputs": int}
+    ),
+    "lambdamart": KnownLoss(
+        LambdaMART, "1 minus NDCG", "lambdarank", {"truncation": int, "sigma": float}
+    ),
+}
+"""By the names that model files know; those below are also what ``loss=`` takes."""
+
+REGRESSION_LOSSES = {
+    name: KNOWN_LOSSES[name].make
+    for name in ("squared_error", "absolute_error", "huber", "quantile", "poisson", "gamma")
 }
 
-
-RANKING_LOSSES: dict[str, type[Loss]] = {"lambdamart": LambdaMART, "squared_error": SquaredError}
+RANKING_LOSSES = {name: KNOWN_LOSSES[name].make for name in ("lambdamart", "squared_error")}
 
 
 def exact_mean(y: Floats, weight: Floats | None) -> float:

@@ -23,24 +23,10 @@ The JSON text of a model file, format 1 (arrays in brackets are tensors of the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.special import expit
 
-from greedymiser.losses import (
-    AbsoluteError,
-    BinaryLogLoss,
-    Floats,
-    Gamma,
-    Huber,
-    LambdaMART,
-    Loss,
-    MultinomialLogLoss,
-    Poisson,
-    Quantile,
-    SquaredError,
-)
+from greedymiser.losses import BinaryLogLoss, Floats, Loss, MultinomialLogLoss, Poisson
 
 # Raised when a file of the new form would be misread by the old code. Files of all earlier
 # numbers stay readable: one of each kind is kept in tests/files.
@@ -64,27 +50,6 @@ MOST_DIGITS = 100
 
 # How deep the information about a model may be nested.
 DEEPEST_ABOUT = 12
-
-
-@dataclass(frozen=True)
-class KnownLoss:
-    """A loss of this library, and the parameters that it is made from."""
-
-    make: type[Loss]
-    parameters: dict[str, type]
-
-
-LOSSES = {
-    "squared_error": KnownLoss(SquaredError, {}),
-    "absolute_error": KnownLoss(AbsoluteError, {}),
-    "huber": KnownLoss(Huber, {"delta": float}),
-    "quantile": KnownLoss(Quantile, {"quantile": float}),
-    "poisson": KnownLoss(Poisson, {}),
-    "gamma": KnownLoss(Gamma, {}),
-    "binary_log_loss": KnownLoss(BinaryLogLoss, {}),
-    "multinomial_log_loss": KnownLoss(MultinomialLogLoss, {"n_outputs": int}),
-    "lambdamart": KnownLoss(LambdaMART, {"truncation": int, "sigma": float}),
-}
 
 # Losses of a user are code, and not stored. What serving needs of them is how they answer.
 OWN_LOSS = "own"

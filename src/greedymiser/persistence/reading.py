@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
 from greedymiser.exits import Above, Confident, ExitRule, Proximity
-from greedymiser.losses import Loss
+from greedymiser.losses import KNOWN_LOSSES, Loss
 from greedymiser.persistence.checking import (
     MOST,
     Arrays,
@@ -37,7 +37,6 @@ from greedymiser.persistence.container import ContentError, ModelFileError, read
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMAT,
-    LOSSES,
     MOST_DIGITS,
     MOST_PLACES,
     NUMBERS,
@@ -301,8 +300,8 @@ def _any_loss(entries: Entries, n_outputs: int) -> Loss:
         response = entries.text("response")
         require(response in RESPONSES, f"the response {short(response)} is unknown")
         return RESPONSES[response](n_outputs)
-    require(name in LOSSES, f"the loss {short(name)} is unknown")
-    known = LOSSES[name]
+    require(name in KNOWN_LOSSES, f"the loss {short(name)} is unknown")
+    known = KNOWN_LOSSES[name]
     entries.only({"name", *known.parameters})
     parameters = {
         key: entries.integer(key, 1) if kind is int else entries.number(key)

@@ -16,12 +16,11 @@ from greedymiser._files import check_place, write_atomically
 from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
 from greedymiser.exits import Above, Confident, ExitRule, Proximity
-from greedymiser.losses import Loss
+from greedymiser.losses import KNOWN_LOSSES, Loss
 from greedymiser.persistence.container import ContentError, pack
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMAT,
-    LOSSES,
     MOST_DIGITS,
     NUMBERS,
     OWN_LOSS,
@@ -177,7 +176,7 @@ def _loss(predictor: Predictor, response: str | None) -> dict[str, Any]:
     loss = predictor.loss
     if response is not None:
         _check_response(loss, response)
-    for name, known in LOSSES.items():
+    for name, known in KNOWN_LOSSES.items():
         if type(loss) is known.make and "response" not in vars(loss):
             told = {key: kind(getattr(loss, key)) for key, kind in known.parameters.items()}
             return {"name": name, **told}
@@ -318,7 +317,7 @@ def about(model: Any) -> dict[str, Any]:
     ]
     told = {
         "estimator": type(model).__name__,
-        "parameters": {name: _told(value) for name, value in parameters.items()},
+        "parameters": {name: _plain(value) for name, value in parameters.items()},
         "changed": changed,
         **_outcome(model),
     }
@@ -334,16 +333,16 @@ def _outcome(model: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for name in ("stopped_", "threshold_"):
         if hasattr(model, name):
-            told[name.rstrip("_")] = _told(getattr(model, name))
+            told[name.rstrip("_")] = _plain(getattr(model, name))
     scores = getattr(model, "validation_score_", ())
     n_iter = getattr(model, "n_iter_", 0)
     if len(scores) > n_iter:
-        told["validation_score"] = _told(float(scores[n_iter]))
+        told["validation_score"] = _plain(float(scores[n_iter]))
         told["score"] = score_name(model.scoring, as_predictor(model).loss)
     return told
 
 
-def _told(value: Any, depth: int = 2) -> Any:
+def _plain(value: Any, depth: int = 2) -> Any:
     """A parameter in plain JSON; objects by the name of their type."""
     if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
         value = value.item()
@@ -354,7 +353,7 @@ def _told(value: Any, depth: int = 2) -> Any:
     if depth < DEEPEST_ABOUT // 2 and isinstance(value, list | tuple | np.ndarray):
         if len(value) > LONGEST_TOLD:
             return f"{len(value)} entries"
-        return [_told(entry, depth + 1) for entry in value]
+        return [_plain(entry, depth + 1) for entry in value]
     if depth < DEEPEST_ABOUT // 2 and isinstance(value, Mapping):
-        return {str(key): _told(entry, depth + 1) for key, entry in value.items()}
+        return {str(key): _plain(entry, depth + 1) for key, entry in value.items()}
     return getattr(value, "__qualname__", None) or type(value).__name__

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from greedymiser.arithmetic import exact_sum
 from greedymiser.scores._kernels import pairs_in_order, precision_steps
-from greedymiser.scores.rows import Floats, Rows, ScoreOf, undefined
+from greedymiser.scores.rows import Floats, ScoreOf, Truth, undefined
 
 # Bits of the integers that weights become, all of them together.
 MASS_BITS = 61
@@ -25,7 +25,7 @@ class Side:
     What is lost by rounding them is less than what a sum of floats would lose.
     """
 
-    def __init__(self, rows: Rows, chosen: NDArray[np.bool_]):
+    def __init__(self, rows: Truth, chosen: NDArray[np.bool_]):
         self.at = np.flatnonzero(chosen)
         # Empty if every row weighs 1.
         self.mass = np.empty(0, dtype=np.int64)
@@ -64,7 +64,7 @@ Area = Callable[[Floats], float]
 """From class probabilities (n_classes, n) to a score."""
 
 
-def roc_auc(rows: Rows) -> ScoreOf:
+def roc_auc(rows: Truth) -> ScoreOf:
     """Two classes by their raw predictions."""
     if not rows.has_all_classes:
         return undefined
@@ -73,7 +73,7 @@ def roc_auc(rows: Rows) -> ScoreOf:
 
 
 def roc_auc_of_probabilities(
-    several: Callable[[bool, Rows], Area], by_prevalence: bool, rows: Rows
+    several: Callable[[bool, Truth], Area], by_prevalence: bool, rows: Truth
 ) -> ScoreOf:
     """By probabilities, which can be equal where raw predictions are not."""
     if not rows.has_all_classes:
@@ -83,12 +83,12 @@ def roc_auc_of_probabilities(
     return lambda raw: area(rows.probabilities(raw))
 
 
-def _one_against_other(rows: Rows) -> Area:
+def _one_against_other(rows: Truth) -> Area:
     low, high = _sides(rows, 1)
     return lambda probabilities: _roc_area(low.sort(probabilities[1]), high.sort(probabilities[1]))
 
 
-def one_against_rest(by_prevalence: bool, rows: Rows) -> Area:
+def one_against_rest(by_prevalence: bool, rows: Truth) -> Area:
     """Mean over classes; each is told from all others by its own probability."""
     sides = [_sides(rows, code) for code in range(rows.n_classes)]
     masses = [rows.total((rows.codes == code).astype(np.float64)) for code in range(len(sides))]
@@ -103,7 +103,7 @@ def one_against_rest(by_prevalence: bool, rows: Rows) -> Area:
     return area
 
 
-def one_against_one(by_prevalence: bool, rows: Rows) -> Area:
+def one_against_one(by_prevalence: bool, rows: Truth) -> Area:
     """Mean over pairs of classes; each of the two is told from the other (Hand & Till 2001)."""
     if rows.weight is not None:
         return undefined  # scikit-learn refuses weights
@@ -122,7 +122,7 @@ def one_against_one(by_prevalence: bool, rows: Rows) -> Area:
     return area
 
 
-def average_precision(rows: Rows) -> ScoreOf:
+def average_precision(rows: Truth) -> ScoreOf:
     """By raw predictions; of several classes, the mean."""
     if rows.n_classes == 2:
         return _average_precision_of_positive(rows)
@@ -140,7 +140,7 @@ def average_precision(rows: Rows) -> ScoreOf:
     return score
 
 
-def _average_precision_of_positive(rows: Rows) -> ScoreOf:
+def _average_precision_of_positive(rows: Truth) -> ScoreOf:
     low, high = _sides(rows, rows.positive)
     if not len(high.at):
         return undefined
@@ -149,7 +149,7 @@ def _average_precision_of_positive(rows: Rows) -> ScoreOf:
     return lambda raw: _precision_area(low.sort(sign * raw[0]), high.sort(sign * raw[0]))
 
 
-def _sides(rows: Rows, code: int) -> tuple[Side, Side]:
+def _sides(rows: Truth, code: int) -> tuple[Side, Side]:
     """All other classes, and one."""
     return Side(rows, rows.codes != code), Side(rows, rows.codes == code)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from greedymiser.arithmetic import exact_sum
 from greedymiser.scores._kernels import count_classes, weigh_classes
-from greedymiser.scores.rows import Floats, Rows, ScoreOf
+from greedymiser.scores.rows import Floats, ScoreOf, Truth
 
 
 class Counts(NamedTuple):
@@ -30,12 +30,12 @@ class Counts(NamedTuple):
         return (self.named > 0) | (self.true > 0)
 
 
-Formula = Callable[[Rows, Counts], float]
+CountFormula = Callable[[Truth, Counts], float]
 Parts = Callable[[Counts], tuple[Floats, Floats]]
 """Numerator and denominator of each class."""
 
 
-def counted(formula: Formula, rows: Rows) -> ScoreOf:
+def counted(formula: CountFormula, rows: Truth) -> ScoreOf:
     """Score that a formula makes of the counts."""
     codes, n, weight = rows.codes, rows.n_classes, rows.weight
     if weight is None:
@@ -54,19 +54,19 @@ def counted(formula: Formula, rows: Rows) -> ScoreOf:
     return score
 
 
-def accuracy(rows: Rows, counts: Counts) -> float:
+def accuracy(rows: Truth, counts: Counts) -> float:
     """Share of rows that are predicted rightly."""
     return math.fsum(counts.correct) / rows.mass
 
 
-def balanced_accuracy(rows: Rows, counts: Counts) -> float:
+def balanced_accuracy(rows: Truth, counts: Counts) -> float:
     """Mean over classes of the share that is predicted rightly."""
     if np.count_nonzero(counts.seen) == 1:
         return math.nan
     return macro(recall, rows, counts)
 
 
-def matthews(rows: Rows, counts: Counts) -> float:
+def matthews(rows: Truth, counts: Counts) -> float:
     """Correlation of what is predicted and what is."""
     correct, named, true = counts
     if np.count_nonzero(true) == 1:
@@ -102,25 +102,25 @@ def jaccard(counts: Counts) -> tuple[Floats, Floats]:
 # something to warn of.
 
 
-def of_positive(parts: Parts, rows: Rows, counts: Counts) -> float:
+def of_positive(parts: Parts, rows: Truth, counts: Counts) -> float:
     """Share of the class labelled 1."""
     above, below = parts(counts)
     return float(above[rows.positive] / below[rows.positive])
 
 
-def micro(parts: Parts, rows: Rows, counts: Counts) -> float:
+def micro(parts: Parts, rows: Truth, counts: Counts) -> float:
     """One share of all classes together."""
     above, below = parts(counts)
     return float(above.sum() / below.sum())
 
 
-def macro(parts: Parts, rows: Rows, counts: Counts) -> float:
+def macro(parts: Parts, rows: Truth, counts: Counts) -> float:
     """Mean over classes, each as good as the other."""
     above, below = parts(counts)
     return float(np.mean(above[counts.seen] / below[counts.seen]))
 
 
-def weighted(parts: Parts, rows: Rows, counts: Counts) -> float:
+def weighted(parts: Parts, rows: Truth, counts: Counts) -> float:
     """Mean over classes by how many rows they have."""
     above, below = parts(counts)
     seen = counts.seen

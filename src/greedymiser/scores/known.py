@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
 from greedymiser.metrics import judge, mean_of_queries, ndcg_depth, query_weights
 from greedymiser.scores import areas, counts, probabilities, regression
-from greedymiser.scores.rows import Floats, Kind, Rows, ScoreOf, ask_scikit_learn
+from greedymiser.scores.rows import Floats, Kind, ScoreOf, Truth, ask_scikit_learn
 
-Prepare = Callable[[Rows], ScoreOf]
+Prepare = Callable[[Truth], ScoreOf]
 """Does what depends on the target alone."""
 
 
@@ -84,7 +84,7 @@ class Score:
             weight = np.ascontiguousarray(weight, dtype=np.float64)
             if weight.shape != y.shape:
                 raise ValueError(f"weight must have shape {y.shape}, got {weight.shape}")
-        rows = Rows(self.kind, self.loss, self.classes, y, weight, starts)
+        rows = Truth(self.kind, self.loss, self.classes, y, weight, starts)
         with np.errstate(all="ignore"):
             fast = self.prepare(rows)
         shape = (self.loss.n_outputs, len(y))
@@ -147,7 +147,7 @@ def _takes(name: str, classes: NDArray[Any], loss: Loss) -> bool:
     return name != "neg_brier_score" or n > 2 or is_whole
 
 
-def _ndcg(k: int, rows: Rows) -> ScoreOf:
+def _ndcg(k: int, rows: Truth) -> ScoreOf:
     n = len(rows.y)
     starts = np.array([0, n], dtype=np.intp) if rows.starts is None else rows.starts
     judged = judge(rows.y, starts, k)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser.scores.rows import EPS, Floats, Rows, ScoreOf, undefined
+from greedymiser.scores.rows import EPS, Floats, ScoreOf, Truth, undefined
 
 
-def log_loss(rows: Rows) -> ScoreOf:
+def log_loss(rows: Truth) -> ScoreOf:
     """Mean log-likelihood of the true classes."""
     if not rows.has_all_classes:
         return undefined
@@ -21,7 +21,7 @@ def log_loss(rows: Rows) -> ScoreOf:
     return score
 
 
-def brier(rows: Rows) -> ScoreOf:
+def brier(rows: Truth) -> ScoreOf:
     """Mean squared error of the probabilities."""
     if not rows.has_all_classes:
         return undefined

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import xlogy
 
 from greedymiser.scores._kernels import sort_equal
-from greedymiser.scores.rows import EPS, Floats, Rows, ScoreOf, undefined
+from greedymiser.scores.rows import EPS, Floats, ScoreOf, Truth, undefined
 
 Terms = Callable[[Floats], Floats]
 """From predictions to what is averaged over rows; not finite where the score is not defined."""
@@ -51,19 +51,19 @@ def _of_positive(terms: Terms) -> Terms:
     return lambda predicted: np.where(predicted > 0.0, terms(predicted), np.nan)
 
 
-def mean_error(terms_of: Callable[[Floats], Terms], rows: Rows) -> ScoreOf:
+def mean_error(terms_of: Callable[[Floats], Terms], rows: Truth) -> ScoreOf:
     """Mean of some errors, as a score."""
     terms = terms_of(rows.y)
     return lambda raw: -rows.mean(terms(rows.predictions(raw)))
 
 
-def root_mean_error(terms_of: Callable[[Floats], Terms], rows: Rows) -> ScoreOf:
+def root_mean_error(terms_of: Callable[[Floats], Terms], rows: Truth) -> ScoreOf:
     """Root of the mean of some errors, as a score."""
     terms = terms_of(rows.y)
     return lambda raw: -math.sqrt(rows.mean(terms(rows.predictions(raw))))
 
 
-def r2(rows: Rows) -> ScoreOf:
+def r2(rows: Truth) -> ScoreOf:
     """Share of the squares about the mean that predictions explain."""
     if rows.is_constant:
         return undefined
@@ -72,7 +72,7 @@ def r2(rows: Rows) -> ScoreOf:
     return lambda raw: _one_minus(rows.total(terms(rows.predictions(raw))), spread)
 
 
-def explained_variance(rows: Rows) -> ScoreOf:
+def explained_variance(rows: Truth) -> ScoreOf:
     """As ``r2``, and errors may all be too large by the same."""
     if rows.is_constant:
         return undefined
@@ -85,7 +85,7 @@ def explained_variance(rows: Rows) -> ScoreOf:
     return score
 
 
-def d2_absolute_error(rows: Rows) -> ScoreOf:
+def d2_absolute_error(rows: Truth) -> ScoreOf:
     """Share of the distances from the median that predictions explain."""
     if rows.is_constant:
         return undefined
@@ -99,12 +99,12 @@ def _one_minus(error: float, spread: float) -> float:
     return 1.0 - error / spread if spread > 0.0 else math.nan
 
 
-def max_error(rows: Rows) -> ScoreOf:
+def max_error(rows: Truth) -> ScoreOf:
     """Largest absolute error, as a score."""
     return lambda raw: -float(np.abs(rows.y - rows.predictions(raw)).max())
 
 
-def median_absolute_error(rows: Rows) -> ScoreOf:
+def median_absolute_error(rows: Truth) -> ScoreOf:
     """Median of the absolute errors, as a score."""
     terms = absolute(rows.y)
     middle = rows.weight is not None and _weighted_medians_lie_in_the_middle()

@@ -33,7 +33,7 @@ def undefined(raw: Floats) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Truth:
     """What raw predictions are compared with, and what they mean."""
 
     kind: Kind
@@ -91,7 +91,7 @@ class Rows:
         return np.ascontiguousarray(self.loss.response(raw[0] if len(raw) == 1 else raw))
 
 
-def ask_scikit_learn(name: str, rows: Rows, raw: Floats) -> float:
+def ask_scikit_learn(name: str, rows: Truth, raw: Floats) -> float:
     """What the scorer of that name says of a model that knows only these rows, by heart."""
     from sklearn.metrics import get_scorer
 
@@ -108,7 +108,7 @@ def ask_scikit_learn(name: str, rows: Rows, raw: Floats) -> float:
 class _RecitesNumbers(RegressorMixin, BaseEstimator):
     """Stands before scikit-learn's scorers for a regressor or ranker."""
 
-    def __init__(self, rows: Rows, raw: Floats):
+    def __init__(self, rows: Truth, raw: Floats):
         self.rows, self.raw = rows, raw
 
     def predict(self, X: None) -> Floats:
@@ -118,7 +118,7 @@ class _RecitesNumbers(RegressorMixin, BaseEstimator):
 class _RecitesClasses(ClassifierMixin, BaseEstimator):
     """Stands before scikit-learn's scorers for a classifier; answers as ``serving`` does."""
 
-    def __init__(self, rows: Rows, raw: Floats):
+    def __init__(self, rows: Truth, raw: Floats):
         self.rows, self.raw, self.classes_ = rows, raw, rows.classes
 
     def predict(self, X: None) -> NDArray[Any]:

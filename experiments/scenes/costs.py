@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser.costs import CostModel
-from greedymiser.estimators import MiserClassifier
-from greedymiser.experiments.descriptors import Catalogue, one_thread
-from greedymiser.experiments.scene_images import (
+from experiments.scenes.descriptors import Descriptors, one_thread
+from experiments.scenes.images import (
     Embedding,
     Floats,
     Images,
     Indices,
     squared_distances,
 )
-from greedymiser.experiments.workspace import Workspace
+from experiments.workspace import Workspace
+from greedymiser.costs import CostModel
+from greedymiser.estimators import MiserClassifier
 from greedymiser.serving import as_predictor
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def support_size(scale: Mapping[str, Any]) -> int:
 
 
 def timings(
-    images: Images, pieces: Catalogue, values: Mapping[str, Floats], how: Mapping[str, Embedding],
-    codebooks: Mapping[str, Floats], workspace: Workspace,
+    images: Images, pieces: Descriptors, values: Mapping[str, Floats],
+    how: Mapping[str, Embedding], workspace: Workspace,
 ) -> pd.DataFrame:  # fmt: skip
     """Milliseconds of CPU of every piece of work on one image: medians over some images.
 
@@ -55,7 +55,7 @@ def timings(
     n_support = len(images.classes) * support_size(scale)
     one_thread()
     with threadpool_limits(1):
-        samples = _piece_times(images, pieces, list(values), codebooks, chosen, workspace)
+        samples = _piece_times(images, pieces, list(values), chosen, workspace)
         known = rng.permutation(len(images.files))
         for kind, n in (("kernel", n_support), ("wide kernel", n_known)):
             rows = _kernel_row_times(values, how, chosen[:40], known[:n])
@@ -80,16 +80,16 @@ def _medians(samples: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame
 
 
 def _piece_times(
-    images: Images, pieces: Catalogue, names: Sequence[str], codebooks: Mapping[str, Floats],
-    chosen: Indices, workspace: Workspace,
+    images: Images, pieces: Descriptors, names: Sequence[str], chosen: Indices,
+    workspace: Workspace,
 ) -> dict[tuple[str, str], list[float]]:  # fmt: skip
     for i in chosen[:5]:
-        pieces.time(images.files[i], names, codebooks)
+        pieces.time(images.files[i], names)
     samples: dict[tuple[str, str], list[float]] = {}
     for done, i in enumerate(chosen):
         workspace.told("images timed", done, len(chosen))
-        for name, spent in pieces.time(images.files[i], names, codebooks).items():
-            kind = "descriptor" if pieces.pieces[name].kind else "intermediate"
+        for name, spent in pieces.time(images.files[i], names).items():
+            kind = "descriptor" if name in pieces.kinds else "intermediate"
             samples.setdefault((name, kind), []).append(spent)
     return samples
 
@@ -159,7 +159,7 @@ class Prices:
 
     @classmethod
     def of(
-        cls, timed: pd.DataFrame, pieces: Catalogue, names: Sequence[str], classes: Sequence[str]
+        cls, timed: pd.DataFrame, pieces: Descriptors, names: Sequence[str], classes: Sequence[str]
     ) -> Prices:
         """Read prices off a table of timings."""
         cost = dict(zip(timed["resource"], timed["milliseconds"].astype(float), strict=True))

@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._version import __version__
-from greedymiser.cascades.cronus import Cronus
-from greedymiser.cascades.early_exit import EarlyExitRanker
-from greedymiser.estimators import MiserRanker
-from greedymiser.experiments.methods import (
+from experiments.methods import (
     CANDIDATES,
     CRONUS,
     EARLY_EXIT,
@@ -40,13 +36,17 @@ from greedymiser.experiments.methods import (
     reading,
     whole_curve,
 )
-from greedymiser.experiments.ranking_figures import (
+from experiments.ranking.figures import (
     draw_features,
     draw_methods,
     draw_traces,
     save,
 )
-from greedymiser.experiments.workspace import Results, Workspace
+from experiments.workspace import Results, Workspace
+from greedymiser._version import __version__
+from greedymiser.cascades.cronus import Cronus
+from greedymiser.cascades.early_exit import EarlyExitRanker
+from greedymiser.estimators import MiserRanker
 from greedymiser.tradeoff import TradeoffCurve
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.methods import Fold, Part
+from experiments.ranking.study import Experiment, Scale, run_ranking
+from experiments.workspace import Results, Workspace, digests
 from greedymiser.costs import CostModel
 from greedymiser.datasets import load_letor
-from greedymiser.experiments.methods import Fold, Part
-from greedymiser.experiments.ranking import Experiment, Scale, run_ranking
-from greedymiser.experiments.workspace import Results, Workspace, digests
 
 NAME = "mq2008"
 TITLE = "MQ2008, five folds; costs derived from MSLR's table, not measured"

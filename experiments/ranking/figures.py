@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from greedymiser.experiments.methods import STAGEWISE, by_method
-from greedymiser.experiments.workspace import Workspace
+from experiments.methods import STAGEWISE, by_method
+from experiments.workspace import Workspace
 from greedymiser.tradeoff import TradeoffCurve
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from experiments.methods import Floats, Fold, Part
+from experiments.ranking.study import Experiment, Scale, run_ranking
+from experiments.workspace import Results, Workspace, digests
 from greedymiser.costs import CostModel
 from greedymiser.datasets import load_letor, load_yahoo_costs
-from greedymiser.experiments.methods import Floats, Fold, Part
-from greedymiser.experiments.ranking import Experiment, Scale, run_ranking
-from greedymiser.experiments.workspace import Results, Workspace, digests
 
 NAME = "yahoo"
 REAL_TITLE = "Yahoo! LTR Challenge, Set 1"

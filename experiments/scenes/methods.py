@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE, whole_curve
+from experiments.scenes.costs import support_size
+from experiments.scenes.images import Floats, Images, Indices, kernel
 from greedymiser.cascades import EarlyExitClassifier
 from greedymiser.costs import CostModel
 from greedymiser.estimators import MiserClassifier
-from greedymiser.experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE, whole_curve
-from greedymiser.experiments.scene_costs import support_size
-from greedymiser.experiments.scene_images import Floats, Images, Indices, kernel
 
 if TYPE_CHECKING:
     import pandas as pd

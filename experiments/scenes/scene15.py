@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser._version import __version__
-from greedymiser.experiments.descriptors import Catalogue, catalogue
-from greedymiser.experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE
-from greedymiser.experiments.scene_costs import Prices, cheap_sets, timings
-from greedymiser.experiments.scene_images import (
+from experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE
+from experiments.scenes.costs import Prices, cheap_sets, timings
+from experiments.scenes.descriptors import catalogue
+from experiments.scenes.images import (
     EXTRACTION,
     IMAGES,
     Distances,
@@ -32,7 +31,7 @@ from greedymiser.experiments.scene_images import (
     extract,
     read_images,
 )
-from greedymiser.experiments.scene_methods import (
+from experiments.scenes.methods import (
     BOOSTING,
     EXIT_EVERY,
     EXIT_THRESHOLDS,
@@ -51,7 +50,8 @@ from greedymiser.experiments.scene_methods import (
     priced,
     svm_table,
 )
-from greedymiser.experiments.workspace import Results, Workspace
+from experiments.workspace import Results, Workspace
+from greedymiser._version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,15 +138,14 @@ def run(
     images = read_images(Path(data))
     check_sizes(images, asdict(size))
     check_readable(images)
-    pieces = catalogue(size.n_words, size.n_words_large)
     workspace = workspace.using(
         version=__version__,
         **asdict(size)
-        | {"descriptors": list(size.descriptors or pieces.descriptors)}
+        | {"descriptors": list(size.descriptors or catalogue().names)}
         | {"images": images.fingerprint, "svm_C": SVM_C, "l1_strengths": L1_STRENGTHS}
         | {"exit_thresholds": EXIT_THRESHOLDS, "exit_every": list(EXIT_EVERY)},
     )
-    seen = _look(images, pieces, workspace, n_jobs)
+    seen = _look(images, workspace, n_jobs)
     curves, alone = [], []
     for number in range(size.n_splits):
         workspace.told("splits", number, size.n_splits)
@@ -171,14 +170,16 @@ class Seen:
     owners: list[str]
 
 
-def _look(images: Images, pieces: Catalogue, workspace: Workspace, n_jobs: int | None) -> Seen:
+def _look(images: Images, workspace: Workspace, n_jobs: int | None) -> Seen:
     """Describe and compare all images, and time what that takes."""
     names = workspace.settings["descriptors"]
-    codebooks = codebooks_of(images, pieces, names, workspace)
-    values = extract(images, pieces, names, workspace, codebooks, n_jobs)
+    sizes = (workspace.settings["n_words"], workspace.settings["n_words_large"])
+    codebooks = codebooks_of(images, catalogue(*sizes), names, workspace)
+    pieces = catalogue(*sizes, codebooks=codebooks)
+    values = extract(images, pieces, names, workspace, n_jobs)
     how = embeddings(values, pieces, workspace)
     timed = workspace.table(
-        "timings", lambda: timings(images, pieces, values, how, codebooks, workspace), TIMING
+        "timings", lambda: timings(images, pieces, values, how, workspace), TIMING
     )
     distances = Distances.between(values, how, workspace)
     prices = Prices.of(timed, pieces, names, images.classes)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.experiments.descriptors import Catalogue, decode, learn_codebooks, one_thread
-from greedymiser.experiments.workspace import Workspace
+from experiments.scenes.descriptors import Descriptors, decode, learn_codebooks, one_thread
+from experiments.workspace import Workspace
 
 Floats = NDArray[np.floating]
 Indices = NDArray[np.intp]
@@ -90,8 +90,8 @@ def _is_image(path: Path) -> bool:
 
 
 def extract(
-    images: Images, pieces: Catalogue, names: Sequence[str], workspace: Workspace,
-    codebooks: Mapping[str, Floats], n_jobs: int | None,
+    images: Images, pieces: Descriptors, names: Sequence[str], workspace: Workspace,
+    n_jobs: int | None,
 ) -> dict[str, Floats]:  # fmt: skip
     """Descriptors of all images: one matrix per descriptor, one row per image."""
     from joblib import Parallel, delayed
@@ -104,9 +104,7 @@ def extract(
 
             def make(files: Sequence[bytes] = files) -> dict[str, Floats]:
                 batches = [files[k : k + 10] for k in range(0, len(files), 10)]
-                done = parallel(
-                    delayed(_describe)(batch, pieces, names, codebooks) for batch in batches
-                )
+                done = parallel(delayed(_describe)(batch, pieces, names) for batch in batches)
                 return {name: np.concatenate([part[name] for part in done]) for name in names}
 
             workspace.told("images described", start, len(images.files))
@@ -116,18 +114,18 @@ def extract(
 
 
 def _describe(
-    files: Sequence[bytes], pieces: Catalogue, names: Sequence[str], codebooks: Mapping[str, Floats]
+    files: Sequence[bytes], pieces: Descriptors, names: Sequence[str]
 ) -> dict[str, Floats]:
     from threadpoolctl import threadpool_limits
 
     one_thread()
     with threadpool_limits(1):
-        rows = [pieces.compute(file, names, codebooks) for file in files]
+        rows = [pieces.compute(file, names) for file in files]
     return {name: np.stack([row[name] for row in rows]) for name in names}
 
 
 def codebooks_of(
-    images: Images, pieces: Catalogue, names: Sequence[str], workspace: Workspace
+    images: Images, pieces: Descriptors, names: Sequence[str], workspace: Workspace
 ) -> dict[str, Floats]:
     """Codebooks, learned once from a few images whose labels are not looked at."""
     settings = workspace.settings
@@ -173,14 +171,13 @@ class Embedding:
 
 
 def embeddings(
-    values: Mapping[str, Floats], pieces: Catalogue, workspace: Workspace
+    values: Mapping[str, Floats], pieces: Descriptors, workspace: Workspace
 ) -> dict[str, Embedding]:
     """How each descriptor becomes a point; the images of the codebooks set the scales."""
     n = len(next(iter(values.values())))
     sample = _unlabelled_sample(n, workspace)
     return {
-        name: Embedding.of(pieces.pieces[name].kind, matrix[sample])
-        for name, matrix in values.items()
+        name: Embedding.of(pieces.kinds[name], matrix[sample]) for name, matrix in values.items()
     }
 
 
