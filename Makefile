@@ -50,7 +50,7 @@ format: $(VENV)/.installed-dev  ## format the code and fix what ruff can fix
 .PHONY: docs
 # Warnings are errors, and nothing is fetched. DOCS=-Dplot_gallery=0 leaves the examples unrun.
 DOCS ?=
-docs: $(VENV)/.installed-docs  ## build the site in build/site, its gallery included
+docs: $(VENV)/.installed-dev  ## build the site in build/site, its gallery included
 	$(BIN)/python -m sphinx -W --keep-going -n -q -d build/doctrees $(DOCS) docs build/site
 	@echo "build/site/index.html"
 
