@@ -43,7 +43,9 @@ def part(sample, first, last):
         parts = [None if d is None else d[first:last] for d in loss.derivatives]
         loss = type(loss)(*parts)
     units = None if sample.units is None else sample.units[first:last]
+    shares = None if sample.shares is None else sample.shares[first:last]
     own = {"y": sample.y[first:last], "weight": weight, "loss": loss, "units": units}
+    own["shares"] = shares
     return replace(sample, binned=binned, **own, first_row=sample.first_row + first)
 
 

@@ -145,6 +145,18 @@ Scoring = Annotated[
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
 
 
+class Charging(enum.StrEnum):
+    """Who pays."""
+
+    model = "model"
+    row = "row"
+
+
+ChargeOption = Annotated[
+    Charging, typer.Option(help="Who pays: the model once, or each row for what its paths ask.")
+]
+
+
 class Search(enum.StrEnum):
     """How a curve looks for models."""
 
@@ -276,6 +288,7 @@ def curve(
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
+    charge: ChargeOption = Charging.model,
 ) -> None:
     """For every budget the best model that it can buy: train them, and write what each costs."""
     path = _parse_tradeoffs(tradeoffs)
@@ -285,7 +298,7 @@ def curve(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
     new_curve(out)
-    estimator = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+    estimator = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
     if resume and checkpoint is None:
         checkpoint = out / "checkpoint"
     trained = trained_curve(
@@ -322,11 +335,19 @@ def fit(
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
+    charge: ChargeOption = Charging.model,
+    row_budget: Annotated[
+        float | None,
+        typer.Option(min=0, help="What any training row may cost at most, with --charge row."),
+    ] = None,
 ) -> None:
     """Train one model. With a budget and no trade-off, find the best model that it affords."""
     job = read_inputs(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
     new_model(out)
-    model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+    if row_budget is not None and charge is not Charging.row:
+        raise typer.BadParameter("needs --charge row", param_hint="--row-budget")
+    model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
+    model.set_params(row_budget=row_budget)
     searched = budget is not None and tradeoff is None
     if budget is not None and tradeoff is None:
         model = best_for(budget, job, model, scoring, jobs)
@@ -366,21 +387,23 @@ def predict(
 
     trained = load_model(model)
     X, queries = rows_for(trained, data, qid, drop or ())
-    raw, left = trained.run(trained.table(X), queries)
+    table_of_rows = trained.table(X)
+    raw, left = trained.run(table_of_rows, queries)
     columns = {"prediction": trained.respond(raw)}
     if trained.classes is not None and gives_probabilities(trained.loss):
         probabilities = trained.probabilities(raw).T
         for label, column in zip(trained.classes.tolist(), probabilities, strict=True):
             columns[f"probability_{label}"] = column
-    bills = trained.stage_costs[left]
-    if len(trained.stages) > 1:  # rows differ in what they pay
+    bills = trained.bills(table_of_rows, left)
+    rows_differ = len(trained.stages) > 1 or trained.charge == "row"
+    if rows_differ:
         columns["cost"] = bills
     table = pd.DataFrame(columns)
     if out is None:
         emit(table.to_csv(index=False))
         return
     write_table(table, new_file(out), "predictions")
-    paid = "a cost" if len(trained.stages) == 1 else "a mean cost"
+    paid = "a mean cost" if rows_differ else "a cost"
     bill = f"{as_number(float(np.mean(bills)))} {cost_unit(trained) or ''}".rstrip()
     say(
         f"{len(table)} predictions at {paid} of {bill} each, "
