@@ -195,6 +195,16 @@ class MiserSearchCV(BestModel):
         The best model, finished: for serving and saving.
     cost_, features_used_, resources_used_
         Of the best model.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, MiserSearchCV
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> model = MiserRegressor(costs={name: 1.0 for name in X}, max_iter=10)
+    >>> search = MiserSearchCV(model, budget=3.0, tradeoffs=2, search="path", cv=2).fit(X, y)
+    >>> search.cost_ <= 3.0
+    True
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {

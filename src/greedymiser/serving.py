@@ -89,6 +89,14 @@ class Predictor:
     Made by ``as_predictor`` from a fitted estimator and by ``greedymiser.load`` from a file.
     Columns of a data frame are found by name, in any order, and only those that the model uses
     must be there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor, as_predictor
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> as_predictor(MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X[:, 0]))
+    <Predictor: a regressor with 3 trees, 1 of 2 features, cost 1>
     """
 
     kind: Kind
@@ -399,6 +407,15 @@ def as_predictor(model: Any, engine: str | None = None) -> Predictor:
     model : fitted estimator or Predictor
     engine : {"cpu", "cuda"}, optional
         Where large batches are predicted; the predictions are the same to the last bit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor, as_predictor
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> model = MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X[:, 0])
+    >>> bool((as_predictor(model).predict(X) == model.predict(X)).all())
+    True
     """
     found = model if isinstance(model, Predictor) else getattr(model, "predictor_", None)
     if engine is not None and isinstance(found, Predictor):
