@@ -48,6 +48,7 @@ ROOMS = [
     "boosting",
     "parameters",
     "targets",
+    "dividing",
     "preparation",
     "training",
     "estimators",
