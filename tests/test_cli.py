@@ -788,7 +788,7 @@ OVER_FILES = [
 
 def test_there_are_commands_that_write():
     assert {command for command, *_ in OVER_FILES} == {
-        "fit", "curve", "predict", "costs-template"
+        "fit", "curve", "predict", "protocol", "costs-template"
     }  # fmt: skip
 
 
