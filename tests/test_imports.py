@@ -22,17 +22,21 @@ ROOMS = [
     "compiling",
     "threads",
     "tables",
+    "costtables",
     "costs",
     "costfiles",
     "metrics",
+    "inquiries",
     "losses",
     "score_names",
     "scores",
     "binning",
+    "cutting",
     "trees",
     "conditions",
     "meter",
     "protocols",
+    "lazy",
     "responses",
     "exits",
     "serving",
@@ -44,6 +48,7 @@ ROOMS = [
     "boosting",
     "parameters",
     "targets",
+    "dividing",
     "preparation",
     "training",
     "estimators",
@@ -55,6 +60,7 @@ ROOMS = [
     "tradeoff",
     "search",
     "cascades",
+    "baselines",
     "acquisition",
     "lightgbm_format",
     "persistence",
@@ -69,6 +75,7 @@ OPEN_ROOMS = {
     "_version": set(),
     "_intrinsics": set(),
     "_files": set(),
+    "_progress": set(),
     "arithmetic": {"_intrinsics", "compiling"},
     "datasets": {"costs"},
 }
@@ -87,7 +94,18 @@ OWN = {"self", "cls", "super()", "type(self)"}
 NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields", "_field_defaults"}
 
 # Private attributes of other libraries' objects.
-FOREIGN = {"compiling": {"_cache"}, "engines": {"_prepare_args", "_codelibrary"}}
+FOREIGN = {
+    "compiling": {"_cache"},
+    "engines": {"_prepare_args", "_codelibrary"},
+    # What scikit-learn's boosters have no public name for: their trees.
+    "baselines": {
+        "_predictors",
+        "_baseline_prediction",
+        "_bin_mapper",
+        "_preprocessor",
+        "_raw_predict_init",
+    },
+}
 
 # The doors of the house: they may import everything and nobody imports them.
 DOORS = {"__init__", "__main__"}

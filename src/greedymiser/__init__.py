@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         build_matrix,
         measure_costs,
     )
+    from greedymiser.baselines import UnreadableModelError, baseline
     from greedymiser.boosting import Action, Progress
     from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
     from greedymiser.compiling import CacheWarning
@@ -52,6 +53,7 @@ _ROOM_OF = {
             "build_matrix",
             "measure_costs",
         ),
+        "baselines": ("UnreadableModelError", "baseline"),
         "boosting": ("Action", "Progress"),
         "cascades": ("Cronus", "EarlyExitClassifier", "EarlyExitRanker"),
         "compiling": ("CacheWarning",),
@@ -93,8 +95,10 @@ __all__ = [
     "SourceTimeoutError",
     "Sources",
     "TradeoffCurve",
+    "UnreadableModelError",
     "__version__",
     "as_predictor",
+    "baseline",
     "build_matrix",
     "encode_for_lightgbm",
     "load",
