@@ -1,6 +1,5 @@
 """What things cost, and what is bought."""
 
-import doctest
 import math
 import pickle
 from html.parser import HTMLParser
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import greedymiser.costs
 import naive
 from greedymiser.costfiles import write_costs
 from greedymiser.costs import CostModel, Ledger, Purchase, Receipt, as_cost_model
@@ -33,12 +31,6 @@ def images():
         {"decode": 3.0, "hog": 2.0, "lbp": 1.0},
         {"hog_0": ["decode", "hog"], "hog_1": ["hog", "decode"], "lbp": ["decode", "lbp"]},
     )
-
-
-def test_doctests():
-    result = doctest.testmod(greedymiser.costs)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 # -- reading costs --------------------------------------------------------------------------------

@@ -20,7 +20,18 @@ from greedymiser.trees import Tree
 
 
 class Action(enum.Enum):
-    """What a callback wants to happen next."""
+    """What a callback wants to happen next.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import Action, MiserRegressor
+    >>> def until_five(progress):
+    ...     return Action.STOP if progress.n_iter == 5 else Action.CONTINUE
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> MiserRegressor(min_samples_leaf=5).fit(X, X[:, 0], callbacks=[until_five]).n_iter_
+    5
+    """
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -28,7 +39,18 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Progress:
-    """What callbacks are told after each round."""
+    """What callbacks are told after each round.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> model = MiserRegressor(max_iter=2, min_samples_leaf=5)
+    >>> _ = model.fit(X, X[:, 0], callbacks=[lambda p: print(p.n_iter, "of", p.max_iter, p.cost)])
+    1 of 2 1.0
+    2 of 2 1.0
+    """
 
     # Rounds of the model so far, the most there will be, and how many of them this fit has done.
     n_iter: int

@@ -324,7 +324,14 @@ class CostModel:
 
 @dataclass(frozen=True)
 class Purchase:
-    """One line of a receipt: a split that made the model buy something."""
+    """One line of a receipt: a split that made the model buy something.
+
+    Examples
+    --------
+    >>> line = Purchase(0, 0, 0, "TSH", ("draw", "TSH"), price=22.78, spent=22.78, gain=0.1)
+    >>> line.feature, line.resources
+    ('TSH', ('draw', 'TSH'))
+    """
 
     # Boosting round, from 0, and the output (class) whose tree made the split.
     iteration: int
@@ -343,7 +350,15 @@ class Purchase:
 
 
 class Receipt(Sequence[Purchase]):
-    """What a model bought, when, at what price. Prints as a table; ``to_frame()`` for pandas."""
+    """What a model bought, when, at what price. Prints as a table; ``to_frame()`` for pandas.
+
+    Examples
+    --------
+    >>> bought = Purchase(0, 0, 0, "TSH", ("draw", "TSH"), price=22.78, spent=22.78, gain=0.1)
+    >>> receipt = Receipt([bought])
+    >>> receipt.total, [line.feature for line in receipt]
+    (22.78, ['TSH'])
+    """
 
     columns = ("iteration", "output", "depth", "feature", "resources", "price", "spent", "gain")
 
@@ -403,7 +418,15 @@ class Receipt(Sequence[Purchase]):
 
 
 class Ledger:
-    """What is bought, and therefore what everything costs now. Prices only fall."""
+    """What is bought, and therefore what everything costs now. Prices only fall.
+
+    Examples
+    --------
+    >>> costs = CostModel([5.0, 1.0], groups=["draw", "draw"], group_costs={"draw": 2.0})
+    >>> ledger = Ledger(costs)
+    >>> ledger.prices.tolist(), ledger.buy(0), ledger.prices.tolist(), ledger.spent
+    ([7.0, 3.0], ('0', 'draw'), [0.0, 1.0], 7.0)
+    """
 
     def __init__(self, costs: CostModel, bought: Iterable[Feature] = ()):
         self.costs = costs

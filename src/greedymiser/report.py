@@ -53,6 +53,16 @@ def write_report(
     -------
     Path
         Where the page is.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, tradeoff_curve
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> curve = tradeoff_curve(
+    ...     MiserRegressor(max_iter=5), X, y, X_val=X, y_val=y, tradeoffs=[0.0, 100.0])
+    >>> write_report(curve, "report.html").name
+    'report.html'
     """
     page = _page(curve, "What each budget buys" if title is None else title, X)
     target = Path(path)

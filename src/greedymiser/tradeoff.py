@@ -52,6 +52,19 @@ class TradeoffCurve:
         Name of the score. Higher is better.
     cost_unit : str
         What costs are counted in, for labels.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, tradeoff_curve
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = MiserRegressor(max_iter=10)
+    >>> curve = tradeoff_curve(
+    ...     model, X[:300], y[:300], X_val=X[300:], y_val=y[300:], tradeoffs=[0.0, 100.0])
+    >>> len(curve.points), len(curve.models)
+    (2, 2)
+    >>> curve.best(budget=3).cost_ <= 3
+    True
     """
 
     def __init__(
@@ -243,6 +256,17 @@ def tradeoff_curve(
     TradeoffCurve
         An interruption returns the models of the path that were finished. The curve holds on to
         X, which must not be changed while ``best`` may train more.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, tradeoff_curve
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> curve = tradeoff_curve(
+    ...     MiserRegressor(max_iter=10), X[:300], y[:300], X_val=X[300:], y_val=y[300:],
+    ...     tradeoffs=3, search="path", scoring="r2")
+    >>> float(curve.points["cost"].min())  # at the largest trade-off nothing pays
+    0.0
     """
     require_pandas()
     blank = configured(estimator, scoring, n_jobs)

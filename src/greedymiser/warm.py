@@ -210,6 +210,8 @@ def _train_in_pieces() -> None:
     from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.cpu import CpuShard, Tuning
     from greedymiser.engines.sharded import ShardedRows
+    from greedymiser.inquiries import ask_here, conduct
+    from greedymiser.inquiries.selection import ask_quantiles
     from greedymiser.tables import ArrayTable
     from greedymiser.threads import Threads
 
@@ -223,6 +225,7 @@ def _train_in_pieces() -> None:
         node = np.zeros(1, dtype=OPEN_DTYPE)
         node["gradient"], node["hessian"], node["count"] = root[:3]
         rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
+    conduct(ask_quantiles(0.5, [len(y)]), ask_here([[(y, None)], [(y, np.ones(len(y)))]]))
 
 
 def _rows(n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:

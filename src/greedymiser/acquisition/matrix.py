@@ -71,6 +71,16 @@ def build_matrix(
     -------
     DataFrame or array of shape (n, n_columns)
         Columns that hold labels are of a DataFrame's categorical type.
+
+    Examples
+    --------
+    >>> from greedymiser import Sources, build_matrix
+    >>> sources = Sources(raw="text")
+    >>> @sources.columns("n_letters", "n_words")
+    ... def sizes(text):
+    ...     return len(text), len(text.split())
+    >>> build_matrix(sources, ["a word", "two more words"])["n_words"].tolist()
+    [2.0, 3.0]
     """
     sources.check()
     if prefer not in ("threads", "processes"):

@@ -105,18 +105,18 @@ class Cronus(OverEnsemble):
     Attributes
     ----------
     estimator_ : the fitted ensemble
-    weights_ : array of shape (n_stages_, n_trees)
+    weights_ : array of shape (stages, n_trees)
         What each stage multiplies each tree of the ensemble with.
-    intercepts_ : array of shape (n_stages_,)
+    intercepts_ : array of shape (stages,)
         What the scores of each stage begin with.
-    thresholds_ : array of shape (n_stages_ - 1,)
+    thresholds_ : array of shape (stages - 1,)
         A row goes on after a stage while its score there is above.
     n_stages_ : int
     history_ : array of shape (n_sweeps, 2)
         The smooth objective before each sweep, and a bound of it after.
     predictor_ : Predictor
         The finished model, for serving and saving.
-    stage_costs_ : array of shape (n_stages_,)
+    stage_costs_ : array of shape (stages,)
         What a row pays that leaves after each stage.
     cost_ : float
         The most that a prediction can cost.

@@ -23,8 +23,9 @@ from greedymiser.prices import first_repeated
 LABEL = "label"
 QID = "qid"
 
-_CSV = {".csv": ",", ".tsv": "\t"}
-_PARQUET = (".parquet", ".pq")
+# What separates the cells of text files, by their suffix; and the suffixes of Parquet files.
+TEXT_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+PARQUET_SUFFIXES = (".parquet", ".pq")
 _SVMLIGHT = (".txt", ".letor", ".svm", ".svmlight", ".libsvm")
 _COMPRESSED = (".gz", ".bz2")
 
@@ -52,7 +53,7 @@ def read_table(
     literal: Collection[str] = (),
     told: Callable[[dict[str, list[str]]], object] | None = None,
 ) -> Any:
-    """Read a CSV, Parquet or SVMlight (LETOR) file, told by its suffix, into a pandas DataFrame.
+    r"""Read a CSV, Parquet or SVMlight (LETOR) file, told by its suffix, into a pandas DataFrame.
 
     Columns of text become categorical, and what is missing is missing. The features of an SVMlight
     file are named by their number, "1", "2" and so on; its labels are the column "label" and its
@@ -81,6 +82,13 @@ def read_table(
         If there is no such file.
     ValueError
         If it is not what its suffix says, or has no rows.
+
+    Examples
+    --------
+    >>> path = Path("people.csv")
+    >>> _ = path.write_text("age,town\n41,Lund\n,Ulm")
+    >>> read_table(path)["age"].tolist()
+    [41.0, nan]
     """
     path = Path(path)
     suffix = _suffix(path)
@@ -95,11 +103,11 @@ def read_table(
         ) from error
     if path.stat().st_size == 0:
         raise ValueError(f"{str(path)!r} is empty")
-    if suffix in _CSV:
-        frame, words = _read_csv(path, _CSV[suffix], text, literal)
+    if suffix in TEXT_SEPARATORS:
+        frame, words = _read_csv(path, TEXT_SEPARATORS[suffix], text, literal)
         if words and told is not None:
             told(words)
-    elif suffix in _PARQUET:
+    elif suffix in PARQUET_SUFFIXES:
         frame = _read_parquet(path)
     else:
         frame = _read_svmlight(path, features)
@@ -111,7 +119,13 @@ def read_table(
 
 
 def is_svmlight(path: str | os.PathLike[str]) -> bool:
-    """Whether the suffix of a path says that it is an SVMlight (LETOR) file."""
+    """Whether the suffix of a path says that it is an SVMlight (LETOR) file.
+
+    Examples
+    --------
+    >>> is_svmlight("train.txt"), is_svmlight("train.csv")
+    (True, False)
+    """
     return _suffix(Path(path)) in _SVMLIGHT
 
 
@@ -121,7 +135,7 @@ def _suffix(path: Path) -> str:
     if suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
-    if suffix not in (*_CSV, *_PARQUET, *_SVMLIGHT):
+    if suffix not in (*TEXT_SEPARATORS, *PARQUET_SUFFIXES, *_SVMLIGHT):
         raise ValueError(
             f"{str(path)!r} does not end in one of .csv, .tsv, .parquet, or for SVMlight files "
             ".txt, .letor, .svm, .svmlight, .libsvm"

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from greedymiser.costs import CostModel, Feature, Ledger, Receipt
 from greedymiser.engines import Floats
+from greedymiser.lazy import or_lazily
 from greedymiser.meter import row_costs
 from greedymiser.preparation import Schema
 from greedymiser.protocols import Protocol
@@ -21,6 +22,7 @@ from greedymiser.tables import (
     PLAIN_DTYPES,
     ArrayTable,
     Categories,
+    Parted,
     Table,
     as_table,
     is_frame,
@@ -57,6 +59,12 @@ class Fitted(BaseEstimator):
         with Threads(thread_count(self.n_jobs)) as threads:
             yield from self.ensemble_.staged_raw_predict(table, threads)
 
+    def served_for(self, sample: Any) -> Predictor:
+        """The finished model for parts of rows like these, once they are checked."""
+        table_for(self, sample)
+        return self.predictor_.served_for(sample)
+
+    @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs (eq. 3).
 
@@ -70,6 +78,12 @@ class Fitted(BaseEstimator):
             return row_costs(self.ensemble_, self.costs_, table, threads)
 
     def _check_features(self, X: Any, reset: bool) -> Any:
+        if isinstance(X, Parted):
+            stand_in = np.empty((1, X.shape[1])) if X.head is None else X.head
+            validate_data(self, X=stand_in, reset=reset, skip_check_array=True)
+            if min(X.shape) == 0:
+                raise ValueError(f"X must have at least one row and one column, got {X.shape}")
+            return X
         if is_frame(X):
             validate_data(self, X=X, reset=reset, skip_check_array=True)
             if min(X.shape) == 0:
