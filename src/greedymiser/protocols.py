@@ -83,6 +83,16 @@ class Protocol:
     """Which resources a model asks of which rows, in which order, at what mean cost.
 
     ``print(protocol)`` tells it in words, ``table`` has a line per resource, ``plot()`` draws it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = MiserRegressor(charge="row", tradeoff=20.0, max_iter=10).fit(X, y)
+    >>> protocol = model.protocol(X)
+    >>> protocol.n_rows, bool(protocol.mean_cost <= protocol.max_cost)
+    (442, True)
     """
 
     n_rows: int

@@ -56,6 +56,16 @@ class ProtocolDisplay:
     ----------
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, ProtocolDisplay
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = MiserRegressor(charge="row", tradeoff=20.0, max_iter=10).fit(X, y)
+    >>> display = ProtocolDisplay.from_estimator(model, X)
+    >>> display.ax_.figure is display.figure_
+    True
     """
 
     ax_: Axes
