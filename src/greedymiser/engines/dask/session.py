@@ -39,7 +39,6 @@ class Session:
     def __init__(self, client: Client):
         self.client = client
         self.id = f"{client.id}/{uuid.uuid4().hex[:12]}"
-        self._clients: list[str] = client.run_on_scheduler(_known_clients)
         # Names of rows and codes that nobody here needs any more.
         self.discarded: deque[str] = deque()
         self._is_direct: bool | None = None
@@ -49,7 +48,8 @@ class Session:
         end = time.monotonic() + PATIENCE
         while True:
             addresses = sorted(self._alive())
-            found = self._run_everywhere(_open_session, addresses, self._clients)
+            clients = self.client.run_on_scheduler(_known_clients)
+            found = self._run_everywhere(_open_session, addresses, clients)
             known = [address for address in addresses if found.get(address) is True]
             if known:
                 self._forget(known)
