@@ -105,7 +105,11 @@ class Session:
         }
         _, waiting = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
         if waiting:  # somebody failed: the others must not wait for it
-            aborts = [self._send(address, "abort") for address in args]
+            aborts = [
+                self._ask(address, "abort", ())
+                for address, task in tasks.items()
+                if not task.done()
+            ]
             await asyncio.gather(*aborts, return_exceptions=True)
         found = await asyncio.gather(*tasks.values(), return_exceptions=True)
         return dict(zip(tasks, found, strict=True))
