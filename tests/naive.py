@@ -118,18 +118,120 @@ class Shop:
     needs: list
     owned: set = field(default_factory=set)
 
-    def price(self, f):
+    def price(self, f, rows=None):
         return math.fsum(self.resource_costs[r] for r in self.needs[f] if r not in self.owned)
 
-    def total_with(self, f, tree_costs):
+    def total(self, tree_costs):
+        return math.fsum([*(self.resource_costs[r] for r in self.owned), tree_costs])
+
+    def total_with(self, f, tree_costs, rows=None):
         owned = self.owned | set(self.needs[f])
         return math.fsum([*(self.resource_costs[r] for r in owned), tree_costs])
+
+    def can_pay(self, f, rows, settings, tree_costs):
+        budget = settings.budget
+        return budget is None or self.total_with(f, tree_costs, rows) <= budget
+
+    def is_within(self, settings, tree_costs):
+        return settings.budget is None or self.total(tree_costs) <= settings.budget
+
+    def buy(self, f, rows):
+        """Pay for a split; the price if anything was lacking, else None."""
+        price, lacked = self.price(f), not set(self.needs[f]) <= self.owned
+        self.owned |= set(self.needs[f])
+        return price if lacked else None
+
+    def plant(self, rows):
+        """A tree begins that grows on these rows."""
+
+
+@dataclass
+class RowShop:
+    """The same where every row owns what its own paths have asked for."""
+
+    resource_costs: list
+    needs: list
+    weights: list  # of rows, as integers
+    owned: list = None  # one set per row
+
+    def __post_init__(self):
+        self.owned = [set() for _ in self.weights]
+        self.plant(range(len(self.weights)))
+
+    def plant(self, rows):
+        """Rows of the tree that begins: they stand for all."""
+        self.root = max(1, sum(self.weights[i] for i in rows))
+        self.estimate = None if len(rows) == len(self.weights) else self.charged()
+
+    def lacking(self, r, rows):
+        return sum(self.weights[i] for i in rows if r not in self.owned[i])
+
+    def charged(self):
+        """Weight of the rows that own each resource."""
+        all_rows = range(len(self.weights))
+        total = sum(self.weights)
+        return [total - self.lacking(r, all_rows) for r in range(len(self.resource_costs))]
+
+    def price(self, f, rows):
+        found = 0.0
+        for r in sorted(self.needs[f]):
+            found += self.resource_costs[r] * (self.lacking(r, rows) / self.root)
+        return found
+
+    def mean(self, charged, tree_costs):
+        total = sum(self.weights)
+        shares = [c * (w / total) for c, w in zip(self.resource_costs, charged, strict=True)]
+        return math.fsum([*shares, tree_costs])
+
+    def total(self, tree_costs):
+        return self.mean(self.charged(), tree_costs)
+
+    def charged_with(self, f, rows):
+        total = sum(self.weights)
+        charged = self.charged() if self.estimate is None else list(self.estimate)
+        for r in self.needs[f]:
+            new = self.lacking(r, rows)
+            if self.root != total:
+                new = round(new * total / self.root)
+            charged[r] = min(charged[r] + new, total)
+        return charged
+
+    def can_pay(self, f, rows, settings, tree_costs):
+        mean = self.mean(self.charged_with(f, rows), tree_costs)
+        if settings.budget is not None and mean > settings.budget:
+            return False
+        if settings.row_budget is None:
+            return True
+        bills = [self.bill(self.owned[i] | set(self.needs[f]), tree_costs) for i in rows]
+        return max(bills) <= settings.row_budget
+
+    def bill(self, owned, tree_costs):
+        return math.fsum([*(self.resource_costs[r] for r in owned), tree_costs])
+
+    def is_within(self, settings, tree_costs):
+        if settings.budget is not None and self.total(tree_costs) > settings.budget:
+            return False
+        bills = [self.bill(owned, tree_costs) for owned in self.owned]
+        return settings.row_budget is None or max(bills) <= settings.row_budget
+
+    def buy(self, f, rows):
+        price, charged = self.price(f, rows), self.charged_with(f, rows)
+        lacked = any(self.lacking(r, rows) > 0 for r in self.needs[f] if self.resource_costs[r] > 0)
+        if self.estimate is not None:
+            self.estimate = charged
+        self.ask(f, rows)
+        return price if lacked else None
+
+    def ask(self, f, rows):
+        for i in rows:
+            self.owned[i] |= set(self.needs[f])
 
 
 @dataclass
 class Settings:
     tradeoff: float = 0.0
     budget: float | None = None
+    row_budget: float | None = None
     max_depth: int = 3
     max_leaf_nodes: int | None = None
     min_samples_leaf: int = 1
@@ -174,7 +276,8 @@ class Limits:
         return [i for i in range(self.n) if lot_falls_on(i, seed, math.ceil(s.subsample * 2**53))]
 
     def features(self, node):
-        s, free = self.settings, {f for f in range(self.d) if self.shop.price(f) == 0}
+        s = self.settings
+        free = {f for f in range(self.d) if self.shop.price(f, node.rows) == 0}
         allowed = {f for f in range(self.d) if s.may_follow(node.path, f, self.d)}
         if self.t is None:
             return allowed
@@ -213,6 +316,7 @@ class NaiveTree:
         self.tree_costs = tree_costs
         self.bought = []
         self.root = Node(rows, 0)
+        shop.plant(rows)
         self.grow()
 
     def sums(self, rows):
@@ -310,18 +414,17 @@ class NaiveTree:
                 best = None
                 for v in sorted(open_nodes):
                     for f in range(d):
-                        if table[v][f] is None or f in forbidden:
+                        if table[v][f] is None or (v, f) in forbidden:
                             continue
-                        price = self.settings.tradeoff * self.shop.price(f)
+                        price = self.settings.tradeoff * self.shop.price(f, level[v].rows)
                         net = table[v][f][0] / self.total_weight - price
                         if net > 0 and (best is None or net > best[0]):
                             best = (net, v, f)
                 if best is None:
                     break
                 _, v, f = best
-                budget = self.settings.budget
-                if budget is not None and self.shop.total_with(f, self.tree_costs) > budget:
-                    forbidden.add(f)
+                if not self.shop.can_pay(f, level[v].rows, self.settings, self.tree_costs):
+                    forbidden.add((v, f))
                     continue
                 self.split(level[v], f, table[v][f])
                 open_nodes.remove(v)
@@ -335,10 +438,9 @@ class NaiveTree:
     def split(self, node, f, found):
         gain, left, right, node.cut, node.left_codes, node.missing_left = found
         node.gain = gain / self.total_weight
-        new = [r for r in self.shop.needs[f] if r not in self.shop.owned]
-        if new:
-            self.bought.append((f, self.shop.price(f)))
-            self.shop.owned |= set(new)
+        price = self.shop.buy(f, node.rows)
+        if price is not None:
+            self.bought.append((f, price))
         node.feature = f
         node.left = Node(sorted(left), node.depth + 1, path=node.path | {f})
         node.right = Node(sorted(right), node.depth + 1, path=node.path | {f})
@@ -352,9 +454,11 @@ class NaiveTree:
             if child is not None:
                 self.set_values(child)
 
-    def leaf_of(self, codes):
+    def leaf_of(self, codes, ask=None):
         node = self.root
         while node.left is not None:
+            if ask is not None:
+                ask(node.feature)
             code = codes[node.feature]
             if code == self.n_bins[node.feature]:
                 go_left = node.missing_left
@@ -375,6 +479,7 @@ class NaiveModel:
     baseline: list
     rounds: list = field(default_factory=list)  # one list of trees per round, one per output
     bought: list = field(default_factory=list)
+    costs: list = field(default_factory=list)  # after every round, from round 0
 
     def raw_predict(self, X):
         out = [[b] * len(X) for b in self.baseline]
@@ -397,12 +502,11 @@ def boost(X, y, weight, edges, loss, settings, shop, max_iter, tree_cost=0.0):
     model = NaiveModel(edges, baseline)
     K = len(baseline)
     raw = np.repeat(np.array(baseline)[:, None], n, axis=1)
+    model.costs.append(shop.total(0.0))
     for t in range(max_iter):
         tree_costs = tree_cost * (t + 1) * K
-        if settings.budget is not None:
-            owned = math.fsum([*(shop.resource_costs[r] for r in shop.owned), tree_costs])
-            if owned > settings.budget:
-                break
+        if not shop.is_within(settings, tree_costs):
+            break
         g, h = loss.gradients(np.asarray(y, float), raw if K > 1 else raw[0])
         g = np.reshape(g, (K, n))
         h = None if h is None else np.reshape(h, (K, n))
@@ -414,16 +518,23 @@ def boost(X, y, weight, edges, loss, settings, shop, max_iter, tree_cost=0.0):
             for k in range(K):
                 limits = Limits(settings, shop, n, len(n_bins), None if again else t, k)
                 given = (codes, n_bins, g[k], None if h is None else h[k], total)
-                trees.append(NaiveTree(*given, settings, shop, tree_costs, limits))
+                tree = NaiveTree(*given, settings, shop, tree_costs, limits)
+                if isinstance(shop, RowShop):  # also rows that were not drawn
+                    for i in range(n):
+                        tree.leaf_of(codes[i], lambda f, i=i: shop.ask(f, [i]))
+                trees.append(tree)
             if any(tree.root.left is not None for tree in trees):
                 break
         else:
             break
+        if not shop.is_within(settings, tree_costs):
+            break  # rows that were not drawn have been asked for more
         for k, tree in enumerate(trees):
             for i in range(n):
                 raw[k, i] += tree.leaf_of(codes[i]).value
             model.bought += [(t, k, f, price) for f, price in tree.bought]
         model.rounds.append(trees)
+        model.costs.append(shop.total(tree_costs))
     return model
 
 
@@ -657,6 +768,32 @@ def raw_predict(baseline, trees, X):
         for i, row in enumerate(X):
             out[t % len(baseline)][i] += float(nodes[leaf_of(nodes, category_sets, row)]["value"])
     return np.array(out).reshape(len(baseline), len(X))
+
+
+def features_asked(nodes, category_sets, row):
+    """Features that a row is asked for on its way down a tree, in order."""
+    at, asked = 0, []
+    while nodes[at]["left"] >= 0:
+        node = nodes[at]
+        asked.append(int(node["feature"]))
+        x = float(row[node["feature"]])
+        if math.isnan(x):
+            go_left = bool(node["missing_left"])
+        elif node["category_set"] >= 0:
+            go_left = in_set(category_sets[node["category_set"]], int(x))
+        else:
+            go_left = x <= node["threshold"]
+        at = int(node["left"]) + (0 if go_left else 1)
+    return asked
+
+
+def row_bill(trees, row, resource_costs, needs, tree_cost):
+    """Resources that a row's own paths ask for, and what they and the trees cost it."""
+    owned = set()
+    for nodes, category_sets in trees:
+        for f in features_asked(nodes, category_sets, row):
+            owned |= set(needs[f])
+    return owned, math.fsum([*(resource_costs[r] for r in owned), tree_cost * len(trees)])
 
 
 # -- an engine ------------------------------------------------------------------------------------

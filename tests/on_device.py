@@ -50,6 +50,7 @@ WEIGHT = 1.0 + np.arange(N) % 3
 QUERIES = dict(qid=np.arange(N) // 7)
 # A round more than others have: rows are drawn anew.
 DRAWN = dict(subsample=0.6, random_state=0, max_iter=ROUNDS + 1)
+BY_ROW = dict(charge="row", costs=[1.0, 2.0, 3.0, 1.0, 9.0], tradeoff=1e-3)
 CASES = {
     "squared error": (MiserRegressor, {}, {}),
     "costs": (MiserRegressor, dict(tradeoff=1e-2, costs=[1.0, 2.0, 3.0, 1.0, 9.0]), {}),
@@ -74,6 +75,8 @@ CASES = {
     ),
     "drawn rows, absolute error": (MiserRegressor, dict(DRAWN, loss="absolute_error"), {}),
     "drawn queries": (MiserRanker, DRAWN, QUERIES),
+    "rows pay": (MiserRegressor, dict(BY_ROW, row_budget=6.0), dict(sample_weight=WEIGHT)),
+    "rows pay, drawn rows, three classes": (MiserClassifier, dict(DRAWN, **BY_ROW), {}),
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from greedymiser.boosting import (
     Validation,
     boost,
 )
+from greedymiser.charging import ModelAccount
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.growing import Bought, Growth
 from greedymiser.losses import AbsoluteError, Loss, MultinomialLogLoss
@@ -61,10 +62,9 @@ class ScriptedGrower:
     def __init__(self, script=(), rows=None, budget=None, costs=None):
         self.script = list(script)
         self.rows = rows or ScriptedRows()
-        self.params = SimpleNamespace(budget=budget, learning_rate=0.5)
-        self.ledger = Ledger(costs or CostModel([1.0, 2.0]))
+        self.params = SimpleNamespace(learning_rate=0.5)
+        self.account = ModelAccount(Ledger(costs or CostModel([1.0, 2.0])), budget)
         self.used = np.array([True, False])
-        self.out_of_reach = np.array([False, False])
         self.asked = []
 
     def grow(self, output, n_trees, round_):
@@ -162,7 +162,7 @@ def test_nothing_pays_when_no_output_has_a_split():
 
 def test_the_budget_is_to_blame_for_what_was_out_of_reach():
     grower = ScriptedGrower([growth(is_leaf=True)])
-    grower.out_of_reach[1] = True
+    grower.account.is_held_back = True
     assert run(grower).stopped == "budget"
 
 
@@ -275,7 +275,7 @@ def test_callbacks_are_told_how_far_it_is():
     heard = []
     costs = CostModel([1.0, 2.0], tree_cost=0.25)
     grower = ScriptedGrower(rows=ScriptedRows([0.5, 0.25]), costs=costs)
-    grower.ledger.buy(1)
+    grower.account.ledger.buy(1)
     run(grower, None, scoring([7.0, 8.0]), callbacks=[heard.append], first=3, max_iter=5)
     assert [(p.n_iter, p.max_iter, p.done) for p in heard] == [(4, 5, 1), (5, 5, 2)]
     assert [(p.train_loss, p.validation_score) for p in heard] == [(0.5, 7.0), (0.25, 8.0)]

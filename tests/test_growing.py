@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import naive
 from greedymiser.binning import BinMapper, Thresholds
+from greedymiser.charging import ModelAccount
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.engines import CANDIDATE_DTYPE, Root, Sample, SplitRules, SplitTable
 from greedymiser.engines.cpu import CpuEngine
@@ -110,11 +111,12 @@ class CannedEngine:
         return np.empty(0) if last else np.array(energies)
 
 
-def grower_of(engine, ledger, *, rules=None, categorical=(), **params):
+def grower_of(engine, ledger, *, rules=None, categorical=(), budget=None, **params):
     params = {"tradeoff": 1.0, "max_depth": 2, "learning_rate": 1.0} | params
+    ledger = ledger if isinstance(ledger, Ledger) else Ledger(CostModel(ledger))
     return Grower(
         engine,
-        ledger if isinstance(ledger, Ledger) else Ledger(CostModel(ledger)),
+        ModelAccount(ledger, budget),
         Thresholds(np.arange(100.0 * engine.d), 100 * np.arange(engine.d + 1)),
         np.array(categorical, dtype=np.intp),
         GrowerParams(rules or SplitRules(min_samples_leaf=1), **params),
@@ -404,7 +406,7 @@ def test_what_is_ruled_out_is_not_asked_for_again():
     grower = grower_of(engine, [10.0, 4.0], budget=6.0, tradeoff=0.0)
     grower.grow(0, 1)
     assert [columns for _, columns, _ in engine.questions] == [[0, 1], [1]]
-    assert grower.out_of_reach.tolist() == [True, False]
+    assert grower.account.is_held_back
     grower.grow(0, 2)
     assert [columns for _, columns, _ in engine.questions][2:] == [[1], [1]]
 
@@ -558,7 +560,7 @@ def test_root_gains_are_per_unit_of_weight_and_buy_nothing():
     engine = CannedEngine({"": [20.0, NO, 5.0]})
     grower = grower_of(engine, [100.0, 1.0, 1.0], total_weight=10.0)
     assert grower.root_gains(0).tolist() == [2.0, NO, 0.5]
-    assert grower.ledger.spent == 0.0
+    assert grower.account.spent == 0.0
     assert engine.questions == [([""], [0, 1, 2], True)]
 
 
@@ -570,7 +572,7 @@ S1, S2 = 2 * CUBE[:, 1] - 1, 2 * CUBE[:, 2] - 1
 RIGHT = CUBE[:, 0] == 1.0
 
 
-def grow_on_cube(y, costs, **params):
+def grow_on_cube(y, costs, budget=None, **params):
     """A tree on real data, with W = 1 so that gains are those of the comments."""
     threads = Threads(1)
     mapper = BinMapper()
@@ -580,7 +582,9 @@ def grow_on_cube(y, costs, **params):
     rows.start(np.zeros(1))
     params = GrowerParams(rules, **{"tradeoff": 1.0, "max_depth": 2, "learning_rate": 1.0} | params)
     nothing = np.zeros(0, dtype=np.intp)
-    grower = Grower(rows, Ledger(costs), mapper.cuts.thresholds, nothing, params)
+    grower = Grower(
+        rows, ModelAccount(Ledger(costs), budget), mapper.cuts.thresholds, nothing, params
+    )
     return grower.grow(0, 1)
 
 

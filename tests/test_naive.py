@@ -45,6 +45,8 @@ def problems(draw):
         sizes = rng.integers(0, r + 1, size=d)
         needs = [sorted(rng.choice(r, size=size, replace=False)) for size in sizes]
     categorical = [f for f in range(d) if draw(st.integers(0, 3)) == 0]
+    charge = draw(st.sampled_from(["model", "row"]))
+    row_budget = draw(st.sampled_from([None, None, 0.0, 1.5, 3.0])) if charge == "row" else None
     return dict(
         X=X,
         y=y,
@@ -55,7 +57,9 @@ def problems(draw):
         n_jobs=draw(st.sampled_from([1, 3])),
         tree_cost=draw(st.sampled_from([0.0, 0.0, 0.25])),
         max_iter=draw(st.integers(1, 4)),
+        charge=charge,
         settings=naive.Settings(
+            row_budget=row_budget,
             tradeoff=draw(st.sampled_from([0.0, 0.001, 0.05, 0.3, 10.0])),
             budget=draw(st.sampled_from([None, None, 0.0, 1.0, 2.5])),
             max_depth=draw(st.integers(1, 4)),
@@ -142,12 +146,19 @@ def fitted(estimator, problem, y):
         max_features=s.max_features,
         interaction_cst=s.interaction_cst,
         random_state=s.seed,
+        charge=problem["charge"],
+        row_budget=s.row_budget,
     )
     return model.fit(problem["X"], y, sample_weight=problem["weight"])
 
 
 def slow(problem, y, loss):
-    shop = naive.Shop(problem["resource_costs"], problem["needs"])
+    if problem["charge"] == "row":
+        n, weight = len(y), problem["weight"]
+        weights = [1] * n if weight is None else naive.on_grid(weight, 30)[0]
+        shop = naive.RowShop(problem["resource_costs"], problem["needs"], weights)
+    else:
+        shop = naive.Shop(problem["resource_costs"], problem["needs"])
     s = problem["settings"]
     s = replace(s, seed=np.random.RandomState(s.seed).randint(2**31))  # as estimators draw theirs
     return naive.boost(
@@ -193,6 +204,7 @@ def assert_same_model(fast, plain, problem):
             assert_same_tree(tree.root, ensemble.tree(t * K + k))
     receipt = [(line.iteration, line.output, line.feature, line.price) for line in fast.receipt()]
     assert receipt == plain.bought
+    assert fast.cost_ == plain.costs[-1]
     X = problem["X"]
     expected = plain.raw_predict(encoded(X, problem["settings"].categorical))
     np.testing.assert_allclose(fast._raw_predict(X), expected, rtol=1e-6, atol=1e-6)

@@ -354,7 +354,7 @@ def test_the_container_is_plain_safetensors(numbers, target, tmp_path):
     model = MiserRegressor(**SMALL).fit(numbers, target)
     save(model, tmp_path / "m.miser")
     with safe_open(tmp_path / "m.miser", framework="numpy") as file:
-        assert json.loads(file.metadata()["greedymiser"])["format"] == FORMAT
+        assert json.loads(file.metadata()["greedymiser"])["format"] == 1
         values = file.get_tensor("ensemble.0.nodes.value")
     np.testing.assert_array_equal(values, model.ensemble_.nodes["value"])
 
@@ -626,7 +626,9 @@ def test_every_format_has_kept_files():
     kinds = {"regressor", "classes", "early-exit", "ranker", "cascade", "constant"}
     for number in range(1, FORMAT + 1):
         for kind in kinds:
-            assert FILES / f"format-{number}-{kind}.miser" in KEPT
+            path = FILES / f"format-{number}-{kind}.miser"
+            assert path in KEPT
+            assert load(path).charge == ("model" if number == 1 else "row")
 
 
 # Files that are wrong
@@ -636,7 +638,8 @@ class Opened:
     """A model file, to be changed and closed again."""
 
     def __init__(self, kind: str):
-        tensors, text = unpack((FILES / f"format-{FORMAT}-{kind}.miser").read_bytes())
+        number, kind = (2, kind.removeprefix("row ")) if kind.startswith("row ") else (1, kind)
+        tensors, text = unpack((FILES / f"format-{number}-{kind}.miser").read_bytes())
         self.model = json.loads(text)
         self.arrays = {
             name: tensor.array(name, TENSOR_DTYPES[tensor.dtype], tensor.shape)
@@ -860,6 +863,15 @@ BAD = [
     ("regressor", tell("surprise", 1), "an unknown entry 'surprise'"),
     ("regressor", lambda file: file.model.pop("loss") and None, "the model has no 'loss'"),
     ("regressor", lambda file: file.arrays.update(x=np.zeros(1)), "an unknown array 'x'"),
+    ("regressor", tell("charge", {"by": "row", "mean_cost": None}), "an unknown entry 'charge'"),
+    ("regressor", tell("format", 2), "the model has no 'charge'"),
+    ("row regressor", tell("format", 1), "an unknown entry 'charge'"),
+    ("row regressor", tell("charge", "row"), "'charge' of the model is not a JSON object"),
+    ("row regressor", tell("charge", "by", "model"), "'by' of 'charge' of the model is not 'row'"),
+    ("row regressor", tell("charge", "mean_cost", -1), "is negative, or infinite"),
+    ("row regressor", tell("charge", "mean_cost", "inf"), "is negative, or infinite"),
+    ("row regressor", tell("charge", "mean_cost", "2"), "is '2', not a number"),
+    ("row regressor", tell("charge", "max", 2), "an unknown entry 'max'"),
     ("regressor", tell("about", [1]), "'about' of the model is not a JSON object"),
     ("regressor", tell("about", "a", [[[[[[[[[[[[1]]]]]]]]]]]]), "nested too deeply"),
 ]  # fmt: skip

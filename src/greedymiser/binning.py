@@ -109,8 +109,8 @@ class PartedTable(ABC):
         """The chosen rows, binned; they stay where they are."""
 
     @abstractmethod
-    def raw_predict(self, ensemble: Any) -> NDArray[np.float64]:
-        """Raw predictions of a model for all rows (``Ensemble.raw_predict``)."""
+    def of_parts(self, function: Callable[[Table], Any]) -> list[Any]:
+        """What a function says of each part that has rows; it is called where the part is."""
 
 
 class BinMapper:

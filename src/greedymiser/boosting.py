@@ -58,6 +58,8 @@ class Validation:
     score: Callable[[], float]
     # Told of every tree before it is scored.
     hear: Callable[[Tree], None] | None = None
+    # Mean cost of the rows with so many trees, where each row pays for itself.
+    cost: Callable[[int], float] | None = None
 
     def add_tree(self, tree: Tree, output: int) -> None:
         """Let the rows meet a new tree."""
@@ -74,6 +76,9 @@ class History:
     purchases: list[Purchase] = field(default_factory=list)
     train_loss: list[float] = field(default_factory=list)
     validation_score: list[float] = field(default_factory=list)
+    # What the model costs; and its mean over the validation rows, where each row pays for itself.
+    train_cost: list[float] = field(default_factory=list)
+    validation_cost: list[float] = field(default_factory=list)
     # Why there are no more rounds.
     stopped: str = "max_iter"
 
@@ -106,14 +111,17 @@ def boost(
     start = time.perf_counter()
     for t in range(first, max_iter):
         n_trees = (t + 1) * loss.n_outputs
-        if grower.params.budget is not None and grower.ledger.total(n_trees) > grower.params.budget:
+        if not grower.account.is_within(n_trees):
             history.stopped = "budget"
             return
         growths = _grow_round(grower, loss, n_trees, rounds.round(t))
         if not growths and rounds.round(t) != EVERYTHING:
             growths = _grow_round(grower, loss, n_trees, EVERYTHING)
         if not growths:
-            history.stopped = "budget" if grower.out_of_reach.any() else "nothing pays"
+            history.stopped = "budget" if grower.account.is_held_back else "nothing pays"
+            return
+        if not grower.account.is_within(n_trees):  # rows that were not drawn are asked for more
+            history.stopped = "budget"
             return
         _record(history, grower, validation, growths, t)
         if callbacks:
@@ -136,7 +144,7 @@ def _progress(
         done=len(history.rounds),
         train_loss=history.train_loss[-1],
         validation_score=history.validation_score[-1] if history.validation_score else None,
-        cost=grower.ledger.total(n_iter * len(history.rounds[-1])),
+        cost=grower.account.total(n_iter * len(history.rounds[-1])),
         n_features=int(np.count_nonzero(grower.used)),
         elapsed=elapsed,
     )
@@ -164,6 +172,7 @@ def _grow_round(grower: Grower, loss: Loss, n_trees: int, round_: Round) -> list
     for k, growth in enumerate(growths):
         if growth.tree.is_leaf:
             grower.rows.add_tree(growth.tree, k)
+    grower.account.settle_round(round_.rows is None)
     return growths
 
 
@@ -176,12 +185,16 @@ def _record(
 ) -> None:
     """Write a finished round down, scores first: an interruption must not leave half a round."""
     train_loss = grower.rows.loss()
+    n_trees = (iteration + 1) * len(growths)
     if validation is not None:
         for k, growth in enumerate(growths):
             validation.add_tree(growth.tree, k)
+        if validation.cost is not None:
+            history.validation_cost.append(validation.cost(n_trees))
         history.validation_score.append(validation.score())
+    history.train_cost.append(grower.account.total(n_trees))
     history.train_loss.append(train_loss)
-    names = grower.ledger.costs.feature_names
+    names = grower.account.costs.feature_names
     for k, growth in enumerate(growths):
         for line in growth.bought:
             feature = line.feature if names is None else names[line.feature]

@@ -112,6 +112,7 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
         "purchases": [asdict(line) for line in model.purchases],
         "stopped": model.stopped,
         "best_iter": model.best_iter,
+        "charge": model.charge,
         "n_features": ensemble.n_features,
     }
     return {
@@ -121,6 +122,8 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
         "baseline": ensemble.baseline,
         "train_score": model.train_score,
         "validation_score": model.validation_score,
+        "train_cost": model.train_cost,
+        "validation_cost": model.validation_cost,
         "told": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8),
     }
 
@@ -144,6 +147,9 @@ def _read(arrays: Any) -> Model:
         validation_score=arrays["validation_score"],
         stopped=told["stopped"],
         best_iter=int(told["best_iter"]),
+        charge=told["charge"],
+        train_cost=arrays["train_cost"],
+        validation_cost=arrays["validation_cost"],
     )
 
 
@@ -167,24 +173,30 @@ class Trainer:
         params: Parameters,
         allowed: NDArray[np.bool_] | None = None,
         is_patient: bool | None = None,
+        sunk: NDArray[np.bool_] | None = None,
     ) -> Model:
         """All rounds of a model; raises KeyboardInterrupt if somebody interrupts it."""
         prepared = self.prepared
         if is_patient is not None:
             prepared = replace(prepared, is_patient=is_patient)
         if self.checkpoint is None:
-            return self._trained(prepared, params, allowed)
-        key = _key(self.name, params, allowed, prepared.is_patient)
+            return self._trained(prepared, params, allowed, sunk)
+        key = _key(self.name, params, (allowed, sunk), prepared.is_patient)
         model = self.checkpoint.find(key)
         if model is None:
-            model = self._trained(prepared, params, allowed)
+            model = self._trained(prepared, params, allowed, sunk)
             self.checkpoint.keep(key, model)
         return model
 
     def _trained(
-        self, prepared: Prepared, params: Parameters, allowed: NDArray[np.bool_] | None
+        self,
+        prepared: Prepared,
+        params: Parameters,
+        allowed: NDArray[np.bool_] | None,
+        sunk: NDArray[np.bool_] | None,
     ) -> Model:
-        model = train(prepared, params, self.start, self.watch, allowed=allowed)
+        start = replace(self.start, charge=params.charge)  # it has no trees yet
+        model = train(prepared, params, start, self.watch, allowed=allowed, sunk=sunk)
         model.raise_if_cut_short()
         return model
 
@@ -252,14 +264,14 @@ def _on_one_thread(trainer: Trainer) -> Trainer:
     return replace(trainer, prepared=trainer.prepared.twin(CpuEngine(threads), threads))
 
 
-def _key(name: str, params: Parameters, allowed: Any, is_patient: bool) -> str:
-    """Name of the file of a model."""
-    columns = "all" if allowed is None else np.packbits(allowed).tobytes().hex()
+def _key(name: str, params: Parameters, marked: Sequence[Any], is_patient: bool) -> str:
+    """Name of the file of a model; ``marked`` are features and resources that it may use."""
+    columns = ["all" if some is None else np.packbits(some).tobytes().hex() for some in marked]
     rounds = (params.max_iter, params.n_iter_no_change if is_patient else None)
     budget = None if params.budget is None else float(params.budget)
     rate = float(params.learning_rate)
     pace = (rate, params.shopping_interval, *rounds)
-    text = repr((float(params.tradeoff), budget, pace, columns))
+    text = repr((float(params.tradeoff), budget, pace, columns, params.charge, params.row_budget))
     return f"{name}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 

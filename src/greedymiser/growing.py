@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from greedymiser import settling
 from greedymiser.binning import Thresholds
-from greedymiser.costs import Ledger
+from greedymiser.charging import Account
 from greedymiser.engines import (
     OPEN_DTYPE,
     SPLIT_DTYPE,
@@ -60,8 +60,6 @@ class GrowerParams:
     rules: SplitRules
     # The paper's lambda, per unit of mean loss.
     tradeoff: float = 0.0
-    # What resources and trees may cost together; None for no limit.
-    budget: float | None = None
     # W in eq. 5: gains are divided by it, so that they are drops in mean loss.
     total_weight: float = 1.0
     learning_rate: float = 0.1
@@ -105,14 +103,14 @@ class _Level(NamedTuple):
 
 
 class Grower:
-    """Grows trees on placed rows, paying from a ledger.
+    """Grows trees on placed rows, paying from an account.
 
     Parameters
     ----------
     rows : PlacedRows
         Asked for tables of raw gains.
-    ledger : Ledger
-        What is bought. Growing a tree buys what its splits need.
+    account : Account
+        What is bought, and by whom. Growing a tree buys what its splits need.
     thresholds : Thresholds
         Values behind the bins of features.
     categorical : sequence of int
@@ -125,19 +123,17 @@ class Grower:
     def __init__(
         self,
         rows: PlacedRows,
-        ledger: Ledger,
+        account: Account,
         thresholds: Thresholds,
         categorical: NDArray[np.intp],
         params: GrowerParams,
         allowed: NDArray[np.bool_] | None = None,
     ):
-        n_features = ledger.costs.n_features
+        n_features = account.costs.n_features
         self.rows = rows
-        self.ledger = ledger
+        self.account = account
         self.thresholds = thresholds
         self.params = params
-        # Features that the budget has ruled out. What is owned only grows, so this is final.
-        self.out_of_reach = np.zeros(n_features, dtype=bool)
         # Features that any tree splits on.
         self.used = np.zeros(n_features, dtype=bool)
         # Where a feature's category sets are in a split table; -1 for numeric features.
@@ -153,10 +149,7 @@ class Grower:
         # The tree that grows: one record of settling.DRAFT_DTYPE per node.
         self._draft = np.zeros(31, dtype=DRAFT_DTYPE)
         self._sets = np.zeros((0, CATEGORY_WORDS), dtype=np.uint64)
-        # What the ledger keeps up to date, as one row for all nodes.
-        self._prices, self._owned = ledger.prices[None], ledger.owned_features[None]
         self._allowed = np.ones(n_features, dtype=bool) if allowed is None else allowed
-        self._reachable = self._allowed[None]
 
     def grow(self, output: int, n_trees: int, round_: Round = EVERYTHING) -> Growth:
         """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
@@ -168,11 +161,15 @@ class Grower:
 
     def root_gains(self, output: int) -> Floats:
         """Raw gain of the best root split on each feature, per unit of weight."""
-        root, every = self._plant(output).nodes, np.ones((1, len(self.out_of_reach)), dtype=bool)
+        root, every = self._plant(output).nodes, np.ones((1, len(self.used)), dtype=bool)
         if len(root) == 0:  # too few rows for two
-            return np.full(len(self.out_of_reach), -math.inf)
+            return np.full(len(self.used), -math.inf)
         table = self.rows.split_table(root, every, last=True)
         return table.candidates["gain"][0] / self.params.total_weight
+
+    def root_prices(self) -> Floats:
+        """What each feature costs now at the root of the tree that was begun last."""
+        return self.account.price(np.zeros(1, dtype=np.int64), 0)[0][0]
 
     def _plant(self, output: int, round_: Round = EVERYTHING) -> _Level:
         """Begin a tree; return its root."""
@@ -189,6 +186,7 @@ class Grower:
         grid = self.rows.grid
         self._settings["gradient"], self._settings["hessian"] = grid.gradient, grid.hessian
         settling.plant(self._draft, *root)
+        self.account.plant()
         nodes = np.empty(1, dtype=OPEN_DTYPE)
         return _Level(nodes[: settling.write_open(self._draft, 0, 1, self._fewest, nodes)], 0)
 
@@ -196,60 +194,52 @@ class Grower:
 
     def _next_level(self, level: _Level, n_trees: int, bought: list[Bought]) -> _Level | None:
         """Split what pays; return the children, None if there are none."""
+        if len(level.nodes) == 0:
+            return None
+        self._prices, self._owned = self.account.price(level.nodes["node"], n_trees)
         columns = self._columns_in_play(level.nodes)
-        if columns is None:
+        if not columns.any():
             return None
         last = level.depth + 1 == self.params.max_depth
         table = self.rows.split_table(level.nodes, columns, last)
-        chosen, n_chosen = self._settle(level, table, n_trees, bought)
+        chosen, n_chosen = self._settle(level, table, bought)
         return self._divide(level, table, chosen, n_chosen, last) if n_chosen else None
 
-    def _columns_in_play(self, nodes: NDArray[np.void]) -> Columns | None:
-        """Features that could pay at some node of the level; None if there are none.
+    def _columns_in_play(self, nodes: NDArray[np.void]) -> Columns:
+        """Features that could pay at the nodes of a level.
 
         A node's impurity bounds the raw gain of all its splits, so a feature whose price exceeds
-        the largest bound cannot be chosen, unless another node of the level makes it cheaper.
+        the bound cannot be chosen, unless another node of the level makes it cheaper.
         """
-        if len(nodes) == 0:
-            return None
-        payable = self._payable(nodes)
-        if self._round.features is not None or self.params.interactions is not None:
-            payable = self._narrowed(payable, nodes["node"])
-        return payable if payable.any() else None
-
-    def _payable(self, nodes: NDArray[np.void]) -> Columns:
-        """Features that could pay at any node; one row."""
-        within = self._reachable
+        within = self._allowed[None]
         if not self._round.shops:
             within = within & self._free
-        if not self._knows_bounds:
-            return within
-        most = settling.largest_impurity(self._draft, nodes, self._settings, self.rows.n_rows)
-        bound = 0.5 * most / self._total_weight
-        reachable = within[0]
-        payable = reachable & (bound > self.params.tradeoff * self.ledger.prices)
-        while len(nodes) > 1 and not (payable == reachable).all():
-            prices = self.ledger.prices_if(payable)
-            wider = reachable & (bound > self.params.tradeoff * prices * (1 - 1e-12))
-            if (wider == payable).all():
-                break
-            payable = wider
-        return payable[None]
+        bounds = None
+        if self._knows_bounds:
+            bounds = np.empty(len(nodes))
+            n_rows = self.rows.n_rows
+            settling.bound_impurities(self._draft, nodes, self._settings, n_rows, bounds)
+            bounds = 0.5 * bounds / self._total_weight
+        payable = self.account.payable(within, bounds, self.params.tradeoff)
+        if self._round.features is not None or self.params.interactions is not None:
+            payable = self._narrowed(payable, nodes["node"])
+        return payable
 
     @property
     def _free(self) -> Columns:
         """Features that cost nothing now, because they are owned or never cost anything."""
-        return (self.ledger.owned_features | (self.ledger.prices == 0))[None]
+        return self._owned | (self._prices == 0)
 
     def _narrowed(self, payable: Columns, nodes: NDArray[np.int64]) -> Columns:
         """Leave to each node what is drawn for it, and what may meet the features of its path.
 
         Owned features are not drawn but always there.
         """
-        columns = np.repeat(payable, len(nodes), axis=0)
+        shape = len(nodes), payable.shape[1]
+        columns = np.broadcast_to(payable, shape).copy()
+        free = np.broadcast_to(self._free, shape)
         interactions, lot = self.params.interactions, self._round.features
-        owned = self._free[0]
-        for row, node in zip(columns, nodes.tolist(), strict=True):
+        for row, owned, node in zip(columns, free, nodes.tolist(), strict=True):
             may = self._allowed
             if interactions is not None:
                 may = may & interactions.allowed(self._paths[node], len(row))
@@ -261,7 +251,7 @@ class Grower:
         return columns
 
     def _settle(
-        self, level: _Level, table: SplitTable, n_trees: int, bought: list[Bought]
+        self, level: _Level, table: SplitTable, bought: list[Bought]
     ) -> tuple[NDArray[np.int64], int]:
         """Choose splits best first while they pay.
 
@@ -280,24 +270,14 @@ class Grower:
             )
             if row < 0:
                 return chosen, n_chosen
-            if self._affordable(feature, n_trees):
+            if self.account.can_afford(row, feature):
                 chosen[row] = feature
                 gain = float(table.candidates["gain"][row, feature]) / total_weight
-                bought.append(self._buy(level.depth, feature, gain))
+                resources, price = self.account.buy(feature, row)
+                line = Bought(level.depth, feature, resources, price, self.account.spent, gain)
+                bought.append(line)
             else:
-                self.out_of_reach[feature] = True
-                self._reachable = (self._allowed & ~self.out_of_reach)[None]
-                table.candidates["gain"][:, feature] = -math.inf
-
-    def _affordable(self, feature: int, n_trees: int) -> bool:
-        if self.params.budget is None:
-            return True
-        return self.ledger.total(n_trees, with_feature=feature) <= self.params.budget
-
-    def _buy(self, depth: int, feature: int, gain: float) -> Bought:
-        price = float(self.ledger.prices[feature])
-        resources = self.ledger.buy(feature)
-        return Bought(depth, feature, resources, price, self.ledger.spent, gain)
+                self.account.refuse(row, feature, table.candidates["gain"])
 
     def _divide(
         self,

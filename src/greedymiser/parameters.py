@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from greedymiser.serving import Charge
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -32,6 +34,8 @@ class Parameters:
     subsample: float = 1.0
     max_features: float | int = 1.0
     interaction_cst: Any = None
+    charge: Charge = "model"
+    row_budget: float | None = None
     class_weight: Any = None
 
     @classmethod

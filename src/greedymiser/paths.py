@@ -30,8 +30,14 @@ from greedymiser.preparation import (
 )
 from greedymiser.score_names import score_name
 from greedymiser.threads import Threads
-from greedymiser.training import Model, blank_model, make_grower, root_gains
-from greedymiser.trees import Ensemble
+from greedymiser.training import (
+    Model,
+    blank_model,
+    make_grower,
+    mean_cost_of,
+    root_gains,
+    start_rows,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +120,7 @@ class TradeoffPath:
         prepared = self.trainer.prepared
         grower = make_grower(prepared, self._params(0.0), self.trainer.start)
         gains = root_gains(prepared, grower)
-        prices = grower.ledger.prices
+        prices = grower.root_prices()
         dear = (prices > 0) & (gains > 0)
         highest = np.max(gains[dear] / prices[dear], initial=0.0)
         return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0
@@ -147,8 +153,7 @@ class TradeoffPath:
         ]
 
     def _cost(self, tradeoff: float) -> float:
-        model = self.models[tradeoff]
-        return model.truncate(model.model_.best_iter).cost_
+        return best_cost(self.models[tradeoff])
 
     def _score(self, tradeoff: float) -> float:
         model = self.models[tradeoff]
@@ -180,9 +185,9 @@ class TradeoffPath:
         model = self.trainer.train(self._params(0.0), allowed)
         return _trace(fitted_like(self.blank, self.trainer.prepared.schema, model))
 
-    def add(self, model: Model) -> None:
+    def add(self, model: Model, tradeoff: float = 0.0) -> None:
         """Take in a model that the search has found."""
-        self.found.append(self._fitted(model, self._params(0.0)))
+        self.found.append(self._fitted(model, self._params(tradeoff)))
 
     def _fitted(self, model: Model, params: Parameters) -> Miser:
         fitted = fitted_like(self.blank, self.trainer.prepared.schema, model)
@@ -190,21 +195,29 @@ class TradeoffPath:
         fitted.shopping_interval = params.shopping_interval
         trace = _trace(fitted)
         if self._test is not None:
-            trace["test_score"] = self._test_scores(model.ensemble)
+            scores, costs = self._tested(model)
+            trace["test_score"] = scores
+            if costs:
+                trace["test_cost"] = costs
         self._traces[id(fitted)] = trace
         return fitted
 
-    def _test_scores(self, ensemble: Ensemble) -> list[float]:
-        """Score of the test rows after every round."""
+    def _tested(self, model: Model) -> tuple[list[float], list[float]]:
+        """Score of the test rows after every round, and their mean cost where rows pay."""
         assert self._test is not None
-        self._test.rows.start(ensemble.baseline)
+        prepared, ensemble = self.trainer.prepared, model.ensemble
+        start_rows(prepared, self._test.rows, self._test.cases, model.truncated(0))
         validation = self.trainer.watch(self._test)
-        scores = [validation.score()]
+        mean_cost = mean_cost_of(prepared, self._test.rows)
+        n_outputs, pays = ensemble.n_outputs, model.charge == "row"
+        scores, costs = [validation.score()], [0.0] * pays
         for round_ in range(ensemble.n_iter):
-            for k in range(ensemble.n_outputs):
-                validation.add_tree(ensemble.tree(round_ * ensemble.n_outputs + k), k)
+            for k in range(n_outputs):
+                validation.add_tree(ensemble.tree(round_ * n_outputs + k), k)
             scores.append(validation.score())
-        return scores
+            if pays:
+                costs.append(mean_cost((round_ + 1) * n_outputs))
+        return scores, costs
 
     def _last_line(self) -> str:
         """How the last model came out, in a line."""
@@ -220,7 +233,7 @@ class TradeoffPath:
         """All traces and models, by trade-off; those of the search have none, the dearest first."""
         import pandas as pd
 
-        found = [(0.0, -best_cost(model), model, "search") for model in self.found]
+        found = [(model.tradeoff, -best_cost(model), model, "search") for model in self.found]
         path = [(t, -best_cost(model), model, "path") for t, model in self.models.items()]
         ordered = sorted([*path, *found], key=lambda line: line[:2])
         traces = []
@@ -233,8 +246,11 @@ class TradeoffPath:
 
 
 def best_cost(model: Miser) -> float:
-    """What a model costs up to its best round."""
-    return model.truncate(model.model_.best_iter).cost_
+    """What a model costs up to its best round; where rows pay, the validation rows in the mean."""
+    best = model.model_.best_iter
+    if model.model_.charge == "row":
+        return float(model.model_.validation_cost[best])
+    return model.truncate(best).cost_
 
 
 def _trace(model: Miser) -> pd.DataFrame:
@@ -244,8 +260,15 @@ def _trace(model: Miser) -> pd.DataFrame:
     rounds = np.arange(model.n_iter_ + 1)
     n_trees = rounds * model.ensemble_.n_outputs
     first_use = model.ensemble_.first_uses()
-    bills = _bills(model.costs_, first_use, len(rounds))
     per_tree = model.costs_.tree_cost
+    if model.model_.charge == "row":
+        # Of the rows that nothing was learned from: they are what choices are made by.
+        costs = model.model_.validation_cost[: len(rounds)]
+        bills = costs - per_tree * n_trees
+    else:
+        # The same rounding as cost_: one sum of all resources and all trees.
+        costs = np.array(_bills(model.costs_, first_use, len(rounds), n_trees))
+        bills = np.array(_bills(model.costs_, first_use, len(rounds)))
     return pd.DataFrame(
         {
             "tradeoff": model.tradeoff,
@@ -253,8 +276,7 @@ def _trace(model: Miser) -> pd.DataFrame:
             "n_trees": n_trees,
             "feature_cost": bills,
             "tree_cost": per_tree * n_trees,
-            # The same rounding as cost_: one sum of all resources and all trees.
-            "cost": _bills(model.costs_, first_use, len(rounds), n_trees),
+            "cost": costs,
             "score": model.validation_score_[: len(rounds)],
             "n_features": np.searchsorted(sorted(first_use.values()), rounds),
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any, Literal
 
@@ -28,8 +28,10 @@ from greedymiser.binning import BinMapper, BinnedMatrix, Cuts, PartedTable
 from greedymiser.costs import CostModel, Feature, as_cost_model, positions
 from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
+from greedymiser.engines.marks import share_unit
 from greedymiser.growing import Interactions
 from greedymiser.losses import Loss
+from greedymiser.meter import Meter
 from greedymiser.metrics import query_order
 from greedymiser.parameters import Parameters
 from greedymiser.serving import Kind
@@ -90,11 +92,15 @@ class Cases:
     weight: Floats | None
     # Where each query starts; None if all rows are one query.
     starts: NDArray[np.intp] | None = None
+    # How many rows each stands for where costs are shared out: its weight, but for the factor that
+    # its class may have been given, which is about errors. None for 1 each.
+    shares: Floats | None = None
 
     def take(self, chosen: NDArray[np.intp]) -> Cases:
         rows = chosen if self.rows is None else self.rows[chosen]
         weight = None if self.weight is None else self.weight[chosen]
-        return Cases(self.table, rows, self.y[chosen], weight)
+        shares = None if self.shares is None else self.shares[chosen]
+        return Cases(self.table, rows, self.y[chosen], weight, shares=shares)
 
     def by_query(self, qid: NDArray[Any]) -> Cases:
         """The same rows, those of each query together."""
@@ -153,7 +159,8 @@ class Schema:
     def encode(self, checked: Checked) -> Cases:
         """From the user's terms to the loss': categories and labels become numbers."""
         table = as_table(checked.X, self.categories)
-        cases = Cases(table, checked.rows, self.target.encode(checked.y), checked.weight)
+        y, weight = self.target.encode(checked.y), checked.weight
+        cases = Cases(table, checked.rows, y, weight, shares=weight)
         self.loss.check_target(cases.y)
         return cases if checked.qid is None else cases.by_query(checked.qid)
 
@@ -240,10 +247,39 @@ class Prepared:
             return ensemble.baseline
         # From values: the trees may have been grown on other bins.
         if isinstance(cases.table, PartedTable):
-            raw = cases.table.raw_predict(ensemble)
+            raw = np.concatenate(cases.table.of_parts(partial(_raw_of, ensemble)), axis=1)
         else:
             raw = ensemble.raw_predict(cases.table, self.threads)
         return raw if cases.rows is None else np.ascontiguousarray(raw[:, cases.rows])
+
+    def owned_by(self, ensemble: Ensemble, cases: Cases) -> NDArray[np.bool_] | None:
+        """Whether each row has asked for each resource, (n, n_resources); None without trees."""
+        if ensemble.n_trees == 0:
+            return None
+        meter = Meter.of(self.schema.costs, ensemble.features)
+        if isinstance(cases.table, PartedTable):
+            owned = np.concatenate(cases.table.of_parts(partial(_owned_by, meter, ensemble)))
+        else:
+            owned = meter.nothing(cases.table.n_rows)
+            meter.over(ensemble).rounds(cases.table, self.threads, owned)
+        asked = meter.marks(owned if cases.rows is None else owned[cases.rows])
+        found = np.zeros((len(asked), len(self.schema.costs.resource_names)), dtype=bool)
+        found[:, list(meter.resources)] = asked
+        # Free resources have no marks.
+        found[:, self.schema.costs.resource_costs == 0] = False
+        return found
+
+
+def _raw_of(ensemble: Ensemble, part: Table) -> Floats:
+    with Threads(1) as threads:
+        return ensemble.raw_predict(part, threads)
+
+
+def _owned_by(meter: Meter, ensemble: Ensemble, part: Table) -> NDArray[Any]:
+    owned = meter.nothing(part.n_rows)
+    with Threads(1) as threads:
+        meter.over(ensemble).rounds(part, threads, owned)
+    return owned
 
 
 def prepare(
@@ -302,7 +338,20 @@ def _placed(engine: Engine, binned: BinnedMatrix, cases: Cases, loss: Loss) -> P
     units = None
     if cases.starts is not None:
         units = np.repeat(np.arange(len(cases.starts) - 1), np.diff(cases.starts))
-    return engine.place(EngineSample(binned, cases.y, cases.weight, cases.told(loss), units=units))
+    unit = 1.0
+    if cases.shares is not None:
+        unit = share_unit(len(cases.y), float(cases.shares.max()))
+    return engine.place(
+        EngineSample(
+            binned,
+            cases.y,
+            cases.weight,
+            cases.told(loss),
+            units=units,
+            shares=cases.shares,
+            share_unit=unit,
+        )
+    )
 
 
 def _mapper(max_bins: int, schema: Schema) -> BinMapper:

@@ -411,7 +411,7 @@ class _Whole:
 
     def __init__(self, given: Given, groups: Any):
         # What splitters may look at: rows that are elsewhere have only their numbers here.
-        self.rows = np.arange(len(given.X)) if isinstance(given.X, Parted) else given.X
+        self.rows = np.arange(given.X.shape[0]) if isinstance(given.X, Parted) else given.X
         others = (given.y, given.weight, given.qid, groups)
         # As scikit-learn's searches do it: what has no rows to choose from gets some.
         self.rows, *parts, self.groups = indexable(self.rows, *others)

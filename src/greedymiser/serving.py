@@ -2,7 +2,8 @@
 
 A served model is a sequence of *stages*. A row meets the trees of a stage, and then a rule says
 whether it goes on. A plain model has one stage; early exits and cascades have several. What a row
-pays depends only on the stage after which it left, so there is one meter for all of them.
+pays depends on the stage after which it left and, where rows pay for themselves (``charge="row"``),
+on what its own paths asked for: one meter for all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
 from greedymiser.exits import ExitRule, Mask, Starts, check_queries, query_starts, rank_leavers
 from greedymiser.lazy import or_lazily
 from greedymiser.losses import Loss
+from greedymiser.meter import Accounts
 from greedymiser.metrics import query_order
 from greedymiser.responses import Floats, decisions, labels, probabilities, refuse_improbable
 from greedymiser.tables import (
@@ -39,6 +41,9 @@ from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
 
 Kind = Literal["regressor", "classifier", "ranker"]
+
+Charge = Literal["model", "row"]
+"""Who pays for a feature: every row that meets a tree with it, or those whose paths ask for it."""
 
 # Rows that go through the stages together: what they need of X stays in the second-level cache.
 ROWS_TOGETHER = 1024
@@ -101,12 +106,18 @@ class Predictor:
     n_jobs: int | None = None
     # Where large batches are predicted: "cpu", or "cuda" for models of one stage.
     engine: str = "cpu"
+    # Whether a row pays for all that the trees it met may ask, or for what its own paths asked.
+    charge: Charge = "model"
+    # For charge="row": what the rows cost on average that the model was trained on.
+    mean_cost: float | None = None
     # Information only, from a file: the estimator's name and parameters, and how training ended.
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.engine not in ("cpu", "cuda"):
             raise ValueError(f"engine must be 'cpu' or 'cuda', got {self.engine!r}")
+        if self.charge not in ("model", "row"):
+            raise ValueError(f"charge must be 'model' or 'row', got {self.charge!r}")
         if self.engine == "cuda" and len(self.stages) > 1:
             raise ValueError("engine='cuda' is for models without early exits; use engine='cpu'")
 
@@ -148,11 +159,14 @@ class Predictor:
 
     @or_lazily
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """What each row's prediction costs: the trees that it met, and the resources they need."""
+        """What each row's prediction costs: the trees that it met, and the resources they need.
+
+        With ``charge="row"``, only the resources that the row's own paths ask for.
+        """
         table = self.table(X)
         if len(self.stages) == 1:
-            return np.full(table.n_rows, self.cost_)
-        return self.stage_costs[self.run(table, qid)[1]]
+            return self.bills(table, np.zeros(table.n_rows, dtype=np.intp))
+        return self.bills(table, self.run(table, qid)[1])
 
     def respond(self, raw: Floats) -> NDArray[Any]:
         """What ``predict`` says of raw predictions."""
@@ -173,7 +187,7 @@ class Predictor:
 
     @cached_property
     def stage_costs(self) -> Floats:
-        """What a row pays that leaves after each stage (eq. 3)."""
+        """What a row pays that leaves after each stage (eq. 3), if it is asked for everything."""
         owned = np.zeros(len(self.costs.resource_names), dtype=bool)
         bills = []
         for k, stage in enumerate(self.stages):
@@ -184,8 +198,35 @@ class Predictor:
 
     @property
     def cost_(self) -> float:
-        """The most that a prediction can cost."""
+        """The most that a prediction can cost.
+
+        With ``charge="row"``, the mean over the rows of the training data where it is known.
+        """
+        return self.cost_max_ if self.mean_cost is None else self.mean_cost
+
+    @property
+    def cost_max_(self) -> float:
+        """What a row would pay that meets all trees and is asked for all that they ask."""
         return float(self.stage_costs[-1])
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """What rows are asked for on their way through the stages."""
+        return Accounts(self.costs, self.stages)
+
+    def bills(self, table: Table, left: NDArray[np.intp]) -> Floats:
+        """What rows pay that leave after these stages."""
+        if self.charge == "model":
+            return self.stage_costs[left]
+        with Threads(thread_count(self.n_jobs)) as threads:
+            return self.accounts.bills(self.accounts.asked(table, threads, left), left)
+
+    def staged_bills(self, table: Table) -> Floats:
+        """What each row would pay that left after each stage, shape (n_stages, n)."""
+        if self.charge == "model":
+            return np.repeat(self.stage_costs[:, None], table.n_rows, axis=1)
+        with Threads(thread_count(self.n_jobs)) as threads:
+            return self.accounts.staged(table, threads)
 
     @cached_property
     def features(self) -> list[int]:
@@ -288,63 +329,28 @@ class Predictor:
     def table(self, X: Any) -> Table:
         """Check X and wrap it."""
         if is_frame(X):
-            return self._frame_table(X)
-        self._refuse_unlabelled()
+            return _frame_table(self, X)
+        _refuse_unlabelled(self)
         if type(X) is np.ndarray and X.dtype in PLAIN_DTYPES and X.ndim == 2:
-            return ArrayTable(self._fitting(X), self.categories)
+            return ArrayTable(self.fitting(X), self.categories)
         if sparse.issparse(X):
             if X.dtype.kind not in "biuf":
                 raise ValueError(f"X must be numeric, got a sparse matrix of {X.dtype}")
-            return SparseTable(self._fitting(X), self.categories)
+            return SparseTable(self.fitting(X), self.categories)
         refuse_lazy(X)
-        return ArrayTable(self._fitting(_as_numbers(X)), self.categories)
+        return ArrayTable(self.fitting(_as_numbers(X)), self.categories)
 
-    def _fitting(self, X: Any) -> Any:
+    def fitting(self, X: Any) -> Any:
+        """X, if it has as many columns as the model knows features."""
         if X.shape[1] != self.n_features:
             raise ValueError(f"X has {X.shape[1]} features, but the model knows {self.n_features}")
         return X
 
-    def _refuse_unlabelled(self) -> None:
-        """Raise if the model looks at labels that an array of numbers cannot hold."""
-        for feature in self.features if self.categories else ():
-            known = self.categories.get(feature)
-            if known is not None and known.dtype == object and len(known):
-                name = feature if self.names is None else self.names[feature]
-                raise ValueError(
-                    f"feature {name!r} holds labels such as {known[0]!r}; pass X as a data frame"
-                )
-
-    def _frame_table(self, frame: Any) -> FrameTable:
-        names = self.names
-        table = FrameTable(frame, self.categories, names)
-        columns = set(table.frame.columns)
-        # Names that only the costs know need not be those of the frame.
-        if names is None or (self.feature_names is None and columns.isdisjoint(names)):
-            return FrameTable(self._fitting(frame), self.categories)
-        missing = [name for name in self.features_used_ if name not in columns]
-        if missing:
-            raise ValueError(f"X has no column {missing[0]!r}, which the model uses")
-        return table
-
-    def _whole(self, table: Table) -> Floats:
-        """Raw predictions of all rows, where all of them meet all trees."""
-        if table.n_rows <= ROW_BLOCK:  # the short way for single rows
-            raw = np.empty((len(self.stages[0].ensemble.baseline), table.n_rows))
-            self.advance(0, table.rows(0, table.n_rows, self.features), raw)
-            return raw
-        stage = self.stages[0]
-        if self.engine == "cuda":
-            from greedymiser.engines.cuda.predicting import raw_predict
-
-            return raw_predict(stage.ensemble, table, stage.first, stage.last)
-        with Threads(thread_count(self.n_jobs)) as threads:
-            return stage.ensemble.raw_predict(table, threads, stage.first, stage.last)
-
     def run(self, table: Table, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
         """Raw predictions (n_outputs, n), and the stage after which each row leaves."""
-        order, starts = self._queries(table.n_rows, qid)
+        order, starts = _queries(self, table.n_rows, qid)
         if len(self.stages) == 1:
-            return self._whole(table), np.zeros(table.n_rows, dtype=np.intp)
+            return _whole(self, table), np.zeros(table.n_rows, dtype=np.intp)
         if order is not None:
             table = self.table(table.take(order))
         raw = self.begin(table.n_rows)
@@ -353,7 +359,7 @@ class Predictor:
         def send(start: int, stop: int) -> None:
             rows = table.rows(start, stop, self.features)
             here = None if starts is None else starts[(starts >= start) & (starts <= stop)] - start
-            self._send(rows, here, raw[:, start:stop], left[start:stop])
+            _send(self, rows, here, raw[:, start:stop], left[start:stop])
 
         with Threads(thread_count(self.n_jobs)) as threads:
             threads.run(send, _blocks(table.n_rows, starts, self.n_features))
@@ -362,40 +368,6 @@ class Predictor:
             return raw, left
         back = np.argsort(order)
         return np.ascontiguousarray(raw[:, back]), left[back]
-
-    def _queries(self, n: int, qid: ArrayLike | None) -> tuple[NDArray[np.intp] | None, Starts]:
-        """Order that brings queries together (None if they are), and where each starts."""
-        check_queries(qid, n)
-        if not self.compares_rows:
-            return None, None
-        if qid is None:
-            return None, np.array([0, n], dtype=np.intp)
-        order, starts = query_order(qid)
-        return (None if (np.diff(order) > 0).all() else order), starts
-
-    def _send(
-        self, rows: NDArray[np.floating], starts: Starts, raw: Floats, left: NDArray[np.intp]
-    ) -> None:
-        """Send a block of rows through the stages; fills ``raw`` and ``left``."""
-        query = None
-        if starts is not None:
-            query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        # ``at[i]`` is the place in ``raw`` of row i of those that are still in the block, which
-        # may hold some that have left: ``on`` marks the others.
-        at, on, out = np.arange(len(rows)), np.ones(len(rows), dtype=bool), raw.copy()
-        for k in range(len(self.stages)):
-            self.advance(k, rows, out)
-            going = at[on]
-            stays = self.stays(k, out[:, on], None if query is None else query_starts(query[going]))
-            gone = going[~stays]
-            raw[:, gone] = out[:, on][:, ~stays]
-            left[gone] = k
-            on[on] = stays
-            if not on.any():
-                return
-            if np.count_nonzero(on) <= (1.0 - SHARE_GONE) * len(on):
-                at, rows, out = at[on], rows[on], np.ascontiguousarray(out[:, on])
-                on = np.ones(len(at), dtype=bool)
 
 
 def as_predictor(model: Any, engine: str | None = None) -> Predictor:
@@ -449,3 +421,87 @@ def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
     return tuple(
         Stage(ensemble, first, last, last * k) for first, last in itertools.pairwise(edges)
     )
+
+
+# -- parts of a predictor's work ------------------------------------------------------------------
+
+
+def _refuse_unlabelled(model: Predictor) -> None:
+    """Raise if the model looks at labels that an array of numbers cannot hold."""
+    for feature in model.features if model.categories else ():
+        known = model.categories.get(feature)
+        if known is not None and known.dtype == object and len(known):
+            name = feature if model.names is None else model.names[feature]
+            raise ValueError(
+                f"feature {name!r} holds labels such as {known[0]!r}; pass X as a data frame"
+            )
+
+
+def _frame_table(model: Predictor, frame: Any) -> FrameTable:
+    names = model.names
+    table = FrameTable(frame, model.categories, names)
+    columns = set(table.frame.columns)
+    # Names that only the costs know need not be those of the frame.
+    if names is None or (model.feature_names is None and columns.isdisjoint(names)):
+        return FrameTable(model.fitting(frame), model.categories)
+    missing = [name for name in model.features_used_ if name not in columns]
+    if missing:
+        raise ValueError(f"X has no column {missing[0]!r}, which the model uses")
+    return table
+
+
+def _whole(model: Predictor, table: Table) -> Floats:
+    """Raw predictions of all rows, where all of them meet all trees."""
+    if table.n_rows <= ROW_BLOCK:  # the short way for single rows
+        raw = np.empty((len(model.stages[0].ensemble.baseline), table.n_rows))
+        model.advance(0, table.rows(0, table.n_rows, model.features), raw)
+        return raw
+    stage = model.stages[0]
+    if model.engine == "cuda":
+        from greedymiser.engines.cuda.predicting import raw_predict
+
+        return raw_predict(stage.ensemble, table, stage.first, stage.last)
+    with Threads(thread_count(model.n_jobs)) as threads:
+        return stage.ensemble.raw_predict(table, threads, stage.first, stage.last)
+
+
+def _queries(
+    model: Predictor, n: int, qid: ArrayLike | None
+) -> tuple[NDArray[np.intp] | None, Starts]:
+    """Order that brings queries together (None if they are), and where each starts."""
+    check_queries(qid, n)
+    if not model.compares_rows:
+        return None, None
+    if qid is None:
+        return None, np.array([0, n], dtype=np.intp)
+    order, starts = query_order(qid)
+    return (None if (np.diff(order) > 0).all() else order), starts
+
+
+def _send(
+    model: Predictor,
+    rows: NDArray[np.floating],
+    starts: Starts,
+    raw: Floats,
+    left: NDArray[np.intp],
+) -> None:
+    """Send a block of rows through the stages; fills ``raw`` and ``left``."""
+    query = None
+    if starts is not None:
+        query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    # ``at[i]`` is the place in ``raw`` of row i of those that are still in the block, which
+    # may hold some that have left: ``on`` marks the others.
+    at, on, out = np.arange(len(rows)), np.ones(len(rows), dtype=bool), raw.copy()
+    for k in range(len(model.stages)):
+        model.advance(k, rows, out)
+        going = at[on]
+        stays = model.stays(k, out[:, on], None if query is None else query_starts(query[going]))
+        gone = going[~stays]
+        raw[:, gone] = out[:, on][:, ~stays]
+        left[gone] = k
+        on[on] = stays
+        if not on.any():
+            return
+        if np.count_nonzero(on) <= (1.0 - SHARE_GONE) * len(on):
+            at, rows, out = at[on], rows[on], np.ascontiguousarray(out[:, on])
+            on = np.ones(len(at), dtype=bool)

@@ -80,21 +80,19 @@ def write_open(draft, first, last, fewest, out):
 
 
 @njit(error_model="numpy")
-def largest_impurity(draft, open_nodes, settings, n_rows):
-    """An upper bound of 2 x the raw gain that any split of these nodes, or below them, can have.
+def bound_impurities(draft, open_nodes, settings, n_rows, bounds):
+    """Upper bounds of 2 x the raw gain that any split of each node, or below it, can have.
 
     By Cauchy and Schwarz, the sum of g^2/h minus G^2/(H + l2), if values are not bounded.
     """
     # Energies are sums of n floats: the slack covers what rounding may have taken from them.
     slack = 1e-9 + n_rows * 2.0**-52
-    most = 0.0
     for row in range(open_nodes.size):
         node = draft[open_nodes[row].node]
         g = node.gradient * settings[0].gradient
         full = node.hessian * settings[0].hessian + settings[0].l2
         bound = node.energy * (1.0 + slack) - (g * g / full if full > 0 else 0.0)
-        most = max(most, bound)
-    return most
+        bounds[row] = max(0.0, bound)
 
 
 @njit

@@ -54,6 +54,12 @@ class Shop:
         """Features that a set of resources pays for."""
         return np.array([need & ~resources == 0 for need in self.needs])
 
+    def marked(self, resources: Resources) -> NDArray[np.bool_]:
+        """A set as one flag per resource."""
+        found = np.zeros(len(self.costs.resource_names), dtype=bool)
+        found[_members(resources)] = True
+        return found
+
     def names(self, resources: Resources) -> list[str]:
         """Names of the resources of a set."""
         return [self.costs.resource_names[r] for r in _members(resources)]

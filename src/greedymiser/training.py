@@ -6,18 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.boosting import Callback, History, Patience, Validation, boost
+from greedymiser.charging import Account, ModelAccount, RowAccount, marks_of, mean_bill
 from greedymiser.costs import Ledger, Purchase
-from greedymiser.engines import Engine, EngineLostError, Floats, SplitRules
+from greedymiser.engines import Engine, EngineLostError, Floats, PlacedRows, SplitRules
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
 from greedymiser.parameters import Parameters
-from greedymiser.preparation import Given, HeldOut, Prepared, is_elsewhere
+from greedymiser.preparation import Cases, Given, HeldOut, Prepared, is_elsewhere
 from greedymiser.rounds import RoundRule
+from greedymiser.serving import Charge
 from greedymiser.threads import Threads
 from greedymiser.trees import Ensemble, stack_trees
 
@@ -79,6 +82,11 @@ class Model:
     stopped: str = ""
     # How many rounds are worth keeping: up to the best validation score since training began.
     best_iter: int = 0
+    # Who pays: the model, once, or every row.
+    charge: Charge = "model"
+    # Where rows pay: entry i is their mean cost after i rounds, trees included.
+    train_cost: Floats = field(default_factory=lambda: np.empty(0))
+    validation_cost: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def n_iter(self) -> int:
@@ -107,7 +115,7 @@ def blank_model(prepared: Prepared, params: Parameters) -> Model:
     baseline = np.zeros(schema.loss.n_outputs)
     if params.init == "prior":
         baseline = schema.loss.prior(train.y, train.weight)
-    return Model(Ensemble.empty(baseline, schema.n_features))
+    return Model(Ensemble.empty(baseline, schema.n_features), charge=params.charge)
 
 
 def train(
@@ -117,21 +125,25 @@ def train(
     watch: Watch,
     callbacks: Sequence[Callback] = (),
     allowed: NDArray[np.bool_] | None = None,
+    sunk: NDArray[np.bool_] | None = None,
 ) -> Model:
     """Add rounds to a model, all that there will be; ``best_iter`` says how many are worth keeping.
 
-    Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise.
+    Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise; where
+    rows pay, ``sunk`` resources count as paid when gains are weighed against prices.
     An interruption from the keyboard ends the training: the model has the rounds that were
     finished, and ``stopped`` is "interrupted"; "cluster lost" where all workers are gone.
     """
-    grower = make_grower(prepared, params, model, allowed)
+    grower = make_grower(prepared, params, model, allowed, sunk)
     validation = None
     if prepared.validation is not None:
         held_out = prepared.validation
-        held_out.rows.start(prepared.raw_of(model.ensemble, held_out.cases))
+        start_rows(prepared, held_out.rows, held_out.cases, model)
         validation = watch(held_out)
+        if model.charge == "row":
+            validation = replace(validation, cost=mean_cost_of(prepared, held_out.rows))
     history = History()
-    before = _scores_before(prepared, validation)
+    before = _before(prepared, model, grower, validation)
     try:
         boost(
             grower,
@@ -156,17 +168,45 @@ def make_grower(
     params: Parameters,
     model: Model,
     allowed: NDArray[np.bool_] | None = None,
+    sunk: NDArray[np.bool_] | None = None,
 ) -> Grower:
     """A grower for the next tree of a model."""
     schema = prepared.schema
-    prepared.rows.start(prepared.raw_of(model.ensemble, prepared.train))
-    ledger = Ledger(schema.costs, model.ensemble.features)
+    start_rows(prepared, prepared.rows, prepared.train, model)
+    account: Account
+    if model.charge == "row":
+        limits = params.budget, params.row_budget
+        account = RowAccount(schema.costs, prepared.rows, *limits, sunk)
+    else:
+        account = ModelAccount(Ledger(schema.costs, model.ensemble.features), params.budget)
     categorical = np.array(list(schema.categories), dtype=np.intp)
     grower_params = _grower_params(prepared, params)
     thresholds = prepared.cuts.thresholds
-    grower = Grower(prepared.rows, ledger, thresholds, categorical, grower_params, allowed)
+    grower = Grower(prepared.rows, account, thresholds, categorical, grower_params, allowed)
     grower.used[model.ensemble.features] = True
     return grower
+
+
+def start_rows(prepared: Prepared, rows: PlacedRows, cases: Cases, model: Model) -> None:
+    """Let placed rows begin with what a model says of them, and has asked of them."""
+    raw = prepared.raw_of(model.ensemble, cases)
+    if model.charge != "row":
+        rows.start(raw)
+        return
+    costs = prepared.schema.costs
+    rows.start(raw, marks_of(costs), prepared.owned_by(model.ensemble, cases))
+
+
+def mean_cost_of(prepared: Prepared, rows: PlacedRows) -> Callable[[int], float]:
+    """What rows that have marks cost in the mean, by the number of trees."""
+    costs = prepared.schema.costs
+    every = range(len(costs.resource_names))
+
+    def mean_cost(n_trees: int) -> float:
+        found = rows.marked(None, every)[0]
+        return mean_bill(costs, found[1:], int(found[0]), n_trees)
+
+    return mean_cost
 
 
 def root_gains(prepared: Prepared, grower: Grower) -> Floats:
@@ -182,16 +222,17 @@ def cheapest_useful(
 
     The feature, its price, and what a model with it would cost.
     """
-    assert params.budget is not None
     grower = make_grower(prepared, params, model)
     gains = root_gains(prepared, grower)
-    useful = np.flatnonzero(gains > params.tradeoff * grower.ledger.prices).tolist()
+    prices = grower.root_prices()
+    useful = np.flatnonzero(gains > params.tradeoff * prices).tolist()
     n_trees = prepared.schema.loss.n_outputs
-    bills = {f: grower.ledger.total(n_trees, with_feature=f) for f in useful}
+    bills = {f: math.fsum([grower.account.total(n_trees), prices[f]]) for f in useful}
     cheapest = min(useful, key=bills.__getitem__, default=None)
-    if cheapest is None or bills[cheapest] <= params.budget:
-        return None  # the budget is not to blame
-    return cheapest, float(grower.ledger.prices[cheapest]), bills[cheapest]
+    limits = [limit for limit in (params.budget, params.row_budget) if limit is not None]
+    if cheapest is None or bills[cheapest] <= min(limits, default=math.inf):
+        return None  # no budget is to blame
+    return cheapest, float(prices[cheapest]), bills[cheapest]
 
 
 def _grower_params(prepared: Prepared, params: Parameters) -> GrowerParams:
@@ -206,7 +247,6 @@ def _grower_params(prepared: Prepared, params: Parameters) -> GrowerParams:
     return GrowerParams(
         rules=rules,
         tradeoff=float(params.tradeoff),
-        budget=params.budget,
         total_weight=total,
         learning_rate=float(params.learning_rate),
         max_depth=params.max_depth,
@@ -226,8 +266,18 @@ def _round_rule(params: Parameters, seed: int) -> RoundRule:
     )
 
 
-def _scores_before(prepared: Prepared, validation: Validation | None) -> tuple[float, float | None]:
-    """Scores of a model before boosting goes on."""
+class _Before(NamedTuple):
+    """Scores and mean costs of a model before boosting goes on."""
+
+    train_score: float
+    validation_score: float | None
+    train_cost: float
+    validation_cost: float | None
+
+
+def _before(
+    prepared: Prepared, model: Model, grower: Grower, validation: Validation | None
+) -> _Before:
     with np.errstate(over="ignore"):
         loss = prepared.rows.loss()
     if not math.isfinite(loss):
@@ -235,21 +285,33 @@ def _scores_before(prepared: Prepared, validation: Validation | None) -> tuple[f
         raise ValueError(
             f"the loss of the first model is {loss}; y reaches {most:g} and may need rescaling"
         )
-    return -loss, None if validation is None else validation.score()
+    n_trees = model.ensemble.n_trees
+    score, cost = None, None
+    if validation is not None:
+        score = validation.score()
+        cost = None if validation.cost is None else validation.cost(n_trees)
+    return _Before(-loss, score, grower.account.total(n_trees), cost)
 
 
-def _extended(model: Model, history: History, before: tuple[float, float | None]) -> Model:
+def _extended(model: Model, history: History, before: _Before) -> Model:
     """A model and what boosting has added to it."""
     first, n = model.n_iter, len(history.rounds)
     # An interruption may have left half a round behind.
     bought = [line for line in history.purchases if line.iteration < first + n]
-    losses = [before[0], *(-loss for loss in history.train_loss[:n])]
+    losses = [before.train_score, *(-loss for loss in history.train_loss[:n])]
     tried, best_iter = np.empty(0), first + n
-    if before[1] is not None:
-        scores = [before[1], *history.validation_score[:n]]
+    if before.validation_score is not None:
+        scores = [before.validation_score, *history.validation_score[:n]]
         tried = _spliced(model.validation_score, first, scores)
         # A score that is not a number is no reason to buy anything.
         best_iter = first + int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+    paid = {}
+    if model.charge == "row":
+        costs = [before.train_cost, *history.train_cost[:n]]
+        paid["train_cost"] = _spliced(model.train_cost, first, costs)
+    if before.validation_cost is not None:
+        costs = [before.validation_cost, *history.validation_cost[:n]]
+        paid["validation_cost"] = _spliced(model.validation_cost, first, costs)
     return Model(
         ensemble=model.ensemble.extended(stack_trees(history.rounds)),
         purchases=(*model.purchases, *bought),
@@ -257,6 +319,8 @@ def _extended(model: Model, history: History, before: tuple[float, float | None]
         validation_score=tried,
         stopped=history.stopped,
         best_iter=best_iter,
+        charge=model.charge,
+        **paid,
     )
 
 

@@ -410,14 +410,20 @@ def walk(rows, i, steps, t):  # type: ignore[no-untyped-def]
     """Leaf of one row in one tree."""
     node = np.uint64(steps.root[t])
     for _ in range(steps.depth[t]):
-        step = steps.nodes[node]
-        x = rows[i, np.uint64(step.feature)]
-        if step.category_set >= 0:
-            right = goes_right(x, step.missing_right, steps.category_sets, step.category_set)
-        else:
-            right = (x > step.threshold) | (step.missing_right & (x != x))
-        node = np.uint64(step.left) + np.uint64(right)
+        node = next_node(rows, i, steps, node)
     return node
+
+
+@njit(cache=True, nogil=True)
+def next_node(rows, i, steps, node):  # type: ignore[no-untyped-def]
+    """The child that a row goes to; a leaf keeps it."""
+    step = steps.nodes[node]
+    x = rows[i, np.uint64(step.feature)]
+    if step.category_set >= 0:
+        right = goes_right(x, step.missing_right, steps.category_sets, step.category_set)
+    else:
+        right = (x > step.threshold) | (step.missing_right & (x != x))
+    return np.uint64(step.left) + np.uint64(right)
 
 
 @njit(cache=True, nogil=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from greedymiser.checkpoints import Trainer
 from greedymiser.estimators import Miser
 from greedymiser.frontier import Candidate, FrontierSearch, front, spread
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath, best_cost
 from greedymiser.shopping import Resources, Shop
+from greedymiser.training import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 # Sets of the path that the search starts from, and rounds of the fits under hard budgets that
 # suggest more of them.
 MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
+
+# Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
+# terms of the one at which nothing pays at the first root.
+MOST_BASES, BEYOND = 12, (8.0, 2.0, 0.5, 0.125)
 
 # What filling a gap may take of the effort of a search.
 FILL_EFFORT = 0.25
@@ -38,12 +44,24 @@ class Workshop:
 
     def search(self, tell: Callable[[float], object] | None = None) -> None:
         """Search the frontier, and add what it is made of to the path's models."""
-        for model in self._searched(self.path.params, self._effort, tell).chosen():
-            self.path.add(model)
+        for model, tradeoff in self._found(self.path.params, self._effort, tell):
+            self.path.add(model, tradeoff)
 
     def find(self) -> list[Candidate]:
         """Search the frontier, and tell what it is made of."""
         return self._searched(self.path.params, self._effort).frontier()
+
+    def _found(
+        self,
+        params: Parameters,
+        effort: float,
+        tell: Callable[[float], object] | None = None,
+    ) -> list[tuple[Model, float]]:
+        """Models that the path leaves out, and their trade-offs."""
+        search = self._searched(params, effort, tell)
+        if params.charge != "row":
+            return [(model, 0.0) for model in search.chosen()]
+        return self._beyond(search, params)
 
     def _searched(
         self,
@@ -51,9 +69,30 @@ class Workshop:
         effort: float,
         tell: Callable[[float], object] | None = None,
     ) -> FrontierSearch:
-        search = FrontierSearch(self.path.crew, self.shop, params, effort, tell)
+        # Sets are compared as if everybody bought them.
+        flat = replace(params, charge="model", row_budget=None)
+        search = FrontierSearch(self.path.crew, self.shop, flat, effort, tell)
         search.run(self._starts())
         return search
+
+    def _beyond(self, search: FrontierSearch, params: Parameters) -> list[tuple[Model, float]]:
+        """What rows pay beyond the sets that are worth it for everybody.
+
+        A path of trade-offs buys greedily: for everybody what promises most for its price at the
+        root, and then more. Here a set of the frontier counts as paid, at trade-offs at which
+        nothing else pays but for the rows that need it; and each set is also tried by itself.
+        """
+        bases = [found.resources for found in search.judged() if found.resources]
+        bases = [bases[i] for i in spread([self.shop.price(base) for base in bases], MOST_BASES)]
+        highest = self.path.highest()
+        tasks: list[tuple[Any, ...]] = []
+        for base in bases:
+            sunk = self.shop.marked(base)
+            for factor in BEYOND:
+                tasks.append((replace(params, tradeoff=factor * highest), None, None, sunk))
+            tasks.append((replace(params, tradeoff=0.0), self.shop.features(base), None, None))
+        models = self.path.crew.run(Trainer.train, tasks)
+        return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 
     def _starts(self) -> list[Resources]:
         """Sets that the models of the path pass through, and some under hard budgets."""
@@ -87,6 +126,8 @@ class Workshop:
             tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
             params = replace(
                 path.params,
+                charge="model",
+                row_budget=None,
                 tradeoff=tradeoff,
                 budget=budget,
                 max_iter=min(path.params.max_iter, BUDGETED_ROUNDS),
@@ -104,8 +145,8 @@ class Workshop:
             limit = budget if path.params.budget is None else min(budget, path.params.budget)
             params = replace(path.params, budget=limit)
             with path.threads:
-                models = self._searched(params, max(self._effort, 1.0) * FILL_EFFORT).chosen()
-            for model in models:
-                path.add(model)
+                models = self._found(params, max(self._effort, 1.0) * FILL_EFFORT)
+            for model, tradeoff in models:
+                path.add(model, tradeoff)
             self._filled.add(budget)
             return path.all_models() if models else None

@@ -1,7 +1,7 @@
 """Small problems for engines, and the questions that a grower would ask."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -11,12 +11,16 @@ import naive
 from greedymiser.binning import LANES, BinnedMatrix
 from greedymiser.engines import OPEN_DTYPE, SPLIT_DTYPE, Sample, SplitRules
 from greedymiser.engines.grid import GridRule
+from greedymiser.engines.marks import share_unit
 from greedymiser.losses import Loss
 from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS
 
-# In Numba's simulator of a GPU an example takes seconds.
-IS_SLOW = bool(os.environ.get("NUMBA_ENABLE_CUDASIM"))
+# In Numba's simulator of a GPU an example takes seconds, and on a cluster every question takes
+# milliseconds.
+IS_SLOW = bool(
+    os.environ.get("NUMBA_ENABLE_CUDASIM") or os.environ.get("GREEDYMISER_TEST_ENGINE") == "dask"
+)
 
 
 def by_chance(n):
@@ -74,6 +78,8 @@ class Case:
     # Rows are drawn, perhaps by query; None for all.
     lot: RowLot | None = None
     units: np.ndarray | None = None
+    # What rows weigh where marks are counted; None for 1 each.
+    shares: np.ndarray | None = None
 
     @property
     def n(self):
@@ -98,11 +104,15 @@ class Case:
 
     def sample(self):
         loss = Canned(self.gradients, self.hessians)
-        return Sample(self.binned(), np.zeros(self.n), None, loss, self.grids, self.units)
+        sample = Sample(self.binned(), np.zeros(self.n), None, loss, self.grids, self.units)
+        if self.shares is None:
+            return sample
+        unit = share_unit(self.n, self.shares.max())
+        return replace(sample, shares=self.shares, share_unit=unit)
 
-    def placed(self, engine):
+    def placed(self, engine, marks=None):
         rows = engine.place(self.sample())
-        rows.start(np.zeros(1))
+        rows.start(np.zeros(1), marks)
         return rows
 
 

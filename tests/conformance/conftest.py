@@ -1,5 +1,6 @@
 """Every engine, by one fixture."""
 
+import contextlib
 import itertools
 import os
 from dataclasses import replace
@@ -43,7 +44,9 @@ def part(sample, first, last):
         parts = [None if d is None else d[first:last] for d in loss.derivatives]
         loss = type(loss)(*parts)
     units = None if sample.units is None else sample.units[first:last]
+    shares = None if sample.shares is None else sample.shares[first:last]
     own = {"y": sample.y[first:last], "weight": weight, "loss": loss, "units": units}
+    own["shares"] = shares
     return replace(sample, binned=binned, **own, first_row=sample.first_row + first)
 
 
@@ -63,9 +66,23 @@ if os.environ.get("GREEDYMISER_TEST_ENGINE") == "cuda":  # see tests/test_cuda.p
 
     ENGINES = {"cuda": (CudaEngine, 2)}
 
+if os.environ.get("GREEDYMISER_TEST_ENGINE") == "dask":  # see tests/test_dask.py
+    from on_cluster import OnCluster, two_workers
+
+    ENGINES = {"dask": (OnCluster, 1)}
+else:
+    two_workers = contextlib.nullcontext
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Workers, where there are to be any."""
+    with two_workers() as client:
+        yield client
+
 
 @pytest.fixture(scope="module", params=ENGINES)
-def engine(request):
+def engine(request, cluster):
     """An engine without data; every example places its own."""
     make, n_threads = ENGINES[request.param]
     with Threads(n_threads) as threads:

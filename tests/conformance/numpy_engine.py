@@ -30,9 +30,30 @@ class NumpyShard:
         # (blocks, rows, lanes): the bin of each row in each lane.
         self.codes = sample.binned.codes.view(np.uint8).reshape(-1, self.n_rows, LANES)
 
-    def start(self, raw):
+    def start(self, raw, marks=None, had=None):
         self.raw_ = np.empty((self.sample.loss.n_outputs, self.n_rows))
         self.raw_[:] = raw if raw.ndim == 2 else raw[:, None]
+        self.marks = marks
+        if marks is not None:
+            self.has = np.zeros((self.n_rows, marks.n_marks), dtype=bool) if had is None else had
+            self.has = self.has.copy()
+
+    def mark(self, rows, feature):
+        if self.marks is not None:
+            self.has[np.ix_(rows, list(self.marks.of_feature[feature]))] = True
+
+    def marked(self, nodes, marks):
+        shares = self.sample.whole_shares()
+        weight = shares if len(shares) else np.ones(self.n_rows, dtype=np.int64)
+        found = []
+        for node in [None] if nodes is None else nodes:
+            mine = slice(None) if node is None else self.node == node
+            has = self.has[mine][:, list(marks)]
+            found.append([weight[mine].sum(), *(weight[mine, None] * has).sum(axis=0)])
+        return np.array(found, dtype=np.int64)
+
+    def patterns(self, node):
+        return np.unique(self.has if node is None else self.has[self.node == node], axis=0)
 
     def raw(self):
         return self.raw_
@@ -100,6 +121,7 @@ class NumpyShard:
         before = self.node.copy()
         for i, split in enumerate(splits):
             mine = np.flatnonzero(before == split["node"])
+            self.mark(mine, split["feature"])
             left = self.goes_left(split, category_sets[i], mine)
             self.node[mine] = np.where(left, split["left"], split["left"] + 1)
             energies[i] = self.energy[mine[left]].sum(), self.energy[mine[~left]].sum()
@@ -129,6 +151,7 @@ class NumpyShard:
         for at, split in enumerate(tree.nodes):  # children come after their parents
             if split["left"] >= 0:
                 mine = np.flatnonzero(node == at)
+                self.mark(mine, split["feature"])
                 categories = (
                     tree.category_sets[split["category_set"] % max(1, len(tree.category_sets))]
                     if len(tree.category_sets)

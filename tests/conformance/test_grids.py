@@ -24,6 +24,7 @@ from conformance.cases import (
     walk,
 )
 from greedymiser.binning import Thresholds
+from greedymiser.charging import ModelAccount
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
 from greedymiser.engines.grid import (
@@ -147,7 +148,7 @@ def grown(engine, case, **params):
     starts = 256 * np.arange(case.d + 1)
     grower = Grower(
         case.placed(engine),
-        Ledger(CostModel(np.zeros(case.d))),
+        ModelAccount(Ledger(CostModel(np.zeros(case.d)))),
         Thresholds(np.tile(np.arange(256.0), case.d), starts),
         np.array(sorted(case.categorical), dtype=np.intp),
         GrowerParams(case.rules, **params),

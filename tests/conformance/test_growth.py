@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import naive
 from conformance.cases import by_chance, cases, numbers, seeds
 from greedymiser.binning import Thresholds
+from greedymiser.charging import ModelAccount, RowAccount, marks_of
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
@@ -20,11 +21,12 @@ from greedymiser.threads import Threads
 slowly = by_chance(100)
 
 
-def grower_of(engine, case, ledger, **params):
+def grower_of(engine, case, ledger, budget=None, **params):
     categorical = np.array(sorted(case.categorical), dtype=np.intp)
     thresholds = Thresholds(np.tile(np.arange(256) + 0.5, case.d), 256 * np.arange(case.d + 1))
     params = GrowerParams(case.rules, **params)
-    return Grower(case.placed(engine), ledger, thresholds, categorical, params)
+    account = ModelAccount(ledger, budget)
+    return Grower(case.placed(engine), account, thresholds, categorical, params)
 
 
 def grow(engine, case, ledger, **params):
@@ -139,6 +141,94 @@ def test_every_engine_grows_the_same_trees_bit_for_bit(engine, case, data, trade
         assert mine.tree.nodes.tobytes() == other.tree.nodes.tobytes()
         assert mine.tree.category_sets.tobytes() == other.tree.category_sets.tobytes()
         assert mine.bought == other.bought
+
+
+def row_grower(engine, case, costs, budget=None, row_budget=None, **params):
+    rows = case.placed(engine, marks_of(costs))
+    categorical = np.array(sorted(case.categorical), dtype=np.intp)
+    thresholds = Thresholds(np.tile(np.arange(256) + 0.5, case.d), 256 * np.arange(case.d + 1))
+    account = RowAccount(costs, rows, budget, row_budget)
+    return Grower(rows, account, thresholds, categorical, GrowerParams(case.rules, **params))
+
+
+@slowly
+@given(
+    case=cases(most_features=10),
+    data=st.data(),
+    stinginess=st.sampled_from([0.0, 0.01, 0.1, 0.5]),
+    limits=st.sampled_from([(None, None), (0.0, None), (3.0, None), (None, 4.0), (5.0, 6.0)]),
+    max_leaf_nodes=st.sampled_from([None, None, 3, 6]),
+    is_weighted=st.booleans(),
+)
+def test_rows_pay_for_what_they_are_asked(
+    engine, case, data, stinginess, limits, max_leaf_nodes, is_weighted
+):
+    """Three trees: what a row owns, it owns in all of them."""
+    costs, needs = data.draw(shops(case.d))
+    n, weights = case.n, [1] * case.n
+    if is_weighted:
+        case.shares = np.random.default_rng(data.draw(seeds)).uniform(0.5, 4.0, n).round(3)
+        weights = naive.on_grid(case.shares, 30)[0]
+    case.rules = replace(case.rules, min_hessian=1e-3)  # that of NaiveTree
+    energy = float((case.gradients**2).mean())
+    tradeoff = stinginess * energy / max(1.0, np.mean(costs))
+    both = {"tradeoff": tradeoff, "max_depth": 3, "max_leaf_nodes": max_leaf_nodes}
+    wishes = naive.Settings(
+        **both,
+        budget=limits[0],
+        row_budget=limits[1],
+        min_samples_leaf=case.rules.min_samples_leaf,
+        l2=case.rules.l2_regularization,
+        learning_rate=0.5,
+        categorical=frozenset(case.categorical),
+    )
+    shop = naive.RowShop(costs, needs, weights)
+    model = cost_model(costs, needs)
+    grower = row_grower(
+        engine, case, model, *limits, total_weight=float(n), learning_rate=0.5, **both
+    )
+    for _ in range(3):
+        given = (case.codes, case.n_bins, case.gradients, case.hessians, float(n))
+        plain = naive.NaiveTree(*given, wishes, shop, 0.0)
+        growth = grower.grow(0, n_trees=1)
+        grower.account.settle_round(True)
+        check_tree(plain.root, growth.tree)
+        assert [(line.feature, line.price) for line in growth.bought] == plain.bought
+        assert grower.account.spent == shop.total(0.0)
+        assert limits[0] is None or grower.account.spent <= limits[0]
+        assert grower.account.is_within(0)
+
+
+@slowly
+@given(
+    case=cases(),
+    data=st.data(),
+    tradeoff=st.sampled_from([0.0, 0.001, 0.1]),
+    rule=st.builds(
+        RoundRule,
+        seed=seeds,
+        shopping_interval=st.sampled_from([1, 2]),
+        subsample=st.sampled_from([1.0, 0.3]),
+        max_features=st.sampled_from([1.0, 2]),
+    ),
+    row_budget=st.sampled_from([None, 6.0]),
+)
+def test_every_engine_charges_rows_the_same_bit_for_bit(
+    engine, case, data, tradeoff, rule, row_budget
+):
+    model = cost_model(*data.draw(shops(case.d)))
+    limits = {"row_budget": row_budget, "tradeoff": tradeoff, "max_depth": 4}
+    ours, theirs = (row_grower(e, case, model, **limits) for e in (engine, CpuEngine(Threads(1))))
+    for t in range(3):
+        for grower in (ours, theirs):
+            growth = grower.grow(0, 1, rule.round(t))
+            if rule.subsample < 1:
+                grower.rows.add_tree(growth.tree, 0)
+            grower.account.settle_round(rule.subsample == 1)
+            grower.last = growth
+        assert ours.last.tree.nodes.tobytes() == theirs.last.tree.nodes.tobytes()
+        assert ours.last.bought == theirs.last.bought
+        assert ours.account.spent == theirs.account.spent
 
 
 @slowly

@@ -127,6 +127,9 @@ class Request(NamedTuple):
     is_last: bool
     # Called when all is known of one of the objects.
     done: Callable[[], object] | None = None
+    # What one of the objects needs next, given what was fetched; nothing where it has to wait for
+    # others. For those who need not go in step.
+    then: Callable[[Visit], Sequence[Source]] | None = None
 
     def finish(self, visit: Visit) -> None:
         """Note that all is known of an object."""
@@ -139,8 +142,8 @@ class Request(NamedTuple):
 class Job(Protocol[Answer]):
     """Something that needs columns of objects."""
 
-    def requests(self) -> Iterator[Request]:
-        """What is needed, one request at a time; each is answered before the next is asked."""
+    def requests(self) -> Iterator[Sequence[Request]]:
+        """What is needed, for different objects; all is answered before more is asked."""
 
     def answer(self) -> Answer:
         """The result, once all requests are answered."""
@@ -227,16 +230,21 @@ class Fetcher:
         lanes = self._new_lanes() if loop_is_running() else self._shared_lanes()
         if not self._is_plain:
             return in_own_loop(lambda runner: runner.run(self._side_by_side(job, lanes)))
-        for request in job.requests():
-            for visit in request.visits:
-                for source in request.plan:
-                    if visit.knows(source) or visit.is_blocked(source):
-                        continue
-                    with lanes.functions:
-                        outcome = self._call_here(source, visit.arguments(source, self.raw))
-                    self._settle(visit, source, outcome)
-                request.finish(visit)
+        for requests in job.requests():
+            for request in requests:
+                self._in_turn(request, lanes)
         return job.answer()
+
+    def _in_turn(self, request: Request, lanes: Lanes) -> None:
+        """Answer a request in this thread, one call after the other."""
+        for visit in request.visits:
+            for source in request.plan:
+                if visit.knows(source) or visit.is_blocked(source):
+                    continue
+                with lanes.functions:
+                    outcome = self._call_here(source, visit.arguments(source, self.raw))
+                self._settle(visit, source, outcome)
+            request.finish(visit)
 
     async def arun(self, job: Job[T]) -> T:
         """Answer the requests of a job on the running event loop."""
@@ -252,11 +260,12 @@ class Fetcher:
     async def _side_by_side(self, job: Job[T], lanes: Lanes) -> T:
         """Answer the requests of a job, with everything side by side that can be."""
         held = asyncio.Semaphore(self._n_objects)
-        for request in job.requests():
+        for requests in job.requests():
             try:
                 async with asyncio.TaskGroup() as group:
-                    for visit in request.visits:
-                        group.create_task(self._fetch(visit, request, lanes, held))
+                    for request in requests:
+                        for visit in request.visits:
+                            group.create_task(self._fetch(visit, request, lanes, held))
             except BaseExceptionGroup as errors:
                 # The first failure cancelled all others; it says more than the group.
                 error = first_error(errors)
@@ -268,16 +277,23 @@ class Fetcher:
     async def _fetch(
         self, visit: Visit, request: Request, lanes: Lanes, held: asyncio.Semaphore
     ) -> None:
-        """Call all that is needed of one object, as soon as what it needs is there."""
-        tasks: dict[str, asyncio.Task[None]] = {}
+        """Call all that is needed of one object, until nothing is."""
         async with held:
-            async with asyncio.TaskGroup() as group:
-                for source in request.plan:
-                    if not visit.knows(source):
-                        before = [tasks[need] for need in source.needs if need in tasks]
-                        step = self._step(visit, source, before, lanes)
-                        tasks[source.name] = group.create_task(step)
+            plan = request.plan
+            while plan:
+                await self._fetch_plan(visit, plan, lanes)
+                plan = () if request.then is None else request.then(visit)
             request.finish(visit)
+
+    async def _fetch_plan(self, visit: Visit, plan: Sequence[Source], lanes: Lanes) -> None:
+        """Call what is in a plan, each as soon as what it needs is there."""
+        tasks: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            for source in plan:
+                if not visit.knows(source):
+                    before = [tasks[need] for need in source.needs if need in tasks]
+                    step = self._step(visit, source, before, lanes)
+                    tasks[source.name] = group.create_task(step)
 
     async def _step(
         self, visit: Visit, source: Source, before: list[asyncio.Task[None]], lanes: Lanes

@@ -144,12 +144,12 @@ class _MatrixJob:
             if source.columns
         ]
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[Sequence[Request]]:
         first = self._first
         while batch := list(itertools.islice(self._objects, BATCH)):
             visits = [Visit(first + i, raw) for i, raw in enumerate(batch)]
             del batch
-            yield Request(visits, self.plan, is_last=True, done=self._done)
+            yield [Request(visits, self.plan, is_last=True, done=self._done)]
             self._blocks.append(self._block(visits))
             first += len(visits)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from greedymiser.acquisition.billing import Cashier
 from greedymiser.acquisition.fetching import (
     FailureLog,
     Fetcher,
@@ -20,8 +20,10 @@ from greedymiser.acquisition.fetching import (
     each_object,
     whole_number,
 )
+from greedymiser.acquisition.filling import Filling
+from greedymiser.acquisition.journeys import Journeys, Supply
 from greedymiser.acquisition.receipts import ObjectReceipt, Receipts
-from greedymiser.acquisition.sources import Source, Sources, Values
+from greedymiser.acquisition.sources import Source, Sources
 from greedymiser.exits import query_starts
 from greedymiser.metrics import query_order
 from greedymiser.responses import decisions
@@ -38,6 +40,10 @@ class OnDemandPredictor:
     has left. Predictions are those that the model makes of ``build_matrix(sources, objects)``, to
     the last bit. The objects of a batch go through the stages together, so one that is waited for
     holds up the others of its batch; ``batch_size=1`` lets each go at its own pace.
+
+    A model with ``charge="row"`` goes tree by tree, each object at its own pace, and calls a source
+    only when the object's own path asks for one of its columns. Receipts then read as a protocol:
+    ``receipts[0].protocol()``.
 
     It may be used from several threads and event loops at once. ``n_jobs`` and ``concurrency`` are
     limits for all of them together, so that a service behind a source is never asked more than it
@@ -111,8 +117,9 @@ class OnDemandPredictor:
         self.batch_size = whole_number("batch_size", batch_size, 1)
         self._names = _names_of_features(self.predictor, sources)
         self._stages = _stage_plans(self.predictor, sources, self._names)
-        self._bills = _bills(self.predictor)
-        self._maker = {name: sources.maker(name).name for name in self._names.values()}
+        self._supplies = _supplies(self.predictor, sources, self._names)
+        maker = {name: sources.maker(name).name for name in self._names.values()}
+        self._cashier = Cashier(self.predictor, self._names, maker, self.fetches)
         labels = {self._names[f] for f in self.predictor.categories if f in self._names}
         self._fetcher = Fetcher(
             sources.raw,
@@ -198,30 +205,6 @@ class OnDemandPredictor:
         if self.predictor.kind != "classifier":
             raise AttributeError(f"a {self.predictor.kind} has no class probabilities")
 
-    # -- accounts -------------------------------------------------------------------------------
-
-    def _receipt(self, visit: Visit, k: int) -> ObjectReceipt:
-        bill = self._bills[k]
-        missing: tuple[str, ...] = ()
-        not_called: tuple[str, ...] = ()
-        if visit.unavailable:
-            asked = [self._names[f] for f in bill.features]
-            missing = tuple(name for name in asked if self._maker[name] in visit.unavailable)
-            uncalled = visit.unavailable.difference(visit.seconds)
-            not_called = tuple(name for name in self.fetches if name in uncalled)
-        return ObjectReceipt(
-            index=visit.index,
-            cost=bill.cost,
-            resources=dict(bill.resources),
-            n_trees=bill.n_trees,
-            tree_cost=bill.tree_cost,
-            seconds=visit.seconds,
-            failures=visit.failures,
-            missing=missing,
-            not_called=not_called,
-            stopped=bill.stopped,
-        )
-
     # -- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -249,42 +232,11 @@ class OnDemandPredictor:
 # -- how a model and its sources fit together ---------------------------------------------------
 
 
-class _Filling(NamedTuple):
-    """Where the values of a source go in a row of X."""
-
-    source: str
-    # Positions among the source's columns, and the features that they are.
-    taken: NDArray[np.intp]
-    features: NDArray[np.intp]
-    # Codes of labels, by feature; None where a feature is a number.
-    codes: tuple[dict[Any, float] | None, ...]
-
-    def fill(self, row: Floats, values: Values) -> None:
-        if isinstance(values, np.ndarray):
-            row[self.features] = values[self.taken]
-            return
-        for i, feature, codes in zip(self.taken, self.features, self.codes, strict=True):
-            value = values[i]
-            # An unknown label is missing, as in a matrix.
-            row[feature] = value if codes is None else codes.get(value, math.nan)
-
-
 class _StagePlan(NamedTuple):
     """What an object needs to get through a stage."""
 
     plan: tuple[Source, ...]
-    fillings: tuple[_Filling, ...]
-
-
-class _Bill(NamedTuple):
-    """What an object pays that leaves after a stage."""
-
-    cost: float
-    resources: dict[str, float]
-    n_trees: int
-    tree_cost: float
-    features: list[int]
-    stopped: str
+    fillings: tuple[Filling, ...]
 
 
 def _names_of_features(predictor: Predictor, sources: Sources) -> dict[int, str]:
@@ -327,43 +279,20 @@ def _stage_plans(
     return stages
 
 
-def _filling(source: Source, predictor: Predictor, names: Mapping[int, str]) -> _Filling:
-    position = {column: i for i, column in enumerate(source.columns)}
-    features = [feature for feature, name in names.items() if name in position]
-    codes = []
-    for feature in features:
-        known = predictor.categories.get(feature)
-        codes.append(
-            None if known is None else {label: float(i) for i, label in enumerate(known.tolist())}
-        )
-    taken = [position[names[feature]] for feature in features]
-    return _Filling(
-        source.name,
-        np.array(taken, dtype=np.intp),
-        np.array(features, dtype=np.intp),
-        tuple(codes),
-    )
+def _supplies(
+    predictor: Predictor, sources: Sources, names: Mapping[int, str]
+) -> dict[int, Supply]:
+    """Where each feature comes from that the model looks at."""
+    makers = {sources.maker(name).name: sources.maker(name) for name in names.values()}
+    made = {
+        name: Supply(tuple(sources.plan(source.columns[:1])), _filling(source, predictor, names))
+        for name, source in makers.items()
+    }
+    return {feature: made[sources.maker(name).name] for feature, name in names.items()}
 
 
-def _bills(predictor: Predictor) -> list[_Bill]:
-    costs, bills = predictor.costs, []
-    features: set[int] = set()
-    for k, stage in enumerate(predictor.stages):
-        features.update(stage.features)
-        owned = sorted({resource for feature in features for resource in costs.needs[feature]})
-        is_last = k == len(predictor.stages) - 1
-        why = predictor.why_stopped(k)
-        bills.append(
-            _Bill(
-                cost=float(predictor.stage_costs[k]),
-                resources={costs.resource_names[r]: float(costs.resource_costs[r]) for r in owned},
-                n_trees=stage.n_trees,
-                tree_cost=costs.tree_cost * stage.n_trees,
-                features=sorted(features),
-                stopped=why if is_last else f"after {stage.n_trees} trees: {why}",
-            )
-        )
-    return bills
+def _filling(source: Source, predictor: Predictor, names: Mapping[int, str]) -> Filling:
+    return Filling.of(source, names, predictor.categories)
 
 
 # -- a call ---------------------------------------------------------------------------------------
@@ -432,18 +361,31 @@ class _Prediction:
                 yield _Batch([Visit(i, objects[i]) for i in places], query[first:end])
                 first = end
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[Sequence[Request]]:
+        by_row = self._predictor.charge == "row"
         for batch in self._batches:
-            yield from self._stages(batch)
+            yield from self._journeys(batch) if by_row else self._stages(batch)
 
-    def _stages(self, batch: _Batch) -> Iterator[Request]:
+    def _journeys(self, batch: _Batch) -> Iterator[Sequence[Request]]:
+        """Each object walks by itself, and asks for what its own paths need."""
+        served = self._served
+        journeys = Journeys(self._predictor, served._supplies, batch.visits, batch.query)
+        while requests := journeys.requests():
+            yield requests
+            journeys.take_in()
+        self._write_down(batch.visits, journeys.finish())
+        if self._with_receipts:
+            self._receipts += served._cashier.by_row(journeys)
+
+    def _stages(self, batch: _Batch) -> Iterator[Sequence[Request]]:
+        """All objects that are left go through the stages together."""
         predictor, visits = self._predictor, batch.visits
         n, last = len(visits), len(predictor.stages) - 1
         rows = np.full((n, predictor.n_features), np.nan)
         raw, left = predictor.begin(n), np.full(n, last, dtype=np.intp)
         going = np.arange(n)
         for k, (plan, fillings) in enumerate(self._served._stages):
-            yield Request([visits[i] for i in going], plan, is_last=k == last)
+            yield [Request([visits[i] for i in going], plan, is_last=k == last)]
             _fill(rows, visits, going, fillings)
             scores = np.ascontiguousarray(raw[:, going])
             predictor.advance(k, rows[going], scores)
@@ -457,17 +399,17 @@ class _Prediction:
             if not len(going):
                 break
         query = None if batch.query is None else query_starts(batch.query)
-        self._write_down(visits, predictor.finish(raw, left, query), left)
+        self._write_down(visits, predictor.finish(raw, left, query))
+        if self._with_receipts:
+            receipt = self._served._cashier.by_stage
+            self._receipts += [receipt(*pair) for pair in zip(visits, left.tolist(), strict=True)]
 
-    def _write_down(self, visits: Sequence[Visit], raw: Floats, left: NDArray[np.intp]) -> None:
+    def _write_down(self, visits: Sequence[Visit], raw: Floats) -> None:
         """Keep what came of a batch, and no more: there may be millions of objects."""
         self._index.append(np.array([visit.index for visit in visits], dtype=np.intp))
         self._raw.append(raw)
         for visit in visits:
             self._log.add(visit.failures.values())
-        if self._with_receipts:
-            pairs = zip(visits, left.tolist(), strict=True)
-            self._receipts += [self._served._receipt(visit, k) for visit, k in pairs]
 
     def answer(self) -> _Result:
         if not self._raw:
@@ -482,7 +424,7 @@ def _fill(
     rows: Floats,
     visits: Sequence[Visit],
     going: NDArray[np.intp],
-    fillings: Sequence[_Filling],
+    fillings: Sequence[Filling],
 ) -> None:
     """Put what was fetched into the rows of the objects that are still on their way."""
     for i in going:

@@ -15,6 +15,24 @@ from greedymiser.acquisition.sources import AcquisitionError
 
 
 @dataclass(frozen=True)
+class Question:
+    """Something that the path of an object asked for."""
+
+    # The column that was asked for, and the source that makes it.
+    feature: str
+    source: str
+    # What it was: a number or a label; None where it is missing.
+    answer: Any
+    # The splits on the way to the question; none where everyone is asked.
+    since: tuple[str, ...]
+
+    def __str__(self) -> str:
+        answer = f"{self.answer:.6g}" if isinstance(self.answer, float) else self.answer
+        said = "missing" if self.answer is None else answer
+        return f"{self.feature}: {said}"
+
+
+@dataclass(frozen=True)
 class ObjectReceipt:
     """What the prediction for one object took.
 
@@ -42,6 +60,8 @@ class ObjectReceipt:
     not_called: tuple[str, ...]
     # Why there were no more trees.
     stopped: str
+    # For charge="row": what was asked, in order. Each question follows from the answers before it.
+    questions: tuple[Question, ...] = ()
 
     @property
     def fetched(self) -> tuple[str, ...]:
@@ -52,6 +72,17 @@ class ObjectReceipt:
     def total_seconds(self) -> float:
         """Measured wall time of all calls; some may have run side by side."""
         return math.fsum(self.seconds.values())
+
+    def protocol(self) -> str:
+        """What was asked, what the answer was, and what was therefore asked next.
+
+        Only models with ``charge="row"`` ask each object for itself.
+        """
+        lines = [f"object {self.index}: {self.cost:.6g}"]
+        for question in self.questions:
+            hence = f"since {' and '.join(question.since)}, asked" if question.since else "asked"
+            lines.append(f"  {hence} {question}")
+        return "\n".join([*lines, f"  then {self.stopped}"])
 
 
 class Receipts(Sequence[ObjectReceipt]):

@@ -46,7 +46,7 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
 
     def _costs_of(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         left = self._run(X, qid)[1]
-        return self.predictor_.stage_costs[left]
+        return self.predictor_.bills(table_for(self.estimator_, X), left)
 
     @property
     def cost_(self) -> float:

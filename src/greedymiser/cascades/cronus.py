@@ -221,6 +221,7 @@ class Cronus(OverEnsemble):
             stages=stages_of(fitted.ensemble_, cascade),
             rule=Above(tuple(cascade.thresholds.tolist())) if cascade.n_stages > 1 else None,
             purchases=(),
+            mean_cost=None,
             n_jobs=self.n_jobs,
         )
         return self

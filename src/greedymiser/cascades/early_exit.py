@@ -167,7 +167,9 @@ class EarlyExit(OverEnsemble):
     def _set_threshold(self, threshold: float) -> None:
         base: Predictor = self.estimator_.predictor_
         stages = stages_every(self.estimator_.ensemble_, self.every)
-        self.predictor_ = replace(base, stages=stages, rule=None, n_jobs=self.n_jobs)
+        self.predictor_ = replace(
+            base, stages=stages, rule=None, mean_cost=None, n_jobs=self.n_jobs
+        )
         self.threshold_ = threshold
         rule = self._rule(threshold) if len(stages) > 1 else None
         self.predictor_ = replace(self.predictor_, rule=rule)
@@ -208,12 +210,13 @@ class EarlyExit(OverEnsemble):
         table = table_for(self.estimator_, X)
         order, starts = _by_query(qid, table.n_rows)
         staged = [raw[:, order] for raw in self._staged(table)]
-        back = np.argsort(order)
+        back, bills = np.argsort(order), self.predictor_.staged_bills(table)
+        each = np.arange(table.n_rows)
         for threshold in self._thresholds(staged, starts, thresholds):
             rule = self._rule(threshold)
             raw, left = _leave(staged, starts, rule)
-            raw = self.predictor_.finish(raw, left, starts)[:, back]
-            yield Exits(threshold, raw, left[back], self.predictor_.stage_costs[left[back]])
+            raw, left = self.predictor_.finish(raw, left, starts)[:, back], left[back]
+            yield Exits(threshold, raw, left, bills[left, each])
 
     def curve(
         self,

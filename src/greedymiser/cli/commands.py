@@ -41,6 +41,7 @@ from greedymiser.cli.outputs import (
     new_file,
     new_model,
     predictions,
+    rows_differ,
     save_model,
     write_curve,
     write_predictions,
@@ -161,6 +162,18 @@ Scheduler = Annotated[
 ]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Start so many Dask workers on this machine.")
+]
+
+
+class Charging(enum.StrEnum):
+    """Who pays."""
+
+    model = "model"
+    row = "row"
+
+
+ChargeOption = Annotated[
+    Charging, typer.Option(help="Who pays: the model once, or each row for what its paths ask.")
 ]
 
 
@@ -295,6 +308,7 @@ def curve(
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
+    charge: ChargeOption = Charging.model,
 ) -> None:
     """For every budget the best model that it can buy: train them, and write what each costs."""
     path = _parse_tradeoffs(tradeoffs)
@@ -304,7 +318,7 @@ def curve(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
     new_curve(out)
-    estimator = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+    estimator = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
     if resume and checkpoint is None:
         checkpoint = out / "checkpoint"
     trained = trained_curve(
@@ -343,8 +357,15 @@ def fit(
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     workers: Workers = None,
+    charge: ChargeOption = Charging.model,
+    row_budget: Annotated[
+        float | None,
+        typer.Option(min=0, help="What any training row may cost at most, with --charge row."),
+    ] = None,
 ) -> None:
     """Train one model. With a budget and no trade-off, find the best model that it affords."""
+    if row_budget is not None and charge is not Charging.row:
+        raise typer.BadParameter("needs --charge row", param_hint="--row-budget")
     in_parts = scheduler is not None or workers is not None
     if is_pattern(data) and not in_parts:
         raise InputError(
@@ -366,7 +387,8 @@ def fit(
         else:
             job = read_inputs(data, costs, **given)
         new_model(out)
-        model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs)
+        model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
+        model.set_params(row_budget=row_budget)
         if budget is not None and tradeoff is None:
             model = best_for(budget, job, model, scoring, jobs)
         else:
@@ -434,7 +456,7 @@ def _predict_parts(
 
 
 def _tell_of_predictions(trained: Predictor, n_rows: int, cost: float, out: Path) -> None:
-    paid = "a cost" if len(trained.stages) == 1 else "a mean cost"
+    paid = "a mean cost" if rows_differ(trained) else "a cost"
     bill = f"{as_number(cost)} {cost_unit(trained) or ''}".rstrip()
     say(
         f"{n_rows} predictions at {paid} of {bill} each, "

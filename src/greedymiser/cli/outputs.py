@@ -93,20 +93,26 @@ def write_table(table: Any, out: Path, what: str) -> None:
     write_file(out, table.to_csv(index=False).encode("utf-8", "backslashreplace"), what)
 
 
+def rows_differ(model: Predictor) -> bool:
+    """Whether rows differ in what they pay."""
+    return len(model.stages) > 1 or model.charge == "row"
+
+
 def predictions(
     model: Predictor, X: Any, queries: NDArray[Any] | None = None
 ) -> tuple[Any, NDArray[np.float64]]:
     """A table with the prediction of each row, and what each row has paid."""
     import pandas as pd
 
-    raw, left = model.run(model.table(X), queries)
+    table = model.table(X)
+    raw, left = model.run(table, queries)
     columns = {"prediction": model.respond(raw)}
     if model.classes is not None and gives_probabilities(model.loss):
         probabilities = model.probabilities(raw).T
         for label, column in zip(model.classes.tolist(), probabilities, strict=True):
             columns[f"probability_{label}"] = column
-    bills = model.stage_costs[left]
-    if len(model.stages) > 1:  # rows differ in what they pay
+    bills = model.bills(table, left)
+    if rows_differ(model):
         columns["cost"] = bills
     return pd.DataFrame(columns), bills
 

@@ -120,7 +120,10 @@ def _rounds(model: Predictor) -> int:
 
 
 def _cost_range(model: Predictor) -> str:
-    least, most = as_number(model.stage_costs[0]), as_number(model.cost_)
+    least, most = as_number(model.stage_costs[0]), as_number(model.cost_max_)
+    if model.charge == "row":
+        mean = "" if model.mean_cost is None else f"{as_number(model.mean_cost)} on average, "
+        return f"{mean}at most {most}: each row pays for what its own paths ask"
     return most if len(model.stages) == 1 else f"{least} to {most}"
 
 

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def make_estimator(
-    task: Task, max_iter: int, max_depth: int, learning_rate: float, jobs: int | None
+    task: Task,
+    max_iter: int,
+    max_depth: int,
+    learning_rate: float,
+    jobs: int | None,
+    charge: str = "model",
 ) -> Model:
     """The estimator of a task."""
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
@@ -33,7 +38,11 @@ def make_estimator(
         Task.ranking: MiserRanker,
     }
     return kinds[task](
-        max_iter=max_iter, max_depth=max_depth, learning_rate=learning_rate, n_jobs=jobs
+        max_iter=max_iter,
+        max_depth=max_depth,
+        learning_rate=learning_rate,
+        n_jobs=jobs,
+        charge=charge,
     )
 
 

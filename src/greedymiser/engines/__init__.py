@@ -16,10 +16,14 @@ a split have two numbers in a row, the left one odd.
 A tree may grow on some of the rows, which are drawn by lot (``RowLot``): then only these are in its
 root, and all others are as if they were not there until the tree is finished. The grid is that of
 all rows. Such a tree ends with ``add_tree`` in place of ``add_leaves``: all rows walk down it.
+
+Where a model is started with ``Marks``, a split leaves those of its feature on all rows of its
+node when it is carried out, and so does every node of a finished tree on the rows that come by.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -28,6 +32,7 @@ from numpy.typing import NDArray
 
 from greedymiser.binning import BinnedMatrix
 from greedymiser.engines.grid import Extremes, Grid, GridRule
+from greedymiser.engines.marks import Marks
 from greedymiser.losses import Loss
 from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS, Tree
@@ -114,6 +119,16 @@ class Sample:
     # whose numbers begin with ``first_row`` where these are only some of all rows.
     units: NDArray[np.int64] | None = None
     first_row: int = 0
+    # What rows weigh where marks are counted; None for 1 each. They are rounded to multiples of a
+    # unit (``marks.share_unit``), so that sums are exact in any order.
+    shares: Floats | None = None
+    share_unit: float = 1.0
+
+    def whole_shares(self) -> NDArray[np.int64]:
+        """Shares as integers; empty for 1 each."""
+        if self.shares is None:
+            return np.empty(0, dtype=np.int64)
+        return np.rint(self.shares / self.share_unit).astype(np.int64)
 
 
 class Root(NamedTuple):
@@ -149,8 +164,13 @@ class Shard(Protocol):
 
     n_rows: int
 
-    def start(self, raw: Floats) -> None:
-        """Begin a model whose raw predictions are these: (n_outputs,), or (n_outputs, n_rows)."""
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Begin a model whose raw predictions are these: (n_outputs,), or (n_outputs, n_rows).
+
+        Without ``marks`` there are none. ``had`` (n_rows, n_marks) are those that rows have.
+        """
 
     def derive(self, step: str) -> None:
         """Begin a round: derivatives of the loss at the raw predictions, for all outputs."""
@@ -168,6 +188,15 @@ class Shard(Protocol):
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
         """Move rows into children; see ``PlacedRows.partition``."""
+
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        """Weight of each of some nodes, and of its rows that have each of some marks.
+
+        Shape (n_nodes, 1 + n_marks). None stands for all rows, as if they were one node.
+        """
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        """The different sets of marks that rows of a node have, (n_sets, n_marks); None for all."""
 
     def residuals(self, leaf: int) -> tuple[Floats, Floats | None]:
         """Targets minus raw predictions of the rows of a leaf, and their weights."""
@@ -192,8 +221,13 @@ class PlacedRows(Protocol):
     # The grid of the tree that is growing.
     grid: Grid
 
-    def start(self, raw: Floats) -> None:
-        """Begin a model whose raw predictions are these: (n_outputs,), or (n_outputs, n_rows)."""
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Begin a model whose raw predictions are these: (n_outputs,), or (n_outputs, n_rows).
+
+        Without ``marks`` there are none. ``had`` (n_rows, n_marks) are those that rows have.
+        """
 
     def begin_tree(
         self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
@@ -217,6 +251,15 @@ class PlacedRows(Protocol):
         ``category_sets`` (n_splits, 4) are the categories that go left, where those are split.
         There are no energies where the rules do not ask for them, nor for the last level.
         """
+
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        """Weight of each of some nodes, and of its rows that have each of some marks.
+
+        Shape (n_nodes, 1 + n_marks). None stands for all rows, as if they were one node.
+        """
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        """The different sets of marks that rows of a node have, (n_sets, n_marks); None for all."""
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         """The loss' own best value for each of some leaves (``Loss.leaf_value``)."""

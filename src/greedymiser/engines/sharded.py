@@ -17,6 +17,7 @@ from greedymiser.arithmetic import exact_sum, rounded
 from greedymiser.binning import LANES
 from greedymiser.engines import Columns, Floats, Root, Sample, Shard, SplitRules, SplitTable
 from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.marks import Marks, distinct
 from greedymiser.engines.scanning import BINS, describe_features, describe_scale, scan_table
 from greedymiser.losses import LambdaMART, Loss
 from greedymiser.metrics import query_weights
@@ -49,12 +50,15 @@ class ShardedRows:
 
     # -- a model ----------------------------------------------------------------------------------
 
-    def start(self, raw: Floats) -> None:
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
         first = 0
         for shard in self.shards:
-            mine = raw if raw.ndim == 1 else raw[:, first : first + shard.n_rows]
-            shard.start(mine)
-            first += shard.n_rows
+            last = first + shard.n_rows
+            mine = raw if raw.ndim == 1 else raw[:, first:last]
+            shard.start(mine, marks, None if had is None else had[first:last])
+            first = last
 
     def raw(self) -> Floats:
         return np.concatenate([shard.raw() for shard in self.shards], axis=1)
@@ -135,6 +139,12 @@ class ShardedRows:
             self._parent |= {left: node, left + 1: node}
         parts = [shard.partition(splits, category_sets, last) for shard in self.shards]
         return np.sum(parts, axis=0)
+
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        return np.sum([shard.marked(nodes, marks) for shard in self.shards], axis=0)
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        return distinct(np.concatenate([shard.patterns(node) for shard in self.shards]))
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         best = []

@@ -184,13 +184,15 @@ class MiserClassifier(ClassifierMixin, Miser):
         subsample: float = 1.0,
         max_features: float | int = 1.0,
         interaction_cst: Any = None,
+        charge: str = "model",
+        row_budget: float | None = None,
     ):
         super().__init__(
             costs, tradeoff, budget, loss, step, init, learning_rate, max_iter, max_depth,
             max_leaf_nodes, min_samples_leaf, l2_regularization, max_bins, categorical_features,
             monotonic_cst, early_stopping, n_iter_no_change, validation_fraction, scoring,
             warm_start, random_state, verbose, n_jobs, engine, shopping_interval, subsample,
-            max_features, interaction_cst,
+            max_features, interaction_cst, charge, row_budget,
         )  # fmt: skip
         self.class_weight = class_weight
 

@@ -47,7 +47,8 @@ class Miser(Fitted):
     tradeoff : float
         The paper's lambda: the drop in mean loss that a unit of cost must bring. 0 ignores costs.
     budget : float or None
-        A hard limit on ``cost_``, trees included.
+        A hard limit on ``cost_``, trees included; with ``charge="row"``, on the mean cost of the
+        training rows.
     loss : str or object
         See the estimator; or an object with ``values`` and ``gradients``, like those of
         ``greedymiser.losses``.
@@ -101,11 +102,20 @@ class Miser(Fitted):
     interaction_cst : {"pairwise", "no_interactions"}, sequence of sets of int or str, or None
         Features that may meet on the way from a root to a leaf: those of one set, by position or
         name. Features in no set may meet each other.
+    charge : {"model", "row"}
+        Who pays: the model, once for everybody, or every row for what its own paths ask. With
+        "row", ``tradeoff`` is the drop in mean loss that a unit of mean cost per row must bring.
+        Rows count by their ``sample_weight``; ``class_weight`` is about errors, not about costs.
+    row_budget : float or None
+        With ``charge="row"``, a hard limit on what each of the training rows costs.
 
     Attributes
     ----------
     cost_ : float
         What one prediction costs (eq. 3): resources of all splits, and ``tree_cost`` per tree.
+        With ``charge="row"``, the mean over the training rows.
+    cost_max_ : float
+        The most that any prediction can cost.
     features_used_ : list
         Features that the model needs, by name where there are names.
     resources_used_ : list of str
@@ -158,6 +168,8 @@ class Miser(Fitted):
         subsample: float = 1.0,
         max_features: float | int = 1.0,
         interaction_cst: Any = None,
+        charge: str = "model",
+        row_budget: float | None = None,
     ):
         self.costs = costs
         self.tradeoff = tradeoff
@@ -187,6 +199,8 @@ class Miser(Fitted):
         self.subsample = subsample
         self.max_features = max_features
         self.interaction_cst = interaction_cst
+        self.charge = charge
+        self.row_budget = row_budget
 
     def _fit(self, given: Given, given_val: Given, callbacks: Sequence[Callback]) -> Self:
         """Work on a copy, and take it over in one step: a fit that fails leaves no trace."""
@@ -213,6 +227,11 @@ class Miser(Fitted):
         names of the columns.
         """
         self._validate_params()
+        if self.row_budget is not None and self.charge != "row":
+            raise ValueError(
+                f"row_budget={self.row_budget:g} needs charge='row', got charge={self.charge!r}: "
+                "all rows of such a model cost the same, which budget is for"
+            )
         check_scoring_of(self)
         is_continued = self._is_continued()
         engine = open_engine(self.engine, [given, given_val], threads)
@@ -267,13 +286,18 @@ class Miser(Fitted):
 
 def warn_of_budget(prepared: Prepared, params: Parameters, start: Model) -> None:
     """If it was the budget that left a model without trees, say what it would have had to be."""
-    found = None if params.budget is None else cheapest_useful(prepared, params, start)
+    limits = {"budget": params.budget}
+    if params.charge == "row":
+        limits["row_budget"] = params.row_budget
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    found = cheapest_useful(prepared, params, start) if given else None
     if found is None:
         return
+    name = min(given, key=given.__getitem__)
     feature, price, bill = found
     trees = f" (with its trees, {bill:g})" if bill != price else ""
     warnings.warn(
-        f"budget={params.budget:g} buys no useful feature, so the model is a constant; the "
+        f"{name}={given[name]:g} buys no useful feature, so the model is a constant; the "
         f"cheapest useful feature is {prepared.schema.name(feature)!r} and costs {price:g}{trees}",
         BudgetWarning,
         stacklevel=4,

@@ -46,5 +46,7 @@ CONSTRAINTS: dict[str, Any] = {
         Interval(RealNotInt, 0, 1, closed="right"),
         Interval(Integral, 1, None, closed="left"),
     ],
+    "charge": [StrOptions({"model", "row"})],
+    "row_budget": [Interval(Real, 0, np.inf, closed="both"), None],
     "interaction_cst": [list, tuple, StrOptions({"pairwise", "no_interactions"}), None],
 }

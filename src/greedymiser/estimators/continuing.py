@@ -28,6 +28,8 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
             f"max_iter={params.max_iter} must not be less than n_iter_={estimator.n_iter_} "
             "when warm_start=True"
         )
+    if params.charge != estimator.model_.charge:
+        raise _changed("charge", "its accounts are kept the old way")
 
     def learn(checked: Checked) -> Schema:
         if read_costs(params, known.n_features, known.columns) != known.costs:

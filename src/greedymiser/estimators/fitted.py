@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from greedymiser.costs import CostModel, Feature, Ledger, Receipt
 from greedymiser.engines import Floats
 from greedymiser.lazy import or_lazily
+from greedymiser.meter import row_costs
 from greedymiser.preparation import Schema
 from greedymiser.serving import Kind, Predictor, Stage
 from greedymiser.tables import (
@@ -64,8 +65,16 @@ class Fitted(BaseEstimator):
 
     @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
-        """What each row's prediction costs (eq. 3): here the same for all, ``cost_``."""
-        return np.full(table_for(self, X).n_rows, self.cost_)
+        """What each row's prediction costs (eq. 3).
+
+        The same for all rows, ``cost_``; with ``charge="row"``, the trees and the resources that
+        the row's own paths ask for.
+        """
+        table = table_for(self, X)
+        if self.model_.charge != "row":
+            return np.full(table.n_rows, self.cost_)
+        with Threads(thread_count(self.n_jobs)) as threads:
+            return row_costs(self.ensemble_, self.costs_, table, threads)
 
     def _check_features(self, X: Any, reset: bool) -> Any:
         if isinstance(X, Parted):
@@ -123,6 +132,12 @@ class Fitted(BaseEstimator):
 
     @property
     def cost_(self) -> float:
+        if self.model_.charge == "row":
+            return float(self.model_.train_cost[self.n_iter_])
+        return self.cost_max_
+
+    @property
+    def cost_max_(self) -> float:
         return self.costs_.total(self.ensemble_.features, self.ensemble_.n_trees)
 
     @property
@@ -164,6 +179,8 @@ class Fitted(BaseEstimator):
             feature_names=schema.columns,
             purchases=self.model_.purchases,
             n_jobs=self.n_jobs,
+            charge=self.model_.charge,
+            mean_cost=self.cost_ if self.model_.charge == "row" else None,
         )
 
     def truncate(self, n_iter: int) -> Self:

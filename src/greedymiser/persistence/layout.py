@@ -1,8 +1,8 @@
 """What writing and reading agree on: the format, by names.
 
-The JSON text of a model file, format 1 (arrays in brackets are tensors of the container):
+The JSON text of a model file (arrays in brackets are tensors of the container):
 
-    format           1
+    format           1, or 2 where rows pay for themselves
     version          the greedymiser that wrote the file
     kind             "regressor", "classifier" or "ranker"
     feature_names    list, or null
@@ -15,6 +15,8 @@ The JSON text of a model file, format 1 (arrays in brackets are tensors of the c
     categories       list of {feature, dtype} [categories.<feature>], or {feature, dtype, values}
     purchases        list of lists, in the order of the fields of ``Purchase``
     about            information only: the estimator and its parameters
+    charge           format 2 only: {by, mean_cost}: "row", and the mean over the training rows or
+                     null
 
     [stages]         one row (ensemble, first round, last round, number of trees) each
     [ensemble.<i>.tree_starts] [ensemble.<i>.category_sets] [ensemble.<i>.baseline]
@@ -29,8 +31,11 @@ from scipy.special import expit
 from greedymiser.losses import BinaryLogLoss, Floats, Loss, MultinomialLogLoss, Poisson
 
 # Raised when a file of the new form would be misread by the old code. Files of all earlier
-# numbers stay readable: one of each kind is kept in tests/files.
-FORMAT = 1
+# numbers stay readable: one of each kind is kept in tests/files. What the old code can read is
+# still written in its number: 1 is a model that charges every row for all that it met, 2 one that
+# charges each row for its own paths.
+FORMATS = {"model": 1, "row": 2}
+FORMAT = max(FORMATS.values())
 
 # Ranking exits look at so many places at most.
 MOST_PLACES = 2**16

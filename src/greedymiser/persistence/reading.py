@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -37,6 +38,7 @@ from greedymiser.persistence.container import ContentError, ModelFileError, read
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMAT,
+    FORMATS,
     MOST_DIGITS,
     MOST_PLACES,
     NUMBERS,
@@ -48,7 +50,7 @@ from greedymiser.persistence.layout import (
     WIDEST_SPARE_TEXT,
 )
 from greedymiser.persistence.reading_trees import FLOAT, INTEGER, read_stages
-from greedymiser.serving import Kind, Predictor
+from greedymiser.serving import Charge, Kind, Predictor
 from greedymiser.tables import Categories
 from greedymiser.trees import CATEGORY_WORDS
 
@@ -102,8 +104,7 @@ def decode(data: bytes) -> Predictor:
     """Turn the bytes of a model file into a model; raises ContentError where anything is wrong."""
     tensors, text = unpack(data)
     model, arrays = Entries(parse(text), "the model"), Arrays(tensors)
-    _check_format(model)
-    model.only(FIELDS)
+    charge, mean_cost = _charge(model, _format(model))
     costs = _costs(model.entries("costs"), arrays)
     categories = _all_categories(model.listed("categories"), costs.n_features, arrays)
     stages = read_stages(arrays, costs.n_features, categories)
@@ -119,7 +120,9 @@ def decode(data: bytes) -> Predictor:
         classes=_classes(model, kind, n_outputs, arrays),
         categories=categories,
         feature_names=_feature_names(model, costs),
-        purchases=_purchases(model.listed("purchases"), costs, n_outputs),
+        purchases=_purchases(model.listed("purchases"), costs, n_outputs, charge),
+        charge=charge,
+        mean_cost=mean_cost,
         about=_about(model),
     )
     arrays.check_all_used()
@@ -127,13 +130,30 @@ def decode(data: bytes) -> Predictor:
     return predictor
 
 
-def _check_format(model: Entries) -> None:
+def _format(model: Entries) -> int:
     found, version = model.integer("format", 1), model.text("version")
     if found > FORMAT:
         raise ContentError(
             f"it has format {found}, written by greedymiser {short(version)}, and greedymiser "
             f"{__version__} reads up to format {FORMAT}; install that version or a newer one"
         )
+    return found
+
+
+def _charge(model: Entries, format_number: int) -> tuple[Charge, float | None]:
+    """Who pays for a feature, and what the training rows paid on average."""
+    if format_number == FORMATS["model"]:
+        model.only(FIELDS)
+        return "model", None
+    model.only({*FIELDS, "charge"})
+    entries = model.entries("charge")
+    entries.only({"by", "mean_cost"})
+    require(entries.text("by") == "row", f"'by' of {entries.what} is not 'row'")
+    if entries.any("mean_cost") is None:
+        return "row", None
+    mean_cost = entries.number("mean_cost")
+    require(0 <= mean_cost < math.inf, f"'mean_cost' of {entries.what} is negative, or infinite")
+    return "row", mean_cost
 
 
 def _kind(model: Entries) -> Kind:
@@ -206,17 +226,29 @@ def _feature_names(model: Entries, costs: CostModel) -> tuple[str, ...] | None:
     return tuple(distinct_names(names, "'feature_names' of the model", costs.n_features))
 
 
-def _purchases(lines: list[Any], costs: CostModel, n_outputs: int) -> tuple[Purchase, ...]:
+def _purchases(
+    lines: list[Any], costs: CostModel, n_outputs: int, charge: Charge
+) -> tuple[Purchase, ...]:
     positions = {name: i for i, name in enumerate(costs.feature_names or ())}
-    # Looked at first: to check what a thousand purchases of one feature bring would take long.
     whole = [line for line in lines if type(line) is list and len(line) == 8]
     bought = [line[3] for line in whole if type(line[3]) in (str, int)]
-    require(len(set(bought)) == len(bought), "a feature is bought twice")
-    return tuple(_purchase(line, costs, positions, n_outputs) for line in lines)
+    if charge == "model":  # rows that pay for themselves buy a feature at several nodes
+        require(len(set(bought)) == len(bought), "a feature is bought twice")
+
+    # Once per feature: a thousand purchases of a feature that needs a thousand things are many.
+    @cache
+    def needed(position: int) -> frozenset[str]:
+        return frozenset(costs.resource_names[r] for r in costs.needs[position])
+
+    return tuple(_purchase(line, costs, positions, n_outputs, needed) for line in lines)
 
 
 def _purchase(
-    line: Any, costs: CostModel, positions: Mapping[str, int], n_outputs: int
+    line: Any,
+    costs: CostModel,
+    positions: Mapping[str, int],
+    n_outputs: int,
+    needed: Callable[[int], frozenset[str]],
 ) -> Purchase:
     what = "a purchase"
     if type(line) is not list or len(line) != 8:
@@ -228,9 +260,10 @@ def _purchase(
         position = integer(feature, f"the feature of {what}", 0, costs.n_features - 1)
     else:
         raise ContentError(f"{what} has the unknown feature {short(feature)}")
-    needed = {costs.resource_names[r] for r in costs.needs[position]}
     bought = strings(resources, f"the resources of {what}")
-    require(needed.issuperset(bought), f"{what} has a resource that its feature does not need")
+    require(
+        needed(position).issuperset(bought), f"{what} has a resource that its feature does not need"
+    )
     amounts = [number(value, f"an amount of {what}") for value in (price, spent, gain)]
     require(all(0 <= amount < math.inf for amount in amounts), f"{what} has a negative amount")
     return Purchase(

@@ -20,7 +20,7 @@ from greedymiser.losses import KNOWN_LOSSES, Loss
 from greedymiser.persistence.container import ContentError, pack
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
-    FORMAT,
+    FORMATS,
     MOST_DIGITS,
     NUMBERS,
     OWN_LOSS,
@@ -103,7 +103,7 @@ def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None =
     """Turn a model into the bytes of a model file."""
     arrays: Arrays = {}
     text = {
-        "format": FORMAT,
+        "format": FORMATS[predictor.charge],
         "version": __version__,
         "kind": predictor.kind,
         "feature_names": _names(predictor.feature_names),
@@ -115,6 +115,8 @@ def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None =
         "purchases": [_purchase(line) for line in predictor.purchases],
         "about": told,
     }
+    if predictor.charge == "row":
+        text["charge"] = {"by": "row", "mean_cost": predictor.mean_cost}
     if predictor.classes is not None:
         text["classes"] = _labels(predictor.classes, "classes", "the classes", arrays)
     text["categories"] = [

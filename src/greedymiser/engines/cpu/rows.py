@@ -523,25 +523,31 @@ def add_tree(team, data, nodes, category_sets, raw):
 @inner
 def walk_chunks(worker, first, last, data, nodes, category_sets, raw):
     """Walk chunks first:last of the rows."""
-    byte, three = np.uint64(255), np.uint64(3)
     stop = min(last * CHUNK, raw.size)
     for i in range(np.uint64(first * CHUNK), np.uint64(stop)):
         at = np.uint64(0)
         while nodes[at].left >= 0:
-            node = nodes[at]
-            f = np.uint64(node.feature)
-            lane = np.uint64(data.feature_lane[f])
-            word = data.codes[lane >> three, i]
-            code = (word >> ((lane & np.uint64(7)) << three)) & byte
-            if code == np.uint64(data.features[f].n_bins):
-                left = node.missing_left
-            elif node.category_set >= 0:
-                bits = category_sets[np.uint64(node.category_set), code >> np.uint64(6)]
-                left = (bits >> (code & np.uint64(63))) & np.uint64(1) == np.uint64(1)
-            else:
-                left = code <= np.uint64(node.bin)
-            at = np.uint64(node.left) + (np.uint64(0) if left else np.uint64(1))
+            at = child_of(data, nodes, category_sets, at, i)
         raw[i] += nodes[at].value
+
+
+@inner
+def child_of(data, nodes, category_sets, at, i):
+    """Where row i goes from an inner node of a finished tree."""
+    byte, three = np.uint64(255), np.uint64(3)
+    node = nodes[at]
+    f = np.uint64(node.feature)
+    lane = np.uint64(data.feature_lane[f])
+    word = data.codes[lane >> three, i]
+    code = (word >> ((lane & np.uint64(7)) << three)) & byte
+    if code == np.uint64(data.features[f].n_bins):
+        left = node.missing_left
+    elif node.category_set >= 0:
+        bits = category_sets[np.uint64(node.category_set), code >> np.uint64(6)]
+        left = (bits >> (code & np.uint64(63))) & np.uint64(1) == np.uint64(1)
+    else:
+        left = code <= np.uint64(node.bin)
+    return np.uint64(node.left) + (np.uint64(0) if left else np.uint64(1))
 
 
 # -- the loss -------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,9 +12,11 @@ from greedymiser.binning import LANES
 from greedymiser.engines import Floats, Root, Sample, SplitRules
 from greedymiser.engines.cpu import counting, rows
 from greedymiser.engines.cpu.derivatives import NOTHING, Derivatives, derivatives_of
+from greedymiser.engines.cpu.ownership import Ownership
 from greedymiser.engines.cpu.partition import ALL_ROWS, Partition
 from greedymiser.engines.cpu.state import Data, Tuning
 from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.marks import Marks
 from greedymiser.engines.scanning import BINS, describe_features
 from greedymiser.losses import LambdaMART
 from greedymiser.rounds import RowLot
@@ -41,11 +45,17 @@ class CpuShard:
         # What only training needs: rows that only validate do without it.
         self._derivatives: Derivatives | None = None
         self._partition: Partition | None = None
+        self._ownership: Ownership | None = None
 
     # -- a model ----------------------------------------------------------------------------------
 
-    def start(self, raw: Floats) -> None:
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
         self._raw[:] = raw if raw.ndim == 2 else raw[:, None]
+        self._ownership = None
+        if marks is not None:
+            self._ownership = Ownership(marks, self.sample, self._threads, self._tuning, had)
 
     def raw(self) -> Floats:
         return self._raw
@@ -75,6 +85,8 @@ class CpuShard:
             )
         raw, sets = self._raw[output], tree.category_sets
         rows.add_tree(self._team(), tuple(self._data), tree.nodes, sets, raw)
+        if self._ownership is not None:
+            self._ownership.walk(self._data, tree)
 
     # -- a tree -----------------------------------------------------------------------------------
 
@@ -114,11 +126,27 @@ class CpuShard:
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
         assert self._partition is not None
+        if self._ownership is not None:
+            self._ownership.mark(self._partition.state, splits)
         if last and not self.sample.loss.renews_leaves:
             self._partition.note(splits, category_sets)
             return NOTHING
         bound_gains = self._rules.bound_gains and not last
         return self._partition.divide(splits, category_sets, not last, bound_gains)
+
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        assert self._ownership is not None
+        if nodes is None:
+            return self._ownership.weigh_all(marks)
+        assert self._partition is not None
+        return self._ownership.weigh(self._partition.state, nodes, marks)
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        assert self._ownership is not None
+        if node is None:
+            return self._ownership.patterns(None)
+        assert self._partition is not None
+        return self._ownership.patterns(self._partition.leaf_rows(node))
 
     def residuals(self, leaf: int) -> tuple[Floats, Floats | None]:
         """Targets minus raw predictions of the rows of a leaf, and their weights."""

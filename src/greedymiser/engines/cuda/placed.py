@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from greedymiser.engines.cuda import counting, planning, rows
 from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
 from greedymiser.engines.cuda.letters import Letter
 from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.ownership import CudaOwnership
 from greedymiser.engines.cuda.tables import Histograms, slots_of
 from greedymiser.engines.cuda.words import (
     DIVIDED,
@@ -32,6 +34,7 @@ from greedymiser.engines.cuda.words import (
     TREE_NODE,
 )
 from greedymiser.engines.grid import SMALLEST, Extremes, Grid
+from greedymiser.engines.marks import Marks
 from greedymiser.losses import LambdaMART
 from greedymiser.rounds import RowLot
 from greedymiser.threads import Threads
@@ -81,17 +84,23 @@ class CudaRows:
         self._tree: _Trees | None = None
         self._on_host: Derivatives | None = None
         self._near = NEAR_ONE
+        self._ownership: CudaOwnership | None = None
         # What the loss said of the raw predictions as they are; None if they have changed.
         self._said: NDArray[np.int64] | None = None
 
     # -- a model ----------------------------------------------------------------------------------
 
-    def start(self, raw: Floats) -> None:
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
         full = np.empty(self._raw.shape)
         full[:] = raw if raw.ndim == 2 else raw[:, None]
         self._line.send(full, self._raw, full.nbytes)
         self._line.wait()
         self._said = None
+        self._ownership = None
+        if marks is not None:
+            self._ownership = CudaOwnership(marks, self.sample, self._line, had)
 
     def raw(self) -> Floats:
         if self._raw_here is None:
@@ -129,6 +138,8 @@ class CudaRows:
         arrays = self._codes, self._letter.there, self._letter.floats, self._raw
         self._launch(rows.add_tree, self._grid_of_rows, arrays, output)
         self._said = None
+        if self._ownership is not None:
+            self._ownership.walk(self._codes, self._letter.there, tree, self._grid_of_rows)
 
     # -- derivatives ------------------------------------------------------------------------------
 
@@ -235,6 +246,8 @@ class CudaRows:
     ) -> Floats:
         tree = self._trees()
         tree.histograms.divided(splits)
+        if self._ownership is not None:
+            self._ownership.mark(tree.rows, tree.nodes[splits["node"]], splits["feature"])
         if last and not self.sample.loss.renews_leaves:
             tree.noted = splits, category_sets
             return NOTHING
@@ -256,13 +269,25 @@ class CudaRows:
         said = self._letter.fetch(n_words)[:n_words].view(np.float64).reshape(-1, DIVIDED)
         return said[:, [LEFT_FLOAT, RIGHT_FLOAT]]
 
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        assert self._ownership is not None
+        tree = self._trees()
+        if nodes is not None:
+            return self._ownership.weigh(tree.rows, tree.nodes[nodes], marks)
+        every = np.zeros(1, dtype=tree.nodes.dtype)
+        every["stop"], every["side"] = self.n_rows, -1
+        return self._ownership.weigh(tree.rows, every, marks)
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        assert self._ownership is not None
+        return self._ownership.patterns(None if node is None else self._trees().rows_of(node))
+
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         tree, sample = self._trees(), self.sample
         raw, ids = self.raw()[self._output], tree.rows.copy_to_host()
 
         def best(leaf: int) -> float:
-            node = tree.nodes[leaf]
-            mine = np.sort(ids[node["side"], node["start"] : node["stop"]])
+            mine = np.sort(tree.rows_of(leaf, ids))
             weight = None if sample.weight is None else sample.weight[mine]
             return sample.loss.leaf_value(sample.y[mine] - raw[mine], weight)
 
@@ -334,6 +359,15 @@ class _Trees:
         self.nodes[0] = 0, self._n_drawn, 0, -1, -1
         self.is_whole = False
         return self._n_drawn
+
+    def rows_of(self, node: int, ids: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+        """The rows of a node, in any order; ``ids`` are both buffers, if somebody has them here."""
+        if ids is None:
+            self._line.wait()
+            ids = self.rows.copy_to_host()
+        at = self.nodes[node]
+        found: NDArray[np.uint32] = ids[at["side"], at["start"] : at["stop"]]
+        return found
 
     def make_room(self, n_nodes: int) -> None:
         """For so many nodes more."""

@@ -25,7 +25,7 @@ def parts_of(session: Session, X: Any, lengths: Lengths | None) -> Parts:
     if len(shape) != 2:
         raise ValueError(f"X must have two dimensions, got a {type(X).__name__} with {len(shape)}")
     is_frame = hasattr(X, "columns")
-    head = X._meta if is_frame else None
+    head = _head(X) if is_frame else None
     if not is_frame and len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})
     made = list(X.to_delayed()) if is_frame else list(X.to_delayed().ravel())
@@ -38,6 +38,13 @@ def parts_of(session: Session, X: Any, lengths: Lengths | None) -> Parts:
     return Parts(session, made, lengths, len(X.columns) if is_frame else int(shape[1]), head)
 
 
+def _head(X: Any) -> Any:
+    """A data frame without rows that has the columns of X."""
+    from dask.dataframe.dispatch import make_meta
+
+    return make_meta(X)
+
+
 def brought(client: Client, values: Any) -> tuple[Lengths, NDArray[Any]]:
     """A collection with an entry per row, and the lengths of its partitions."""
     if not hasattr(values, "to_delayed"):
@@ -48,8 +55,9 @@ def brought(client: Client, values: Any) -> tuple[Lengths, NDArray[Any]]:
     futures = client.compute([delayed(np.asarray)(part) for part in made.ravel().tolist()])
     try:
         parts = client.gather(futures)
-    finally:
+    except BaseException:  # an interruption leaves no work behind
         client.cancel(futures)
+        raise
     lengths = np.array([len(part) for part in parts], dtype=np.int64)
     filled = [part for part in parts if len(part)] or parts[:1]
     if any(part.dtype == object for part in filled):

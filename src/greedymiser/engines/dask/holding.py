@@ -7,15 +7,17 @@ a thread of its own, so that the worker's event loop stays free to answer the ot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from distributed import Worker
+from distributed import Status, Worker
 from numpy.typing import NDArray
 
+from greedymiser.engines.dask.chunks import Chunk
 from greedymiser.engines.dask.messages import (
     OPERATION,
     Command,
@@ -30,8 +32,21 @@ from greedymiser.engines.dask.messages import (
 from greedymiser.engines.dask.shards import HeldShard, owned_part
 from greedymiser.threads import Threads
 
+# Seconds after which a session without a client is let go.
+AGE_OF_ORPHANS = 60.0
+
 # By session and worker: a cluster for tests has several workers in one process.
 _HOLDERS: dict[tuple[str, str], Holder] = {}
+
+
+def sweep(clients: Collection[str] | None = None) -> None:
+    """Let go what belongs to workers that are closed, and to none of the clients there are."""
+    for (session, address), holder in list(_HOLDERS.items()):
+        is_orphan = clients is not None and session.partition("/")[0] not in clients
+        # Not the newest: their clients may have come after this one was told of all clients.
+        is_orphan = is_orphan and time.monotonic() - holder.begun > AGE_OF_ORPHANS
+        if is_orphan or holder.is_abandoned:
+            _HOLDERS.pop((session, address)).close()
 
 
 def open_session(session: str, dask_worker: Worker) -> Holder:
@@ -48,6 +63,11 @@ def close_session(session: str, dask_worker: Worker) -> None:
     holder = _HOLDERS.pop((session, dask_worker.address), None)
     if holder is not None:
         holder.close()
+
+
+def busy_seconds() -> float:
+    """How long the shards of this process have worked; the rest is talk, or waiting for others."""
+    return sum(holder.busy for holder in _HOLDERS.values())
 
 
 def _handler(worker: Worker) -> Callable[..., Awaitable[Any]]:
@@ -70,53 +90,67 @@ class Holder:
         self._worker = worker
         self._threads = Threads(worker.state.nthreads)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="greedymiser")
-        self._codes: dict[tuple[str, int], NDArray[np.uint64]] = {}
+        self._chunks: dict[tuple[str, int], Chunk] = {}
         self._shards: dict[str, HeldShard] = {}
         # Histograms of the present level, for those who come for them, before or after they are
         # counted; by rows and step.
         self._counted: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._pulls: set[asyncio.Future[Any]] = set()
+        self.begun = time.monotonic()
+        # Seconds that were spent working.
+        self.busy = 0.0
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the worker is closed."""
+        return self._worker.status in (Status.closed, Status.failed)
 
     def close(self) -> None:
         """Let everything go; what still runs ends by itself."""
         self._executor.submit(self._threads.__exit__, None, None, None)
         self._executor.shutdown(wait=False)
-        self._codes.clear()
+        self._chunks.clear()
         self._shards.clear()
 
     async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._work, function, *args)
+
+    def _work(self, function: Callable[..., Any], *args: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self.busy += time.perf_counter() - begun
 
     # -- codes ------------------------------------------------------------------------------------
 
     def put(self, store: str, chunk: int, codes: NDArray[np.uint64]) -> None:
         """Keep the codes of a chunk of rows."""
-        self._codes[store, chunk] = codes
+        self._chunks[store, chunk] = Chunk(codes)
 
-    async def keep(self, store: str, chunk: int, codes: NDArray[np.uint64]) -> None:
-        """Keep the codes of a chunk of rows, from the client."""
-        self.put(store, chunk, codes)
+    async def keep(self, store: str, codes: Mapping[int, NDArray[np.uint64]]) -> None:
+        """Keep the codes of some chunks, from the client."""
+        for chunk, part in codes.items():
+            self.put(store, chunk, part)
 
     async def held(self, store: str) -> list[int]:
         """Chunks that are here."""
-        return [chunk for known, chunk in self._codes if known == store]
+        return [chunk for known, chunk in self._chunks if known == store]
 
     async def codes_of(self, store: str, chunk: int, rows: NDArray[np.int64] | None) -> Any:
         """Codes of some rows, for another worker."""
-        return await self._run(self._selected, store, chunk, rows)
+        return await self._run(self._chunk(store, chunk).take, rows)
 
-    def _selected(
-        self, store: str, chunk: int, rows: NDArray[np.int64] | None
-    ) -> NDArray[np.uint64]:
-        if (store, chunk) not in self._codes:
+    def _chunk(self, store: str, chunk: int) -> Chunk:
+        if (store, chunk) not in self._chunks:
             raise SessionLostError(f"{self._worker.address} does not have chunk {chunk}")
-        codes = self._codes[store, chunk]
-        return np.ascontiguousarray(codes if rows is None else codes[:, rows])
+        return self._chunks[store, chunk]
 
     async def forget(self, names: Sequence[str]) -> None:
         """Let stores and shards go that are no longer needed."""
-        for key in [key for key in self._codes if key[0] in names]:
-            del self._codes[key]
+        for key in [key for key in self._chunks if key[0] in names]:
+            del self._chunks[key]
         for name in names:
             self._shards.pop(name, None)
 
@@ -132,22 +166,29 @@ class Holder:
         pulled = {
             piece.chunk: part for piece, part in zip(away, await self._pull(calls), strict=True)
         }
-        self._shards[placed] = await self._run(self._make_shard, share, pulled)
+        try:
+            self._shards[placed] = await self._run(self._make_shard, share, pulled)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{share.n_rows} rows x {share.sample.binned.n_features} features, binned, and "
+                f"their predictions did not fit into the memory of {self._worker.address}: {error}"
+            ) from error
 
     def _make_shard(self, share: Share, pulled: dict[int, NDArray[np.uint64]]) -> HeldShard:
         binned = share.sample.binned
         codes = np.empty((len(binned.codes), share.n_rows), dtype=np.uint64)
         first = 0
         for piece in share.pieces:
-            part = pulled.pop(piece.chunk, None)
+            part, is_here = pulled.pop(piece.chunk, None), piece.holder == self._worker.address
             if part is None:
-                part = self._selected(share.store, piece.chunk, piece.rows)
-            last = first + part.shape[1]
-            codes[:, slice(first, last) if piece.target is None else piece.target] = part
-            if piece.rows is None and piece.target is None and piece.holder == self._worker.address:
-                # Rows are here once: what was kept becomes a part of the shard's.
-                self.put(share.store, piece.chunk, codes[:, first:last])
-            first = last
+                part = self._chunk(share.store, piece.chunk).take(piece.rows)
+            columns = np.arange(first, first + part.shape[1], dtype=np.uint32)
+            if piece.target is not None:
+                columns = piece.target.astype(np.uint32)
+            codes[:, columns] = part
+            first += part.shape[1]
+            if is_here:
+                self._chunk(share.store, piece.chunk).move(piece.rows, codes, columns)
         sample = replace(share.sample, binned=replace(binned, codes=codes))
         return HeldShard(sample, share.places, self._threads)
 

@@ -161,8 +161,9 @@ class Parts(Parted):
             return found if joined is None else found[0]
         except KilledWorker as error:
             raise self._too_large(which) from error
-        finally:
+        except BaseException:  # an interruption leaves no work behind
             client.cancel(futures)
+            raise
 
     def _too_large(self, which: Sequence[int]) -> MemoryError:
         largest = max(which, key=self.lengths.__getitem__)
@@ -228,8 +229,10 @@ class DaskTable(PartedTable):
             self._store = PartStore(self, mapper)
         return BinnedParts(**vars(self._store.head), store=self._store, chosen=rows)
 
-    def raw_predict(self, ensemble: Any) -> NDArray[np.float64]:
-        return np.concatenate(self.map(_raw_predict, ensemble), axis=1)
+    def of_parts(self, function: Callable[[Table], Any]) -> list[Any]:
+        filled = np.flatnonzero(self.parts.lengths).tolist()
+        found: list[Any] = self.map(_applied, function, which=filled)
+        return found
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
         block = np.concatenate(self.map(_columns, list(wanted)), axis=1)
@@ -309,11 +312,8 @@ def _taken(table: Table, own: Rows, number: int) -> Any:
     return table.take(own)
 
 
-def _raw_predict(table: Table, ensemble: Any, own: Any, number: int) -> Any:
-    if table.n_rows == 0:
-        return np.empty((len(ensemble.baseline), 0))
-    with Threads(1) as threads:
-        return ensemble.raw_predict(table, threads)
+def _applied(table: Table, function: Callable[[Table], Any], own: Any, number: int) -> Any:
+    return function(table)
 
 
 def _keep_codes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -28,6 +28,7 @@ from greedymiser.engines.dask.shares import shares_of
 from greedymiser.engines.dask.stores import Store
 from greedymiser.engines.dask.story import Story
 from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.marks import Marks, distinct
 from greedymiser.engines.sharded import mean_loss, sibling, total_of
 from greedymiser.inquiries import conduct
 from greedymiser.inquiries.selection import ask_quantiles
@@ -97,7 +98,12 @@ class DaskRows:
             self._pending = self._story.commands()
             self._known_blocks = np.empty(0, dtype=np.int64)
             return
-        raise EngineLostError(f"workers were lost {ATTEMPTS} times while rows were placed")
+        gigabytes = self.n_rows * (8 * len(self._lane_feature) + 60) / 2**30
+        raise EngineLostError(
+            f"workers were lost {ATTEMPTS} times while {self.n_rows} rows x {self._n_features} "
+            f"features were placed; codes and derivatives take about {gigabytes:.1f} GiB of the "
+            "memory of all workers, which may not be there"
+        )
 
     def _ask(self, *command: Any) -> list[Any]:
         """What all workers answer; to the last thing that they were told, if nothing is asked."""
@@ -121,19 +127,27 @@ class DaskRows:
 
     def _pending_for(self, worker: str) -> list[Command]:
         return [
-            ("start", self._part(command[1], worker)) if command[0] == "start" else command
+            self._start_of(worker, *command[1:]) if command[0] == "start" else command
             for command in self._pending
         ]
 
-    def _part(self, raw: Floats, worker: str) -> Floats:
-        if raw.ndim == 1:
-            return raw
-        return np.concatenate([raw[:, places] for places in self._shares[worker].places], axis=1)
+    def _start_of(
+        self, worker: str, raw: Floats, marks: Marks | None, had: NDArray[np.bool_] | None
+    ) -> Command:
+        """What a worker is told of its own rows."""
+        mine = self._shares[worker].places
+        if raw.ndim == 2:
+            raw = np.concatenate([raw[:, places] for places in mine], axis=1)
+        if had is not None:
+            had = np.concatenate([had[places] for places in mine])
+        return "start", raw, marks, had
 
     # -- a model ----------------------------------------------------------------------------------
 
-    def start(self, raw: Floats) -> None:
-        self._pending = [self._story.start(np.array(raw))]
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
+        self._pending = [self._story.start(np.array(raw), marks, had)]
 
     def raw(self) -> Floats:
         raw = np.empty((self._sample.loss.n_outputs, self.n_rows))
@@ -219,6 +233,13 @@ class DaskRows:
             return np.empty(0)  # nobody waits: told with the next question
         energies: Floats = np.sum(self._ask(), axis=0)
         return energies
+
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        weights: NDArray[np.int64] = np.sum(self._ask("marked", nodes, marks), axis=0)
+        return weights
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        return distinct(np.concatenate(self._ask("patterns", node)))
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         quantile = self._sample.loss.leaf_quantile

@@ -13,7 +13,7 @@ from typing import Any
 from distributed import Client
 
 from greedymiser.engines import EngineLostError
-from greedymiser.engines.dask.holding import close_session, open_session
+from greedymiser.engines.dask.holding import close_session, open_session, sweep
 from greedymiser.engines.dask.messages import (
     OPERATION,
     PeerLostError,
@@ -38,7 +38,7 @@ class Session:
 
     def __init__(self, client: Client):
         self.client = client
-        self.id = f"greedymiser-{uuid.uuid4().hex[:12]}"
+        self.id = f"{client.id}/{uuid.uuid4().hex[:12]}"
         # Names of rows and codes that nobody here needs any more.
         self.discarded: deque[str] = deque()
         self._is_direct: bool | None = None
@@ -48,7 +48,8 @@ class Session:
         end = time.monotonic() + PATIENCE
         while True:
             addresses = sorted(self._alive())
-            found = self._run_everywhere(open_session_here, addresses)
+            clients = self.client.run_on_scheduler(_known_clients)
+            found = self._run_everywhere(_open_session, addresses, clients)
             known = [address for address in addresses if found.get(address) is True]
             if known:
                 self._forget(known)
@@ -66,17 +67,22 @@ class Session:
             with contextlib.suppress(WorkersLostError):
                 self.ask("forget", {worker: (names,) for worker in workers})
 
+    def n_workers(self) -> int:
+        """How many there are now; 1 while one waits for the first."""
+        return max(1, len(self._alive()))
+
     def close(self) -> None:
         """Leave nothing behind on the workers."""
         # Where nobody is left, nobody has to be told.
         with contextlib.suppress(EngineLostError, OSError, RuntimeError, TimeoutError):
             self._run_everywhere(close_session, sorted(self._alive()))
+        sweep()
 
-    def _run_everywhere(self, function: Any, addresses: list[str]) -> dict[str, Any]:
+    def _run_everywhere(self, function: Any, addresses: list[str], *args: Any) -> dict[str, Any]:
         if not addresses:
             return {}
         found: dict[str, Any] = self.client.run(
-            function, self.id, workers=addresses, on_error="return"
+            function, self.id, *args, workers=addresses, on_error="return"
         )
         return found
 
@@ -140,8 +146,13 @@ class Session:
             raise EngineLostError(f"the scheduler does not answer: {error}") from error
 
 
-def open_session_here(session: str, dask_worker: Any) -> bool:
-    """Begin a session on a worker."""
+def _known_clients(dask_scheduler: Any) -> list[str]:
+    return list(dask_scheduler.clients)
+
+
+def _open_session(session: str, clients: list[str], dask_worker: Any) -> bool:
+    """Begin a session on a worker, and end those whose clients are gone."""
+    sweep(clients)
     open_session(session, dask_worker)
     return True
 

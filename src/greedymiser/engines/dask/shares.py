@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,12 +85,17 @@ def _shares_by_query(store: Store, sample: Sample, cuts: list[_Cut]) -> dict[str
 
 
 def _sample_of(store: Store, sample: Sample, places: tuple[Places, ...]) -> Sample:
-    def taken(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.concatenate([values[part] for part in places])
+    def taken(values: Any) -> Any:
+        return None if values is None else np.concatenate([values[part] for part in places])
 
-    weight = None if sample.weight is None else taken(sample.weight)
-    units = None if sample.units is None else np.concatenate([sample.units[p] for p in places])
-    return replace(sample, binned=store.head, y=taken(sample.y), weight=weight, units=units)
+    return replace(
+        sample,
+        binned=store.head,
+        y=taken(sample.y),
+        weight=taken(sample.weight),
+        units=taken(sample.units),
+        shares=taken(sample.shares),
+    )
 
 
 def _numbers(places: Places) -> NDArray[np.int64]:

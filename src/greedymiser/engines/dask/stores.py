@@ -56,15 +56,17 @@ class Store(ABC):
             alive = self.session.open()
             self._note_held(alive)
             missing = [chunk for chunk, worker in enumerate(self.where) if not worker]
-            if not missing:
-                return
             try:
-                self._make(missing, alive)
+                if missing:
+                    self._make(missing, alive)
+                return
             except WorkersLostError:
                 continue
         raise EngineLostError(f"workers were lost {ATTEMPTS} times while codes were made")
 
     def _note_held(self, alive: Sequence[str]) -> None:
+        if not any(self.where):
+            return
         try:
             held = self.session.ask("held", {worker: (self.name,) for worker in alive})
         except WorkersLostError:
@@ -82,7 +84,7 @@ class SentStore(Store):
     """Codes that this machine has, and sends."""
 
     def __init__(self, session: Session, binned: BinnedMatrix):
-        n_chunks = CHUNKS_PER_WORKER * len(session.open())
+        n_chunks = CHUNKS_PER_WORKER * session.n_workers()
         edges = np.linspace(0, binned.n_rows, n_chunks + 1).astype(np.int64)
         super().__init__(session, binned, np.unique(edges))
         self._codes = binned.codes
@@ -90,10 +92,14 @@ class SentStore(Store):
     def _make(self, chunks: Sequence[int], alive: Sequence[str]) -> None:
         load = Counter(dict.fromkeys(alive, 0))
         load.update(worker for worker in self.where if worker)
+        letters: dict[str, dict[int, NDArray[np.uint64]]] = {}
         for chunk in chunks:
             worker = min(alive, key=load.__getitem__)
             load[worker] += 1
             first, last = self.offsets[chunk : chunk + 2]
             codes = np.ascontiguousarray(self._codes[:, first:last])
-            self.session.ask("keep", {worker: (self.name, chunk, codes)})
-            self.where[chunk] = worker
+            letters.setdefault(worker, {})[chunk] = codes
+        self.session.ask("keep", {worker: (self.name, sent) for worker, sent in letters.items()})
+        for worker, sent in letters.items():
+            for chunk in sent:
+                self.where[chunk] = worker

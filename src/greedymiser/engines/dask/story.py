@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from greedymiser.engines import Floats, SplitRules
 from greedymiser.engines.dask.messages import Command
 from greedymiser.engines.grid import Grid
+from greedymiser.engines.marks import Marks
 from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 
@@ -31,9 +32,9 @@ class Story:
         """The whole story."""
         return [*self._start, *self._before, *self._derive, *self._after, *self._growing]
 
-    def start(self, raw: Floats) -> Command:
+    def start(self, raw: Floats, marks: Marks | None, had: NDArray[np.bool_] | None) -> Command:
         self.__init__()  # type: ignore[misc]
-        self._start = [("start", raw)]
+        self._start = [("start", raw, marks, had)]
         return self._start[0]
 
     def derive(self, step: str) -> Command:

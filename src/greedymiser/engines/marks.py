@@ -1,0 +1,113 @@
+"""What rows keep of the splits that they have met: a bit per row and mark.
+
+A split leaves marks on all rows of its node, those of its feature, in every tree and for good. An
+engine does not know what they stand for. It tells how much of a node's weight has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.engines.grid import step
+
+# Weights are integers of at most so many bits: sums of less than 2^32 of them have 62.
+MOST_BITS = 30
+
+WORD_BITS = 64
+
+
+class Marks(NamedTuple):
+    """Which marks a split leaves, by its feature."""
+
+    n_marks: int
+    # Marks of each feature, in ascending order.
+    of_feature: tuple[tuple[int, ...], ...]
+
+
+def share_unit(n_rows: int, largest: float) -> float:
+    """What one unit of integer weights means; of all rows, wherever they are."""
+    return step(largest, min(MOST_BITS, 62 - n_rows.bit_length()))
+
+
+class Slots:
+    """Which bit stands for which mark: marks get bits when they are first left on any row."""
+
+    def __init__(self, marks: Marks):
+        self.marks = marks
+        self.n_slots = 0
+        # -1 where a mark was left on nobody yet.
+        self.slot_of = np.full(marks.n_marks, -1, dtype=np.int64)
+        # (n_features, n_words): bits that a split on each feature leaves.
+        self.masks = np.zeros((len(marks.of_feature), 0), dtype=np.uint64)
+
+    @property
+    def n_words(self) -> int:
+        return self.masks.shape[1]
+
+    def begin(self, features: Iterable[int]) -> None:
+        """Give bits to the marks of some features."""
+        wanted = {mark for f in features for mark in self.marks.of_feature[f]}
+        new = sorted(mark for mark in wanted if self.slot_of[mark] < 0)
+        if not new:
+            return
+        self.slot_of[new] = np.arange(self.n_slots, self.n_slots + len(new))
+        self.n_slots += len(new)
+        n_words = -(-self.n_slots // WORD_BITS)
+        if n_words > self.n_words:
+            more = np.zeros((len(self.masks), n_words - self.n_words), dtype=np.uint64)
+            self.masks = np.concatenate([self.masks, more], axis=1)
+        for feature, marks in enumerate(self.marks.of_feature):
+            for mark in marks:
+                slot = int(self.slot_of[mark])
+                if slot >= 0:
+                    bit = np.uint64(1 << (slot % WORD_BITS))
+                    self.masks[feature, slot // WORD_BITS] |= bit
+
+    def widened(self, bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The bits of rows, (n_words, n_rows), with room for all slots."""
+        missing = self.n_words - len(bits)
+        if missing <= 0:
+            return bits
+        return np.concatenate([bits, np.zeros((missing, bits.shape[1]), dtype=np.uint64)])
+
+    def packed(self, had: NDArray[np.bool_]) -> NDArray[np.uint64]:
+        """The bits (n_words, n_rows) of rows that have some marks, (n_rows, n_marks)."""
+        bits = np.zeros((self.n_words, len(had)), dtype=np.uint64)
+        for mark in np.flatnonzero(self.slot_of >= 0).tolist():
+            slot = int(self.slot_of[mark])
+            bits[slot // WORD_BITS] |= had[:, mark].astype(np.uint64) << np.uint64(slot % WORD_BITS)
+        return bits
+
+    def unpacked(self, bits: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """The opposite of ``packed``."""
+        had = np.zeros((bits.shape[1], self.marks.n_marks), dtype=bool)
+        for mark in np.flatnonzero(self.slot_of >= 0).tolist():
+            slot = int(self.slot_of[mark])
+            had[:, mark] = (bits[slot // WORD_BITS] >> np.uint64(slot % WORD_BITS)) & np.uint64(1)
+        return had
+
+    def chosen(
+        self, totals: NDArray[np.int64], by_slot: NDArray[np.int64], marks: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """An answer of ``PlacedRows.marked`` from the weights of nodes, and by slot."""
+        found = np.zeros((len(totals), 1 + len(marks)), dtype=np.int64)
+        found[:, 0] = totals
+        slots = self.slot_of[np.asarray(marks, dtype=np.int64)]
+        there = np.flatnonzero(slots >= 0)
+        found[:, 1 + there] = by_slot[:, slots[there]]
+        return found
+
+
+def known_features(marks: Marks, had: NDArray[np.bool_]) -> list[int]:
+    """Features all of whose marks some rows have; ``had`` is (n_rows, n_marks)."""
+    met: NDArray[np.bool_] = np.any(had, axis=0)
+    return [f for f, some in enumerate(marks.of_feature) if met[list(some)].all()]
+
+
+def distinct(patterns: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Each of some sets of marks once."""
+    return np.unique(patterns, axis=0) if len(patterns) > 1 else patterns

@@ -1,0 +1,243 @@
+"""Serving models whose rows pay for themselves: what a path asks for is fetched, no more."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import naive
+from greedymiser import (
+    CostModel,
+    Cronus,
+    EarlyExitClassifier,
+    EarlyExitRanker,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    as_predictor,
+)
+from greedymiser.acquisition import AcquisitionWarning, OnDemandPredictor, Sources, build_matrix
+from test_acquisition import COSTS, PATIENCE, Counting
+from test_trees import plain_trees
+
+SMALL = {"costs": COSTS, "max_iter": 10, "max_depth": 3, "min_samples_leaf": 5, "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Raw objects: their number, then the six columns of ``Counting``."""
+    rng = np.random.default_rng(1)
+    return np.column_stack([np.arange(300), rng.standard_normal((300, 6))])
+
+
+@pytest.fixture(scope="module", name="X")
+def matrix(rows):
+    return build_matrix(Counting().sources, rows)
+
+
+@pytest.fixture(scope="module")
+def y(rows):
+    return np.where(rows[:, 1] > 0.5, 3.0 * rows[:, 2] + rows[:, 4], 0.0) + rows[:, 1]
+
+
+def by_row(model):
+    return replace(as_predictor(model), charge="row")
+
+
+@pytest.fixture(scope="module")
+def regressor(X, y):
+    return by_row(MiserRegressor(**SMALL).fit(X, y))
+
+
+KINDS = ["regressor", "classifier", "exits", "ranker", "ranking exits", "cascade"]
+
+
+@pytest.fixture(scope="module")
+def models(X, y):
+    three = np.digitize(y, [-0.5, 0.5])
+    qid = np.arange(len(y)) // 10
+    regressor = MiserRegressor(**SMALL).fit(X, y)
+    classifier = MiserClassifier(**SMALL).fit(X, three)
+    ranker = MiserRanker(**SMALL).fit(X, three, qid=qid)
+    exits = EarlyExitClassifier(classifier, threshold=0.6, every=2).fit(X, three)
+    ranking_exits = EarlyExitRanker(ranker, threshold=0.3, every=3).fit(X, three)
+    cascade = Cronus(regressor, n_stages=3, tradeoff=0.05, max_sweeps=2).fit(X, y)
+    made = (regressor, classifier, exits, ranker, ranking_exits, cascade)
+    return {kind: by_row(model) for kind, model in zip(KINDS, made, strict=True)}
+
+
+def makers_asked(predictor, row, left, sources):
+    """Sources that the path of a row asks for, with all that they need; by single steps."""
+    names = set()
+    for stage in predictor.stages[: left + 1]:
+        k = stage.ensemble.n_outputs
+        for tree in plain_trees(stage.ensemble)[stage.first * k : stage.last * k]:
+            names |= {predictor.names[f] for f in naive.features_asked(*tree, row)}
+    return {source.name for source in sources.plan(names)}
+
+
+def check_receipts(predictor, X, receipts, qid=None):
+    """Receipts add up to what the meter says, with their resources and trees."""
+    np.testing.assert_array_equal(receipts.costs, predictor.prediction_costs(X, qid))
+    for i, receipt in enumerate(receipts):
+        assert receipt.index == i
+        assert receipt.cost == math.fsum([*receipt.resources.values(), receipt.tree_cost])
+
+
+@pytest.mark.parametrize("options", [{}, {"n_jobs": 3}, {"batch_size": 1}, {"batch_size": 64}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_what_the_path_asks_for_is_fetched(models, rows, X, kind, options):
+    counting, predictor = Counting(), models[kind]
+    qid = np.arange(len(rows)) // 10 if predictor.kind == "ranker" else None
+    with OnDemandPredictor(predictor, counting.sources, **options) as served:
+        answer, receipts = served.predict(rows, qid=qid, return_receipts=True)
+    np.testing.assert_array_equal(answer, predictor.predict(X, qid))
+    check_receipts(predictor, X, receipts, qid)
+    left = predictor.leaving_stages(X, qid)
+    for i, row in enumerate(X.to_numpy()):
+        expected = makers_asked(predictor, row, left[i], counting.sources)
+        assert counting.called(i) == expected
+        assert set(receipts[i].fetched) == expected
+    assert set(counting.calls.values()) == {1}
+
+
+def test_coroutines_walk_too(regressor, rows, X):
+    sources = Sources()
+
+    def fetch(place):
+        async def column(raw):
+            await asyncio.sleep(0)
+            return float(raw[place])
+
+        return column
+
+    for place, name in enumerate(X, start=1):
+        sources.add(fetch(place), [name], name=name)
+    served = OnDemandPredictor(regressor, sources)
+    answer, receipts = served.predict(rows, return_receipts=True)
+    np.testing.assert_array_equal(answer, regressor.predict(X))
+    check_receipts(regressor, X, receipts)
+    again = asyncio.run(served.apredict(rows))
+    np.testing.assert_array_equal(again, answer)
+
+
+def test_nobody_waits_for_a_slow_object(rows, X, regressor):
+    """The first object's first call returns only when all others have come to their end."""
+    others_done, seen = threading.Event(), []
+    sources = Sources()
+
+    def slow(raw):
+        if raw[0] == 0:
+            assert others_done.wait(PATIENCE)
+        return raw[1]
+
+    def counted(place):
+        def call(raw):
+            seen.append(int(raw[0]))
+            if set(range(1, 20)) <= set(seen):
+                others_done.set()
+            return raw[place]
+
+        return call
+
+    sources.add(slow, ["cheap"], name="cheap")
+    for place, name in enumerate(X.columns[1:], start=2):
+        sources.add(counted(place), [name], name=name)
+    with OnDemandPredictor(regressor, sources, n_jobs=2) as served:
+        served.predict(rows[:20])
+
+
+def test_a_receipt_reads_as_a_protocol(regressor, rows, X):
+    served = OnDemandPredictor(regressor, Counting().sources)
+    _, receipts = served.predict(rows, return_receipts=True)
+    names = list(X.columns)
+    for receipt, row in zip(receipts, X.to_numpy(), strict=True):
+        sources = [question.source for question in receipt.questions]
+        assert len(set(sources)) == len(sources)
+        assert set(sources) == set(receipt.fetched) - {"decoded"}
+        for question in receipt.questions:
+            assert question.answer == row[names.index(question.feature)]
+    some = next(receipt for receipt in receipts if len(receipt.questions) > 1)
+    first, *others = some.questions
+    text = some.protocol().splitlines()
+    assert text[0] == f"object {some.index}: {some.cost:.6g}"
+    assert text[1] == f"  asked {first.feature}: {first.answer:.6g}"
+    assert text[-1] == "  then it has met all trees"
+    for line, question in zip(text[2:-1], others, strict=True):
+        assert line.endswith(f"asked {question.feature}: {question.answer:.6g}")
+        assert line.startswith("  since " if question.since else "  asked")
+
+
+def test_failures_are_paid_for_and_taken_as_missing(regressor, rows, X):
+    sources = Sources()
+
+    def broken(raw):
+        if raw[0] % 2:
+            raise OSError("gone")
+        return raw[2]
+
+    for place, name in enumerate(X, start=1):
+        function = broken if name == "low" else (lambda raw, place=place: raw[place])
+        sources.add(function, [name], name=name, needs=["raw"])
+    damaged = X.copy()
+    damaged.loc[1::2, "low"] = math.nan
+    served = OnDemandPredictor(regressor, sources, on_error="missing")
+    with pytest.warns(AcquisitionWarning, match="'low' on "):
+        answer, receipts = served.predict(rows, return_receipts=True)
+    np.testing.assert_array_equal(answer, regressor.predict(damaged))
+    check_receipts(regressor, damaged, receipts)
+    failed = [receipt for receipt in receipts if receipt.failures]
+    assert failed
+    for receipt in failed:
+        assert receipt.missing == ("low",)
+        assert next(q for q in receipt.questions if q.feature == "low").answer is None
+        assert "asked low: missing" in receipt.protocol()
+
+
+def test_labels_and_resources_of_their_own():
+    """Answers are labels; the costs know other resources than the sources."""
+    rng = np.random.default_rng(0)
+    colour = rng.choice(["red", "green", "blue"], 400)
+    size, weight = rng.standard_normal((2, 400))
+    frame = pd.DataFrame({"colour": pd.Categorical(colour), "size": size, "weight": weight})
+    y = np.where(colour == "red", size + weight, (colour == "blue") * 2.0)
+    costs = CostModel({"colour": 1.0, "size": 2.0, "weight": 4.0})
+    model = by_row(MiserRegressor(costs=costs, max_iter=10).fit(frame, y))
+    sources, calls = Sources(), []
+
+    @sources.columns("colour", categorical=True)
+    def look(raw):
+        return raw["colour"]
+
+    @sources.columns("size", "weight")
+    def measure(raw):
+        calls.append(raw)
+        return raw["size"], raw["weight"]
+
+    objects = frame.to_dict("records")
+    answer, receipts = OnDemandPredictor(model, sources).predict(objects, return_receipts=True)
+    np.testing.assert_array_equal(answer, model.predict(frame))
+    check_receipts(model, frame, receipts)
+    assert 0 < len(calls) < len(objects)
+    for receipt, label in zip(receipts, colour, strict=True):
+        assert receipt.questions[0].answer == label
+        if len(receipt.questions) > 1:
+            assert receipt.questions[1].source == "measure"
+            assert receipt.questions[1].since[0].startswith("colour ")
+
+
+def test_constants_ask_for_nothing(X, y, rows):
+    constant = by_row(MiserRegressor(**SMALL, budget=0.0).fit(X, y * 0.0))
+    counting = Counting()
+    served = OnDemandPredictor(constant, counting.sources)
+    answer, receipts = served.predict(rows[:5], return_receipts=True)
+    assert not counting.calls
+    np.testing.assert_array_equal(answer, constant.predict(X[:5]))
+    assert receipts.costs.tolist() == [0.0] * 5
+    assert served.predict([]).shape == (0,)

@@ -1,0 +1,57 @@
+"""What CONTRIBUTING.md says of the house: rooms that can be read, and the walk of a row."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "src" / "greedymiser").rglob("*.py"))
+MOST_LINES, MOST_LINES_OF_A_CLASS = 600, 300
+
+WALKS = re.search(
+    r"### One row through `fit`\n(.*?)\n## ", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+)
+NAMES = sorted(set(re.findall(r"`([a-z_]+(?:\.\w+)+)`", WALKS[1] if WALKS else "")))
+
+
+def resolved(name: str) -> object:
+    """What a dotted name inside the package stands for; private attributes are found, too."""
+    parts = name.split(".")
+    for n_modules in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(["greedymiser", *parts[:n_modules]]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[n_modules:]:
+            found = getattr(found, part)
+        return found
+    raise AttributeError(name)
+
+
+def test_the_walk_was_found():
+    assert len(NAMES) > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_walk_passes_exists(name):
+    assert callable(resolved(name))
+
+
+@pytest.mark.parametrize("name", ["growing.Grower.shrink", "attic.open", "tables"])
+def test_what_does_not_exist_is_noticed(name):
+    with pytest.raises((AttributeError, AssertionError)):
+        assert callable(resolved(name))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
+def test_rooms_and_classes_can_be_read(module):
+    source = module.read_text()
+    assert source.count("\n") <= MOST_LINES
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            assert node.end_lineno - node.lineno < MOST_LINES_OF_A_CLASS, node.name

@@ -1,0 +1,214 @@
+"""What rows are asked, and what that costs them."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+from greedymiser import (
+    CostModel,
+    Cronus,
+    EarlyExitClassifier,
+    EarlyExitRanker,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+)
+from greedymiser.meter import Meter, mean_cost, row_costs
+from greedymiser.tables import ArrayTable
+from greedymiser.threads import Threads
+from test_trees import ensemble_of, plain_trees, random_rows, random_tree
+
+patient = settings(max_examples=40, deadline=None)  # the first example compiles a kernel
+
+
+def random_costs(rng, n_features, n_resources, tree_cost):
+    """Resources that features share, and features that need nothing."""
+    prices = rng.choice([0.0, 0.1, 0.2, 0.3, 1.0, 1e16], n_resources)
+    needs = [
+        [f"r{r}" for r in range(n_resources) if rng.random() < 3.0 / n_resources]
+        for _ in range(n_features)
+    ]
+    named = {f"r{r}": float(price) for r, price in enumerate(prices)}
+    return CostModel.from_resources(named, needs, tree_cost=tree_cost)
+
+
+def walked(ensemble, costs, X, n_threads=1, upto=None):
+    meter = Meter.of(costs, ensemble.features)
+    owned = meter.nothing(len(X))
+    with Threads(n_threads) as threads:
+        meter.over(ensemble).rounds(ArrayTable(X), threads, owned, 0, upto)
+    return meter, owned
+
+
+@pytest.mark.parametrize("categorical", [(), (0, 3)], ids=["numeric", "categories"])
+@patient
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.sampled_from([0, 1, 9, 70]),
+    n_outputs=st.integers(1, 3),
+    n_rounds=st.sampled_from([0, 1, 5]),
+    depth=st.integers(0, 4),
+    n_resources=st.sampled_from([0, 1, 5, 64, 65, 200]),
+    tree_cost=st.sampled_from([0.0, 0.1]),
+)
+def test_rows_pay_for_what_their_paths_ask(
+    categorical, seed, n, n_outputs, n_rounds, depth, n_resources, tree_cost
+):
+    rng = np.random.default_rng(seed)
+    trees = [random_tree(rng, 6, depth, categorical) for _ in range(n_rounds * n_outputs)]
+    ensemble = ensemble_of(trees, [0.0] * n_outputs, 6)
+    costs = random_costs(rng, 6, n_resources, tree_cost)
+    X = random_rows(rng, n, 6, categorical)
+    meter, owned = walked(ensemble, costs, X)
+    bills = meter.bills(owned, ensemble.n_trees)
+    marks = meter.marks(owned)
+    prices, plain = costs.resource_costs.tolist(), plain_trees(ensemble)
+    for i, row in enumerate(X):
+        asked, bill = naive.row_bill(plain, row, prices, costs.needs, tree_cost)
+        assert {meter.resources[j] for j in np.flatnonzero(marks[i])} == asked
+        assert bills[i] == bill
+
+
+def some_rows(seed=0, n=3000):
+    rng = np.random.default_rng(seed)
+    trees = [random_tree(rng, 8, 4) for _ in range(24)]
+    costs = random_costs(rng, 8, 90, 0.01)
+    return ensemble_of(trees, [0.0, 0.0], 8), costs, random_rows(rng, n, 8)
+
+
+def test_threads_and_order_do_not_matter():
+    ensemble, costs, X = some_rows()
+    alone = walked(ensemble, costs, X)[1]
+    together = walked(ensemble, costs, X, n_threads=3)[1]
+    backwards = walked(ensemble, costs, X[::-1].copy())[1]
+    one_by_one = np.concatenate([walked(ensemble, costs, row[None])[1] for row in X[:50]])
+    np.testing.assert_array_equal(alone, together)
+    np.testing.assert_array_equal(alone, backwards[::-1])
+    np.testing.assert_array_equal(alone[:50], one_by_one)
+    np.testing.assert_array_equal(alone, walked(ensemble, costs, X.astype(np.float32))[1])
+
+
+def test_bills_round_by_round():
+    ensemble, costs, X = some_rows(n=200)
+    walk = Meter.of(costs, ensemble.features).over(ensemble)
+    with Threads(2) as threads:
+        staged = list(walk.staged(ArrayTable(X), threads))
+        by_fives = list(walk.staged(ArrayTable(X), threads, every=5))
+        whole = row_costs(ensemble, costs, ArrayTable(X), threads)
+    for k, bills in enumerate(staged):
+        meter, owned = walked(ensemble, costs, X, upto=k + 1)
+        np.testing.assert_array_equal(bills, meter.bills(owned, 2 * (k + 1)))
+    assert len(staged) == 12
+    assert len(by_fives) == 3
+    for k, bills in zip((4, 9, 11), by_fives, strict=True):
+        np.testing.assert_array_equal(bills, staged[k])
+    np.testing.assert_array_equal(whole, staged[-1])
+    assert (np.diff(staged, axis=0) >= 0).all()
+
+
+def test_who_asks_for_everything_pays_the_whole_model():
+    ensemble, costs, _ = some_rows(n=1)
+    meter = Meter.of(costs, ensemble.features)
+    bills = meter.bills(meter.owning([ensemble.features]), ensemble.n_trees)
+    assert bills.tolist() == [costs.total(ensemble.features, ensemble.n_trees)]
+
+
+def test_rows_that_do_not_fit_are_refused():
+    ensemble, costs, X = some_rows(n=4)
+    meter = Meter.of(costs, ensemble.features)
+    with pytest.raises(ValueError, match=r"rows of shape \(4, 3\)"):
+        meter.over(ensemble).trees(X[:, :3].copy(), meter.nothing(4), 0, 1)
+    with pytest.raises(ValueError, match=r"accounts of shape \(3, \d\)"):
+        meter.over(ensemble).trees(X, meter.nothing(3), 0, 1)
+
+
+def test_means_are_exact():
+    assert mean_cost([1e16, 1.0, -1e16, 1.0]) == 0.5
+    assert mean_cost([1.0, 3.0], [3.0, 1.0]) == 1.5
+    assert math.isnan(mean_cost([]))
+    assert math.isnan(mean_cost([1.0], [0.0]))
+
+
+# -- models in stages -----------------------------------------------------------------------------
+
+
+def shared_costs():
+    needs = [["blood", "a"], ["blood", "b"], ["c"], ["c", "d"], []]
+    prices = {"blood": 2.1, "a": 0.3, "b": 0.7, "c": 1.1, "d": 5.0}
+    return CostModel.from_resources(prices, needs, tree_cost=0.01)
+
+
+def training_rows(n=1200):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n, 5))
+    X[rng.random(X.shape) < 0.05] = math.nan
+    filled = np.nan_to_num(X)
+    return X, filled[:, 0] + np.where(filled[:, 0] > 0.5, filled[:, 1], filled[:, 2] * filled[:, 3])
+
+
+def by_row(model):
+    """A fitted model whose rows pay for themselves."""
+    model.predictor_ = replace(model.predictor_, charge="row")
+    return model
+
+
+def plain_bill(predictor, row, left):
+    """What a row pays that leaves after a stage, by single steps."""
+    costs, owned = predictor.costs, set()
+    for stage in predictor.stages[: left + 1]:
+        k = stage.ensemble.n_outputs
+        trees = plain_trees(stage.ensemble)[stage.first * k : stage.last * k]
+        owned |= naive.row_bill(trees, row, costs.resource_costs, costs.needs, 0.0)[0]
+    trees = costs.tree_cost * predictor.stages[left].n_trees
+    return math.fsum([*costs.resource_costs[sorted(owned)], trees])
+
+
+def staged_model(kind):
+    X, y = training_rows()
+    few = {"costs": shared_costs(), "max_iter": 12, "max_depth": 3}
+    three = np.digitize(y, [-0.5, 0.5])
+    if kind is EarlyExitClassifier:
+        classifier = MiserClassifier(**few).fit(X, three)
+        return by_row(kind(classifier, threshold=0.7, every=2).fit(X, three))
+    if kind is EarlyExitRanker:
+        ranker = MiserRanker(**few).fit(X, three, qid=np.arange(len(X)) // 12)
+        return by_row(kind(ranker, threshold=0.3, every=3).fit(X, three))
+    regressor = MiserRegressor(**few).fit(X, y)
+    return by_row(kind(regressor, n_stages=3, tradeoff=0.02, max_sweeps=2).fit(X, y))
+
+
+@pytest.mark.parametrize("kind", [EarlyExitClassifier, EarlyExitRanker, Cronus])
+def test_rows_of_models_in_stages_pay_for_their_own_paths(kind):
+    X, _ = training_rows(300)
+    model = staged_model(kind)
+    predictor = model.predictor_
+    left = predictor.leaving_stages(X)
+    bills = model.prediction_costs(X)
+    expected = [plain_bill(predictor, row, k) for row, k in zip(X, left, strict=True)]
+    assert bills.tolist() == expected
+    assert (bills <= predictor.stage_costs[left]).all()
+    assert bills.sum() < predictor.stage_costs[left].sum()
+    staged = predictor.staged_bills(predictor.table(X))
+    np.testing.assert_array_equal(staged[left, np.arange(len(X))], bills)
+    assert predictor.prediction_costs(X[:0]).shape == (0,)
+
+
+def test_sweeps_count_by_row():
+    X, y = training_rows(300)
+    three = np.digitize(y, [-0.5, 0.5])
+    model = staged_model(EarlyExitClassifier)
+    for exits in model.sweep(X, thresholds=[0.5, 0.7, 1.0]):
+        at = EarlyExitClassifier(model.estimator_, threshold=exits.threshold, every=2)
+        expected = by_row(at.fit(X, three)).prediction_costs(X)
+        np.testing.assert_array_equal(exits.costs, expected)
+
+
+def test_charge_is_one_of_two():
+    predictor = staged_model(EarlyExitClassifier).predictor_
+    with pytest.raises(ValueError, match="charge must be 'model' or 'row', got 'patient'"):
+        replace(predictor, charge="patient")
