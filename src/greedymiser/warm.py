@@ -68,6 +68,18 @@ def _serve() -> None:
             for dtype in (np.float64, np.float32):
                 rows = np.zeros((n, model.n_features), dtype=dtype)
                 replace(model, n_jobs=n_jobs).predict(rows)
+        for model, width in itertools.product(models, (np.float64, np.float32)):
+            _charge(replace(model, charge="row"), np.zeros((FEW, model.n_features), dtype=width))
+
+
+def _charge(model: Predictor, rows: NDArray[Any]) -> None:
+    """Let rows pay for themselves: those of a table, and objects that fetch what they are asked."""
+    model.prediction_costs(rows)
+    model.protocol(rows)
+    known = np.ones(rows.shape, dtype=np.uint8)
+    way = model.accounts.meter.setting_out(len(rows), model.n_features)
+    raw, index = model.begin(len(rows)), np.arange(len(rows))
+    model.accounts.walk(0).on(index, rows.astype(np.float64), known, way, raw, 1)
 
 
 def _predictors() -> Iterator[Predictor]:
