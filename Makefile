@@ -47,6 +47,13 @@ format: $(VENV)/.installed-dev  ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: docs
+# Warnings are errors, and nothing is fetched. DOCS=-Dplot_gallery=0 leaves the examples unrun.
+DOCS ?=
+docs: $(VENV)/.installed-dev  ## build the site in build/site, its gallery included
+	$(BIN)/python -m sphinx -W --keep-going -n -q -d build/doctrees $(DOCS) docs build/site
+	@echo "build/site/index.html"
+
 .PHONY: bench
 bench: $(VENV)/.installed-bench  ## print speed ratios against the peers
 	$(BIN)/python -m benchmarks
@@ -71,7 +78,7 @@ fuzz: $(VENV)/.installed-dev  ## damage files for SECONDS (60), and see that rea
 
 .PHONY: clean
 clean:  ## remove the environment, caches and build results
-	rm -rf $(VENV) build dist demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/gallery docs/reference demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

@@ -1,12 +1,15 @@
-"""Images on demand: from extractors to a served model that computes only what it looks at.
+"""
+Images on demand
+================
 
-Registers a dozen image descriptors with shared intermediates, measures what each costs, trains
-models along the trade-off between accuracy and cost, and serves the full one and one for a budget
-from raw images, side by side.
+From extractors to a served model that computes only what it looks at. A dozen image descriptors
+with shared intermediates are registered, a clock measures what each costs, models are trained along
+the trade-off between accuracy and cost, and the full one and one for a budget are served from raw
+images, side by side.
 
 Without ``--data`` the images are scikit-learn's handwritten digits (8 x 8 scans). With it they are
 the photographs of Scene-15: a folder with ``images.tar``, which holds ``train/`` and ``test/`` with
-one folder of JPEGs per class. That needs Pillow.
+one folder of JPEGs per class. That needs Pillow::
 
     python examples/images_on_demand.py
     python examples/images_on_demand.py --data path/to/scene15 --images 2000 --n-jobs 4
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -56,7 +60,11 @@ def names(prefix: str, n: int) -> list[str]:
     return [f"{prefix}_{i}" for i in range(n)]
 
 
+# %%
 # What several descriptors share
+# ------------------------------
+# Intermediates are computed at most once per image, and only if something that is asked for needs
+# them. A parameter names what a function is given.
 
 
 @sources.intermediate
@@ -103,7 +111,10 @@ def binary_patterns(pixels):
     return np.where(changes <= 2, bright.sum(axis=0), 9)
 
 
+# %%
 # Descriptors, roughly from cheap to dear
+# ---------------------------------------
+# Each makes some columns. Together they make 314.
 
 
 @sources.columns("mean", "std", "darkest", "brightest")
@@ -216,7 +227,9 @@ def gist(transform, frequencies):
     return np.concatenate(answers)
 
 
+# %%
 # Data
+# ----
 
 
 def read_digits(most: int) -> tuple[list[np.ndarray], np.ndarray]:
@@ -237,7 +250,10 @@ def read_scenes(folder: Path, most: int) -> tuple[list[bytes], np.ndarray]:
     return photographs, np.array(scenes)
 
 
+# %%
 # From extractors to a served model
+# ---------------------------------
+# Four steps: measure, build the matrix to learn from, train, serve.
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Served]:
@@ -260,10 +276,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Served]:
     print(table, "\n")
 
     # 2. All columns of the images to learn from, once.
-    X, X_valid = (
-        build_matrix(sources, images, n_jobs=options.n_jobs, prefer="processes", verbose=1)
-        for images in (train, valid)
-    )
+    how = {"n_jobs": options.n_jobs, "prefer": "processes", "verbose": sys.stderr.isatty()}
+    X, X_valid = (build_matrix(sources, images, **how) for images in (train, valid))
 
     # 3. A model that ignores costs, and then models along the trade-off that keep to a budget.
     model = MiserClassifier(costs=costs, max_iter=options.max_iter, max_depth=3, min_samples_leaf=5)
@@ -337,5 +351,31 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+# %%
+# Run it
+# ------
+# The model for a quarter of the budget is nearly as good, and much faster, by the clock.
+
+
+def draw(served: dict[str, Served]) -> None:
+    """Milliseconds of each model, by the prices and by the clock."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(8, 3.2))
+    labels = [f"{name}, accuracy {result.accuracy:.3f}" for name, result in served.items()]
+    places = np.arange(len(served))
+    prices = [1e3 * result.price for result in served.values()]
+    measured = [1e3 * result.cpu for result in served.values()]
+    ax.barh(places - 0.2, prices, 0.38, label="by the prices", color="#0072B2")
+    ax.barh(
+        places + 0.2, measured, 0.38, label="measured, trees and books included", color="#E69F00"
+    )
+    ax.set(yticks=places, yticklabels=labels, xlabel="milliseconds of CPU for an image")
+    ax.invert_yaxis()
+    ax.legend()
+    figure.tight_layout()
+    plt.show()
+
+
 if __name__ == "__main__":
-    main()
+    draw(main())

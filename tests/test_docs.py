@@ -1,16 +1,34 @@
-"""Every Python snippet of README and docs runs, each in a fresh namespace and folder."""
+"""Every Python snippet of README and docs runs, each in a fresh namespace and folder.
 
+So do the examples in docstrings, and the reference leaves no public name out.
+"""
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
+import greedymiser
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages that are one tour: each snippet goes on where the last one ended.
+TOURS = {"start.md"}
+
+
+def snippets_of(page: Path) -> list[str]:
+    found = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    return ["\n".join(found)] if page.name in TOURS else found
+
+
 SNIPPETS = [
-    pytest.param(match[1], id=f"{page.name}-{number}")
+    pytest.param(snippet, id=f"{page.name}-{number}")
     for page in PAGES
-    for number, match in enumerate(re.finditer(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    for number, snippet in enumerate(snippets_of(page))
 ]
 
 
@@ -36,3 +54,52 @@ def test_links_and_pictures_of_the_pages_exist():
         assert page.stat().st_size > 0
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def modules_with_examples() -> list[str]:
+    found = pkgutil.walk_packages(greedymiser.__path__, "greedymiser.")
+    names = [module.name for module in found if not module.name.startswith("greedymiser.engines.")]
+    files = {name: Path(importlib.util.find_spec(name).origin) for name in names}
+    return [name for name, file in files.items() if ">>> " in file.read_text()]
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def listed_in_the_reference() -> list[str]:
+    return re.findall(r"^   ([A-Za-z_.]+)$", (ROOT / "docs/reference.md").read_text(), re.MULTILINE)
+
+
+def test_reference_is_complete():
+    listed = listed_in_the_reference()
+    assert set(greedymiser.__all__) - {"__version__"} <= set(listed)
+    for room in ("scores", "datasets", "acquisition", "plotting", "report", "persistence"):
+        public = importlib.import_module(f"greedymiser.{room}").__all__
+        names = {name for name in public if not name.isupper()}
+        assert names <= {name.rpartition(".")[2] for name in listed}, room
+    losses = vars(importlib.import_module("greedymiser.losses"))
+    kinds = {name for name in losses if isinstance(losses[name], type) and name[0] != "_"}
+    ours = {name for name in kinds if issubclass(losses[name], losses["Loss"])}
+    assert {f"losses.{name}" for name in ours} <= set(listed)
+
+
+@pytest.mark.parametrize("name", listed_in_the_reference())
+def test_everything_in_the_reference_has_an_example(name):
+    """But errors and warnings, which others raise, and plots, which the gallery shows."""
+    room, _, own = name.rpartition(".")
+    thing = getattr(importlib.import_module(f"greedymiser.{room}".rstrip(".")), own)
+    assert thing.__doc__
+    is_error = isinstance(thing, type) and issubclass(thing, Exception)
+    if not is_error and room != "plotting":
+        assert ">>> " in thing.__doc__, f"{name} has no example"
+
+
+def test_gallery_shows_every_example():
+    examples = {file.stem for file in (ROOT / "examples").glob("*.py")}
+    order = (ROOT / "docs/ordering.py").read_text()
+    assert set(re.findall(r'^    "(\w+)",$', order, re.MULTILINE)) == examples

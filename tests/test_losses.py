@@ -1,6 +1,5 @@
 """Every loss against its own values, and LambdaMART pair by pair."""
 
-import doctest
 import itertools
 import math
 
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import greedymiser.losses
 import naive
 from greedymiser.losses import (
     REGRESSION_LOSSES,
@@ -47,12 +45,6 @@ def targets(loss, rng, n):
     if isinstance(loss, Gamma):
         return rng.gamma(2.0, size=n)
     return rng.standard_normal(n)
-
-
-def test_doctests():
-    result = doctest.testmod(greedymiser.losses)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 # -- derivatives ----------------------------------------------------------------------------------

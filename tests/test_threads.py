@@ -1,6 +1,5 @@
 """Threads over kernels that release the GIL."""
 
-import doctest
 import itertools
 import os
 import signal
@@ -15,18 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import greedymiser.threads
 from greedymiser._intrinsics import fetch_add, load_word, relax, yield_core
 from greedymiser.compiling import inner, njit
 from greedymiser.threads import TEAM_SIZE, Threads, share, thread_count
 
 counts = pytest.mark.parametrize("n_threads", [1, 2, 5])
-
-
-def test_doctests():
-    result = doctest.testmod(greedymiser.threads)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 @counts

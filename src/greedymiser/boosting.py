@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Protocol, TextIO
 
 import numpy as np
 
+from greedymiser._progress import Bar
 from greedymiser.costs import Purchase
 from greedymiser.engines import PlacedRows
 from greedymiser.growing import Grower, Growth
@@ -20,7 +20,18 @@ from greedymiser.trees import Tree
 
 
 class Action(enum.Enum):
-    """What a callback wants to happen next."""
+    """What a callback wants to happen next.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import Action, MiserRegressor
+    >>> def until_five(progress):
+    ...     return Action.STOP if progress.n_iter == 5 else Action.CONTINUE
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> MiserRegressor(min_samples_leaf=5).fit(X, X[:, 0], callbacks=[until_five]).n_iter_
+    5
+    """
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -28,7 +39,18 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Progress:
-    """What callbacks are told after each round."""
+    """What callbacks are told after each round.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> model = MiserRegressor(max_iter=2, min_samples_leaf=5)
+    >>> _ = model.fit(X, X[:, 0], callbacks=[lambda p: print(p.n_iter, "of", p.max_iter, p.cost)])
+    1 of 2 1.0
+    2 of 2 1.0
+    """
 
     # Rounds of the model so far, the most there will be, and how many of them this fit has done.
     n_iter: int
@@ -215,40 +237,25 @@ def _out_of_patience(history: History, patience: Patience) -> bool:
 
 
 class ProgressBar:
-    """A callback that keeps one line on a stream up to date, a few times a second."""
+    """A callback that shows a bar, with what the model has reached and costs."""
 
-    def __init__(self, stream: TextIO | None = None, interval: float = 0.2):
-        self.stream = stream
-        self.interval = interval
-        self._last = -np.inf
-        self._width = 0
+    def __init__(self, file: TextIO | None = None):
+        self._file = file
+        self._bar: Bar | None = None
 
     def __call__(self, progress: Progress) -> Action:
-        final = progress.n_iter == progress.max_iter
-        if final or progress.elapsed - self._last >= self.interval:
-            self._last = progress.elapsed
-            self._write("\r" + self._line(progress).ljust(self._width))
+        if self._bar is None:
+            self._bar = Bar(progress.max_iter, "rounds", file=self._file)
+        score = progress.validation_score
+        self._bar.move_to(
+            progress.n_iter,
+            f"loss {progress.train_loss:.5g}"
+            + (f", validation {score:.5g}" if score is not None else "")
+            + f", cost {progress.cost:g}, features {progress.n_features}",
+        )
         return Action.CONTINUE
 
     def close(self) -> None:
         """End the line."""
-        if self._width:
-            self._write("\n")
-
-    def _line(self, progress: Progress) -> str:
-        share = progress.n_iter / progress.max_iter
-        bar = ("#" * round(24 * share)).ljust(24, ".")
-        left = progress.elapsed / max(progress.done, 1) * (progress.max_iter - progress.n_iter)
-        score = progress.validation_score
-        line = (
-            f"[{bar}] {progress.n_iter}/{progress.max_iter}  loss {progress.train_loss:.5g}"
-            + (f"  validation {score:.5g}" if score is not None else "")
-            + f"  cost {progress.cost:g}  features {progress.n_features}  {left:.0f} s left"
-        )
-        self._width = max(self._width, len(line))
-        return line
-
-    def _write(self, text: str) -> None:
-        stream = sys.stderr if self.stream is None else self.stream
-        stream.write(text)
-        stream.flush()
+        if self._bar is not None:
+            self._bar.close()

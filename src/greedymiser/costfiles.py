@@ -88,7 +88,14 @@ class CostFileError(ValueError):
 
 @dataclass(frozen=True)
 class CostFile:
-    """What a cost file says."""
+    """What a cost file says.
+
+    Examples
+    --------
+    >>> file = CostFile(CostModel({"age": 1.0}), unit="dollars")
+    >>> file.costs.total(["age"]), file.unit
+    (1.0, 'dollars')
+    """
 
     # Knows the features by name, in the order of the file.
     costs: CostModel
@@ -97,7 +104,7 @@ class CostFile:
 
 
 def read_costs(path: PathLike) -> CostFile:
-    """Read a cost file, TOML or CSV by its suffix.
+    r"""Read a cost file, TOML or CSV by its suffix.
 
     Raises
     ------
@@ -105,6 +112,13 @@ def read_costs(path: PathLike) -> CostFile:
         If there is no such file.
     CostFileError
         If it cannot be understood; the message names the file, the line or key, and the value.
+
+    Examples
+    --------
+    >>> path = Path("costs.toml")
+    >>> _ = path.write_text("[features]\nage = 1.0\nTSH = 20.68")
+    >>> read_costs(path).costs.total(["age", "TSH"])
+    21.68
     """
     path = Path(path)
     parse = {".toml": _parse_toml, ".csv": _parse_csv}[_kind(path)]
@@ -130,7 +144,16 @@ def _cut(text: str) -> str:
 
 
 def template(features: Sequence[str], suffix: str = ".toml") -> str:
-    """Text of a cost file in which every feature costs 1, to be filled in by hand."""
+    """Text of a cost file in which every feature costs 1, to be filled in by hand.
+
+    Examples
+    --------
+    >>> print(template(["age", "TSH"], ".csv"))
+    feature,cost,group
+    age,1.0,
+    TSH,1.0,
+    <BLANKLINE>
+    """
     if suffix == ".csv":
         return _csv_text([_CSV_COLUMNS, *([name, "1.0", ""] for name in features)])
     if suffix == ".toml":
@@ -140,7 +163,15 @@ def template(features: Sequence[str], suffix: str = ".toml") -> str:
 
 
 def write_template(path: PathLike, features: Sequence[str]) -> None:
-    """Write a cost file in which every feature costs 1, TOML or CSV by the suffix of the path."""
+    """Write a cost file in which every feature costs 1, TOML or CSV by the suffix of the path.
+
+    Examples
+    --------
+    >>> path = Path("costs.csv")
+    >>> write_template(path, ["age", "TSH"])
+    >>> read_costs(path).costs.total(["age", "TSH"])
+    2.0
+    """
     path = Path(path)
     write_file(path, template(features, _kind(path)).encode(), "costs")
 
@@ -149,6 +180,13 @@ def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) ->
     """Write costs as TOML, in terms of resources; ``read_costs`` gives them back.
 
     The features must have names, and no two resources the same one.
+
+    Examples
+    --------
+    >>> path = Path("costs.toml")
+    >>> write_costs(path, CostModel({"age": 1.0, "TSH": 20.68}), unit="dollars")
+    >>> read_costs(path).unit
+    'dollars'
     """
     path = Path(path)
     if _kind(path) != ".toml":

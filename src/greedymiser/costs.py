@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from greedymiser.costtables import merged_group_prices, read_price_list
+
 Feature = int | str
 """A feature, by position or by column name."""
 
@@ -115,6 +117,48 @@ class CostModel:
         return cls.from_parts(
             names, [str(r) for r in resources], np.array(values), indices, tree_cost
         )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        feature: str = "feature",
+        price: str = "price",
+        group: str = "group",
+        group_price: str = "group_price",
+        group_costs: Mapping[str, float] | None = None,
+        tree_cost: float = 0.0,
+    ) -> CostModel:
+        """Read the costs from a table with a row per feature.
+
+        Parameters
+        ----------
+        frame : data frame of pandas, polars or pyarrow
+        feature, price : str
+            Columns with the features' names and with what each costs by itself.
+        group, group_price : str
+            Columns with the group (or a list of groups) that a feature shares an entry price
+            with, and with that price. Either may be missing, and so may their cells.
+        group_costs : mapping from group to entry price, optional
+            For groups without a price in the table.
+        tree_cost : float
+            The paper's *e*: what evaluating one tree costs.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"feature": ["age", "TSH", "T3"], "price": [1.0, 20.68, 9.31],
+        ...                       "group": [None, "blood", "blood"]})
+        >>> CostModel.from_frame(table, group_costs={"blood": 2.10}).total(["TSH", "T3"])
+        32.09
+        """
+        found = read_price_list(frame, feature, price, group, group_price)
+        prices = merged_group_prices(found, group_costs)
+        own = {name: f"{name} itself" if name in prices else name for name in found.prices}
+        resources = {own[name]: cost for name, cost in found.prices.items()} | prices
+        needs = {name: [own[name], *found.groups.get(name, ())] for name in found.prices}
+        return cls.from_resources(resources, needs, tree_cost=tree_cost)
 
     @classmethod
     def from_parts(
@@ -250,7 +294,14 @@ class CostModel:
 
 @dataclass(frozen=True)
 class Purchase:
-    """One line of a receipt: a split that made the model buy something."""
+    """One line of a receipt: a split that made the model buy something.
+
+    Examples
+    --------
+    >>> line = Purchase(0, 0, 0, "TSH", ("draw", "TSH"), price=22.78, spent=22.78, gain=0.1)
+    >>> line.feature, line.resources
+    ('TSH', ('draw', 'TSH'))
+    """
 
     # Boosting round, from 0, and the output (class) whose tree made the split.
     iteration: int
@@ -269,7 +320,15 @@ class Purchase:
 
 
 class Receipt(Sequence[Purchase]):
-    """What a model bought, when, at what price. Prints as a table; ``to_frame()`` for pandas."""
+    """What a model bought, when, at what price. Prints as a table; ``to_frame()`` for pandas.
+
+    Examples
+    --------
+    >>> bought = Purchase(0, 0, 0, "TSH", ("draw", "TSH"), price=22.78, spent=22.78, gain=0.1)
+    >>> receipt = Receipt([bought])
+    >>> receipt.total, [line.feature for line in receipt]
+    (22.78, ['TSH'])
+    """
 
     columns = ("iteration", "output", "depth", "feature", "resources", "price", "spent", "gain")
 
@@ -326,7 +385,15 @@ class Receipt(Sequence[Purchase]):
 
 
 class Ledger:
-    """What is bought, and therefore what everything costs now. Prices only fall."""
+    """What is bought, and therefore what everything costs now. Prices only fall.
+
+    Examples
+    --------
+    >>> costs = CostModel([5.0, 1.0], groups=["draw", "draw"], group_costs={"draw": 2.0})
+    >>> ledger = Ledger(costs)
+    >>> ledger.prices.tolist(), ledger.buy(0), ledger.prices.tolist(), ledger.spent
+    ([7.0, 3.0], ('0', 'draw'), [0.0, 1.0], 7.0)
+    """
 
     def __init__(self, costs: CostModel, bought: Iterable[Feature] = ()):
         self.costs = costs

@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 
 from greedymiser.binning import BinMapper, BinnedMatrix, Cuts, PartedTable
 from greedymiser.costs import CostModel, Feature, as_cost_model, positions
+from greedymiser.dividing import divide
 from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
@@ -585,28 +586,7 @@ def _set_aside(cases: Cases, schema: Schema, share: float | int) -> tuple[Cases,
     """Divide into a part to learn from and a part to validate with: rows, or queries."""
     rng = np.random.RandomState(schema.seed)
     if cases.starts is None:
-        learn, keep = _divide(schema.target.strata(cases.y), share, rng, "rows")
+        learn, keep = divide(schema.target.strata(cases.y), share, rng, "rows")
         return cases.take(learn), cases.take(keep)
-    learn, keep = _divide(np.zeros(len(cases.starts) - 1), share, rng, "queries")
+    learn, keep = divide(np.zeros(len(cases.starts) - 1), share, rng, "queries")
     return cases.take_queries(learn), cases.take_queries(keep)
-
-
-def _divide(
-    strata: Floats, share: float | int, rng: np.random.RandomState, what: str
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Positions to learn from, and a random share of all to check with, even over the strata."""
-    n = len(strata)
-    shuffled = rng.permutation(n)
-    ordered = shuffled[np.argsort(strata[shuffled], kind="stable")]
-    # One of each stratum is kept to learn from: there must be no class that nobody has seen.
-    spare = ordered[np.append(False, np.diff(strata[ordered]) == 0)]
-    size = int(share) if isinstance(share, Integral) else math.ceil(share * n)
-    if size > len(spare):
-        raise ValueError(
-            f"validation_fraction={share} asks to set {size} of {n} {what} aside for early "
-            f"stopping, but only {len(spare)} can be spared; pass X_val and y_val instead, or set "
-            "early_stopping=False or validation_fraction=None"
-        )
-    every = (np.arange(size) + rng.uniform()) * len(spare) / size
-    chosen = spare[every.astype(np.intp)]
-    return np.setdiff1d(np.arange(n), chosen), np.sort(chosen)

@@ -21,6 +21,7 @@ from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath
 from greedymiser.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
+from greedymiser.protocols import Protocol
 from greedymiser.serving import Predictor
 from greedymiser.tables import Parted
 from greedymiser.threads import Threads, thread_count
@@ -111,6 +112,11 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.best_estimator_.prediction_costs(X)
 
+    def protocol(self, X: Any, *, min_share: float = 0.01) -> Protocol:
+        """Tell what the best model asks of which rows; see ``MiserRegressor.protocol``."""
+        check_is_fitted(self)
+        return self.best_estimator_.protocol(X, min_share=min_share)
+
     def score(
         self,
         X: Any,
@@ -189,6 +195,16 @@ class MiserSearchCV(BestModel):
         The best model, finished: for serving and saving.
     cost_, features_used_, resources_used_
         Of the best model.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, MiserSearchCV
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> model = MiserRegressor(costs={name: 1.0 for name in X}, max_iter=10)
+    >>> search = MiserSearchCV(model, budget=3.0, tradeoffs=2, search="path", cv=2).fit(X, y)
+    >>> search.cost_ <= 3.0
+    True
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {

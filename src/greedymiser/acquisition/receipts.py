@@ -39,6 +39,13 @@ class ObjectReceipt:
     The cost is the price of the object's path through the model, so that the sum over objects is
     that of ``prediction_costs``. It includes resources of sources that failed, and of those in
     ``not_called``, for which nobody will have to be paid.
+
+    Examples
+    --------
+    >>> receipt = ObjectReceipt(
+    ...     0, 1.5, {"report": 1.5}, 10, 0.0, {"report": 0.02}, {}, (), (), "after all 10 trees")
+    >>> receipt.fetched, receipt.total_seconds
+    (('report',), 0.02)
     """
 
     # Position of the object among those that were given.
@@ -86,7 +93,15 @@ class ObjectReceipt:
 
 
 class Receipts(Sequence[ObjectReceipt]):
-    """A receipt per object. Prints as a table; ``to_frame()`` for pandas."""
+    """A receipt per object. Prints as a table; ``to_frame()`` for pandas.
+
+    Examples
+    --------
+    >>> paid = ObjectReceipt(0, 1.5, {"report": 1.5}, 10, 0.0, {}, {}, (), (), "after all 10 trees")
+    >>> free = ObjectReceipt(1, 0.0, {}, 10, 0.0, {}, {}, (), (), "after all 10 trees")
+    >>> Receipts([paid, free]).costs.tolist()
+    [1.5, 0.0]
+    """
 
     def __init__(self, receipts: Iterable[ObjectReceipt]):
         self._receipts = tuple(receipts)

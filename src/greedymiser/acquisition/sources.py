@@ -59,7 +59,18 @@ class AcquisitionWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Source:
-    """A registered function."""
+    """A registered function.
+
+    Examples
+    --------
+    >>> sources = Sources(raw="text")
+    >>> @sources.columns("n_letters")
+    ... def letters(text):
+    ...     return len(text)
+    >>> source = sources.maker("n_letters")
+    >>> source.name, source.needs, source.columns
+    ('letters', ('text',), ('n_letters',))
+    """
 
     name: str
     function: Callable[..., Any]

@@ -391,6 +391,18 @@ class EarlyExitRanker(EarlyExit):
     ``every`` rounds, a document leaves if it scores at least (E-i)/(E-1) times the threshold below
     the fifth best of its query. Documents that leave are ranked below those that stay. The default
     score is NDCG@5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import EarlyExitRanker, MiserRanker
+    >>> rng = np.random.default_rng(0)
+    >>> X, qid = rng.standard_normal((400, 3)), np.repeat(np.arange(40), 10)
+    >>> y = np.clip(np.round(X[:, 0] + X[:, 1] + 1), 0, 4)
+    >>> ranker = MiserRanker(max_iter=30).fit(X, y, qid=qid)
+    >>> hasty = EarlyExitRanker(ranker, threshold=0.1).fit(X, y, qid=qid)
+    >>> bool(hasty.prediction_costs(X, qid).mean() <= ranker.cost_)
+    True
     """
 
     _never = np.inf

@@ -54,7 +54,14 @@ _ABSENT = 10_000
 
 @dataclass(frozen=True, eq=False)
 class CostedData:
-    """A data set, split into training and test rows, with the prices of its features."""
+    """A data set, split into training and test rows, with the prices of its features.
+
+    Examples
+    --------
+    >>> data = load_thyroid()
+    >>> data.target_names, data.costs.n_features
+    (['hypothyroid', 'subnormal', 'normal'], 21)
+    """
 
     X_train: NDArray[np.float64]
     y_train: NDArray[np.int64]
@@ -148,6 +155,12 @@ def load_yahoo_costs(*, keep_absent: bool = False) -> NDArray[np.float64]:
     Returns
     -------
     array of shape (519,), or (700,) with ``keep_absent``
+
+    Examples
+    --------
+    >>> costs = load_yahoo_costs()
+    >>> len(costs), float(costs.sum())
+    (519, 16948.0)
     """
     with (_DATA / "yahoo_set1_costs.txt").open("r", encoding="ascii") as text:
         costs = np.loadtxt(text, dtype=np.float64)
@@ -160,7 +173,7 @@ def load_yahoo_costs(*, keep_absent: bool = False) -> NDArray[np.float64]:
 def load_letor(
     path: str | os.PathLike[str], *, n_features: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Read a ranking file in LETOR's SVMlight form: ``label qid:7 1:0.5 3:0.25 # comment``.
+    r"""Read a ranking file in LETOR's SVMlight form: ``label qid:7 1:0.5 3:0.25 # comment``.
 
     Feature indices start at 1, features that a line leaves out are 0, comments are ignored.
 
@@ -179,6 +192,14 @@ def load_letor(
         Relevance labels.
     qid : array of shape (n,)
         The query of each row.
+
+    Examples
+    --------
+    >>> path = Path("train.txt")
+    >>> _ = path.write_text("2 qid:1 1:0.5 3:0.25\n0 qid:1 2:1.0")
+    >>> X, y, qid = load_letor(path)
+    >>> X.tolist(), y.tolist(), qid.tolist()
+    ([[0.5, 0.0, 0.25], [0.0, 1.0, 0.0]], [2.0, 0.0], [1, 1])
     """
     path = Path(path)
     if not path.is_file():

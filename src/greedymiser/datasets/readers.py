@@ -53,7 +53,7 @@ def read_table(
     literal: Collection[str] = (),
     told: Callable[[dict[str, list[str]]], object] | None = None,
 ) -> Any:
-    """Read a CSV, Parquet or SVMlight (LETOR) file, told by its suffix, into a pandas DataFrame.
+    r"""Read a CSV, Parquet or SVMlight (LETOR) file, told by its suffix, into a pandas DataFrame.
 
     Columns of text become categorical, and what is missing is missing. The features of an SVMlight
     file are named by their number, "1", "2" and so on; its labels are the column "label" and its
@@ -82,6 +82,13 @@ def read_table(
         If there is no such file.
     ValueError
         If it is not what its suffix says, or has no rows.
+
+    Examples
+    --------
+    >>> path = Path("people.csv")
+    >>> _ = path.write_text("age,town\n41,Lund\n,Ulm")
+    >>> read_table(path)["age"].tolist()
+    [41.0, nan]
     """
     path = Path(path)
     suffix = _suffix(path)
@@ -112,7 +119,13 @@ def read_table(
 
 
 def is_svmlight(path: str | os.PathLike[str]) -> bool:
-    """Whether the suffix of a path says that it is an SVMlight (LETOR) file."""
+    """Whether the suffix of a path says that it is an SVMlight (LETOR) file.
+
+    Examples
+    --------
+    >>> is_svmlight("train.txt"), is_svmlight("train.csv")
+    (True, False)
+    """
     return _suffix(Path(path)) in _SVMLIGHT
 
 

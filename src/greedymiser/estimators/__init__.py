@@ -275,6 +275,17 @@ class MiserRanker(Miser):
     ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
     as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
     other k; a query without any relevant document counts as 1 in it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRanker
+    >>> rng = np.random.default_rng(0)
+    >>> X, qid = rng.standard_normal((400, 3)), np.repeat(np.arange(40), 10)
+    >>> y = np.clip(np.round(X[:, 0] + X[:, 1] + 1), 0, 4)
+    >>> ranker = MiserRanker(costs=[1, 1, 50], tradeoff=1e-3, max_iter=20).fit(X, y, qid=qid)
+    >>> ranker.features_used_, ranker.cost_
+    ([0, 1], 2.0)
     """
 
     _kind = "ranker"

@@ -16,6 +16,7 @@ from greedymiser.engines import Floats
 from greedymiser.lazy import or_lazily
 from greedymiser.meter import row_costs
 from greedymiser.preparation import Schema
+from greedymiser.protocols import Protocol
 from greedymiser.serving import Kind, Predictor, Stage
 from greedymiser.tables import (
     PLAIN_DTYPES,
@@ -182,6 +183,18 @@ class Fitted(BaseEstimator):
             charge=self.model_.charge,
             mean_cost=self.cost_ if self.model_.charge == "row" else None,
         )
+
+    def protocol(self, X: Any, *, min_share: float = 0.01) -> Protocol:
+        """Tell what is asked of which rows, in which order, at what mean cost (``charge="row"``).
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        min_share : float
+            Questions to a smaller share of the rows are left out of the steps, not of the table.
+        """
+        check_is_fitted(self, "model_")
+        return self.predictor_.protocol(X, min_share=min_share)
 
     def truncate(self, n_iter: int) -> Self:
         """Return a copy that stops after ``n_iter`` rounds, and costs accordingly."""

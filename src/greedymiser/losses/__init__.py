@@ -178,13 +178,26 @@ class _Known(Loss):
 
 
 class SquaredError(_Known):
-    """Half the squared error (eq. 2)."""
+    """Half the squared error (eq. 2).
+
+    Examples
+    --------
+    >>> SquaredError().values(np.array([1.0]), np.array([3.0])).tolist()
+    [2.0]
+    """
 
     _formula = Formula(formulas.SQUARED)
 
 
 class Quantile(_Known):
-    """Pinball loss of one quantile. Trees follow the sign, leaves take the exact quantile."""
+    """Pinball loss of one quantile. Trees follow the sign, leaves take the exact quantile.
+
+    Examples
+    --------
+    >>> y = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    >>> Quantile(0.9).prior(y, None).tolist()
+    [5.0]
+    """
 
     renews_leaves = True
 
@@ -212,7 +225,13 @@ class Quantile(_Known):
 
 
 class AbsoluteError(Quantile):
-    """Absolute error. Trees follow the sign of the residuals, leaves take their exact median."""
+    """Absolute error. Trees follow the sign of the residuals, leaves take their exact median.
+
+    Examples
+    --------
+    >>> AbsoluteError().prior(np.array([1.0, 2.0, 30.0]), None).tolist()
+    [2.0]
+    """
 
     def __init__(self) -> None:
         super().__init__(0.5)
@@ -230,6 +249,11 @@ class Huber(_Known):
     delta : float or None
         In units of y. None takes it from the data: nine tenths of the targets are closer to their
         median.
+
+    Examples
+    --------
+    >>> Huber(1.0).values(np.zeros(2), np.array([0.5, 3.0])).tolist()
+    [0.125, 2.5]
     """
 
     def __init__(self, delta: float | None = None):
@@ -275,7 +299,13 @@ class Huber(_Known):
 
 
 class Poisson(_Known):
-    """Half the Poisson deviance, with a logarithmic link."""
+    """Half the Poisson deviance, with a logarithmic link.
+
+    Examples
+    --------
+    >>> Poisson().response(np.array([0.0])).tolist()
+    [1.0]
+    """
 
     _formula = Formula(formulas.POISSON, is_flat=False)
 
@@ -293,7 +323,13 @@ class Poisson(_Known):
 
 
 class Gamma(_Known):
-    """Half the gamma deviance, with a logarithmic link."""
+    """Half the gamma deviance, with a logarithmic link.
+
+    Examples
+    --------
+    >>> Gamma().response(np.array([0.0])).tolist()
+    [1.0]
+    """
 
     _formula = Formula(formulas.GAMMA, is_flat=False)
 
@@ -309,7 +345,13 @@ class Gamma(_Known):
 
 
 class BinaryLogLoss(_Known):
-    """Log-loss of two classes; y is 0 or 1 and raw the log-odds of 1."""
+    """Log-loss of two classes; y is 0 or 1 and raw the log-odds of 1.
+
+    Examples
+    --------
+    >>> BinaryLogLoss().gradients(np.array([1.0]), np.array([0.0]))
+    (array([-0.5]), array([0.25]))
+    """
 
     _formula = Formula(formulas.LOGISTIC, is_flat=False)
 
@@ -326,7 +368,13 @@ class BinaryLogLoss(_Known):
 
 
 class MultinomialLogLoss(_Known):
-    """Log-loss of several classes; y holds class numbers, raw has one row per class."""
+    """Log-loss of several classes; y holds class numbers, raw has one row per class.
+
+    Examples
+    --------
+    >>> MultinomialLogLoss(3).response(np.zeros((3, 1))).ravel().round(2).tolist()
+    [0.33, 0.33, 0.33]
+    """
 
     _formula = Formula(formulas.MULTINOMIAL, is_flat=False)
 
@@ -359,6 +407,11 @@ class LambdaMART(Loss):
     Documents with equal scores are ranked as badly as possible (less relevant ones first), and
     those with equal labels as well share their places. So the gradients do not depend on the
     order of the rows, and boosting can start from equal scores.
+
+    Examples
+    --------
+    >>> from greedymiser import MiserRanker
+    >>> ranker = MiserRanker(loss=LambdaMART())  # as loss="lambdamart"
     """
 
     is_additive = False

@@ -90,6 +90,15 @@ def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predicto
     ------
     ModelFileError
         If it is not a model file, or anything in it is wrong.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor, load, save
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> save(MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X[:, 0]), "model.miser")
+    >>> load("model.miser").predict(X).shape
+    (50,)
     """
     path = Path(os.path.expanduser(path))
     try:

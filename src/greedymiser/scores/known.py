@@ -36,6 +36,13 @@ def known_score(
         Its ``response`` makes predictions of raw predictions.
     classes : array of shape (n_classes,), optional
         Labels of a classifier, in the order of their codes.
+
+    Examples
+    --------
+    >>> from greedymiser.losses import SquaredError
+    >>> score = known_score("r2", "regressor", SquaredError())
+    >>> score.bind(np.array([1.0, 2.0, 3.0]), None)(np.array([[1.0, 2.0, 3.0]]))
+    1.0
     """
     labels = np.empty(0) if classes is None else np.asarray(classes)
     depth = ndcg_depth(scoring) if kind == "ranker" else None
@@ -50,7 +57,14 @@ def known_score(
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """A score that is computed here. Made by ``known_score``."""
+    """A score that is computed here. Made by ``known_score``.
+
+    Examples
+    --------
+    >>> from greedymiser.losses import SquaredError
+    >>> known_score("neg_mean_absolute_error", "regressor", SquaredError()).name
+    'neg_mean_absolute_error'
+    """
 
     name: str
     kind: Kind

@@ -1,0 +1,86 @@
+"""
+A budget for an existing LightGBM model
+=======================================
+
+There is a LightGBM model in production, trained by somebody who did not think of prices. What does
+a prediction of it cost, and what would a smaller budget do?
+"""
+
+# %%
+# The model as it is
+# ------------------
+# The thyroid data, with dollars for questions and blood tests.
+
+import lightgbm
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.model_selection import train_test_split
+
+from greedymiser import MiserClassifier, to_lightgbm, tradeoff_curve
+from greedymiser.datasets import load_thyroid
+
+data = load_thyroid()
+frame, X_test = data.as_frame()
+X, X_val, y, y_val = train_test_split(
+    frame, data.y_train, test_size=1 / 3, stratify=data.y_train, random_state=0
+)
+theirs = lightgbm.LGBMClassifier(n_estimators=40, max_depth=4, verbose=-1, n_jobs=1).fit(X, y)
+
+# %%
+# Its bill: every feature that any of its trees splits on has to be there. What features share is
+# paid once, so prices are not just added up.
+
+used = [
+    name
+    for name, splits in zip(theirs.feature_name_, theirs.feature_importances_, strict=True)
+    if splits > 0
+]
+their_cost = data.costs.total(used)
+their_score = balanced_accuracy_score(data.y_test, theirs.predict(X_test))
+print(f"{len(used)} features for ${their_cost:.2f}, balanced accuracy {their_score:.3f}")
+
+# %%
+# What a budget would save
+# ------------------------
+
+curve = tradeoff_curve(
+    MiserClassifier(costs=data.costs, max_iter=40),
+    X,
+    y,
+    X_val=X_val,
+    y_val=y_val,
+    X_test=X_test,
+    y_test=data.y_test,
+    tradeoffs=4,
+    effort=0.5,
+    scoring="balanced_accuracy",
+    cost_unit="dollars",
+)
+for share in (1.0, 0.75, 0.5):
+    row = curve.best_row(share * their_cost)
+    print(f"{share:4.0%} of it: ${row['cost']:5.2f}, balanced accuracy {row['test_score']:.3f}")
+
+# %%
+# Into the same service
+# ---------------------
+# The service reads LightGBM's files. Ours can be one: the same probabilities, from LightGBM.
+
+best = curve.best(budget=0.75 * their_cost)
+booster = lightgbm.Booster(model_str=to_lightgbm(best))
+same = np.allclose(booster.predict(X_test.to_numpy()), best.predict_proba(X_test), rtol=1e-12)
+print("the same probabilities:", same)
+
+# %%
+# The picture
+# -----------
+
+figure, ax = plt.subplots(figsize=(8, 4.2))
+front = curve.pareto()
+ax.step(front["cost"], front["test_score"], where="post", label="greedymiser, by budget")
+ax.plot(their_cost, their_score, "*", markersize=15, color="#D55E00", label="LightGBM as it was")
+ax.set(xlabel="dollars for a patient", ylabel="test balanced accuracy")
+ax.grid(alpha=0.3)
+ax.legend(loc="lower right")
+figure.tight_layout()
+plt.show()
