@@ -182,13 +182,12 @@ class Holder:
             part, is_here = pulled.pop(piece.chunk, None), piece.holder == self._worker.address
             if part is None:
                 part = self._chunk(share.store, piece.chunk).take(piece.rows)
-            columns = np.arange(first, first + part.shape[1], dtype=np.uint32)
-            if piece.target is not None:
-                columns = piece.target.astype(np.uint32)
-            codes[:, columns] = part
-            first += part.shape[1]
+            last, target = first + part.shape[1], piece.target
+            codes[:, slice(first, last) if target is None else target] = part
             if is_here:
+                columns = first if target is None else target.astype(np.uint32)
                 self._chunk(share.store, piece.chunk).move(piece.rows, codes, columns)
+            first = last
         sample = replace(share.sample, binned=replace(binned, codes=codes))
         return HeldShard(sample, share.places, self._threads)
 
