@@ -53,7 +53,7 @@ curve = tradeoff_curve(
     X_test=X_test,
     y_test=data.y_test,
     tradeoffs=4,
-    effort=0.5,
+    effort=0.25,
     scoring="balanced_accuracy",
     cost_unit="dollars",
 )
