@@ -687,12 +687,28 @@ def weighted_quantile(values, weight, quantile):
 # -- more binning ---------------------------------------------------------------------------------
 
 
+def exact_quantile(values, weight, quantile):
+    """``weighted_quantile`` from fractions that are rounded once; equal values in one step."""
+    weight = [1.0] * len(values) if weight is None else weight
+    mass = {}
+    for x, w in zip(values, weight, strict=True):
+        mass[float(x) + 0.0] = mass.get(float(x) + 0.0, 0) + Fraction(float(w))
+    target = quantile * float(sum(mass.values()))
+    below, share = Fraction(0), {}
+    for x in sorted(mass):
+        below += mass[x]
+        share[x] = float(below)
+    low = [x for x in share if share[x] >= target * (1 - 1e-12)] or [max(share)]
+    high = [x for x in share if share[x] > target * (1 + 1e-12)] or [max(share)]
+    return 0.5 * (low[0] + high[0]) + 0.0
+
+
 def merge_equal(ordered, shares):
     """Distinct values of a sorted list with the sum of their shares; -0.0 is 0.0."""
     distinct = []
     for x in ordered:
         if x not in distinct:
-            distinct.append(x)
+            distinct.append(x + 0.0)
     mass = [
         sum(share for y, share in zip(ordered, shares, strict=True) if y == x) for x in distinct
     ]

@@ -187,7 +187,7 @@ def test_who_leaves_early_fetches_only_what_was_met(hasty, rows, X, n_jobs):
     assert np.array_equal(proba, hasty.predict_proba(X))
     assert set(counting.calls.values()) == {1}
     left = hasty.predictor_.leaving_stages(X)
-    maker = {name: served._maker[name] for name in served._names.values()}
+    maker = {name: counting.sources.maker(name).name for name in COLUMNS}
     for i, k in enumerate(left):
         met = {f for stage in hasty.predictor_.stages[: k + 1] for f in stage.features}
         makers = {maker[COLUMNS[f]] for f in met}

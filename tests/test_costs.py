@@ -567,3 +567,75 @@ def test_where_names_are_is_not_part_of_a_copy():
     renamed = CostModel([1.0, 2.0]).align(2, ["a", "b"])
     assert renamed.position("b") == 1
     assert renamed.align(2, ["b", "a"]).position("b") == 0
+
+
+# From a table
+
+
+TABLE = {
+    "feature": ["age", "TSH", "T3"],
+    "price": [1.0, 20.68, 9.31],
+    "group": [None, "blood", "blood"],
+}
+BLOOD = CostModel(
+    {"age": 1.0, "TSH": 20.68, "T3": 9.31},
+    groups={"blood": ["TSH", "T3"]},
+    group_costs={"blood": 2.10},
+)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_costs_from_a_frame(library):
+    module = pytest.importorskip(library)
+    make = module.table if library == "pyarrow" else module.DataFrame
+    assert CostModel.from_frame(make(TABLE), group_costs={"blood": 2.10}) == BLOOD
+    priced = make(TABLE | {"group_price": [None, 2.10, None]})
+    assert CostModel.from_frame(priced) == BLOOD
+    plain = make({"name": ["a", "b"], "cost": [1, 0]})
+    found = CostModel.from_frame(plain, feature="name", price="cost", tree_cost=0.5)
+    assert found == CostModel({"a": 1.0, "b": 0.0}, tree_cost=0.5)
+
+
+def test_a_feature_of_a_frame_may_have_several_groups():
+    polars = pytest.importorskip("polars")
+    table = polars.DataFrame(
+        {"feature": ["hog", "lbp"], "price": [1.0, 2.0], "group": [["decode", "grey"], ["decode"]]}
+    )
+    costs = CostModel.from_frame(table, group_costs={"decode": 10.0, "grey": 20.0})
+    assert costs.total(["hog"]) == 31.0
+    assert costs.prices(bought=["hog"]).tolist() == [0.0, 2.0]
+
+
+def test_a_feature_may_be_named_like_its_group():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"feature": ["a", "b"], "price": [1.0, 2.0], "group": ["a", "a"]})
+    costs = CostModel.from_frame(table, group_costs={"a": 4.0})
+    assert costs.prices().tolist() == [5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({"price": None}, {}, "no column 'price'; it has"),
+        ({"feature": ["age", "TSH", "age"]}, {}, "'age' is in the table twice, again in row 2"),
+        ({"feature": ["age", None, "T3"]}, {}, "'feature' in row 1 must be a name"),
+        ({"price": [1.0, -2.0, 3.0]}, {}, "'TSH' in row 1 must be finite and not negative, got -2"),
+        ({"price": [1.0, None, 3.0]}, {}, "'price' of 'TSH' in row 1 is missing"),
+        ({"price": ["1", "dear", "2"]}, {}, "'price' of 'TSH' in row 1 must be a number"),
+        ({}, {}, "group 'blood' has no price"),
+        ({}, {"group_costs": {"blood": 1.0, "x": 1.0}}, "names group 'x'"),
+        ({"group_price": [None, 1.0, 2.0]}, {}, "is 2, but group 'blood' cost 1 above"),
+        ({"group_price": [1.0, 1.0, 1.0]}, {}, "in row 0 is 1.0, but the row names 0 groups"),
+        ({"feature": [], "price": [], "group": []}, {}, "no rows"),
+    ],
+)
+def test_tables_that_are_no_price_lists(change, arguments, message):
+    pandas = pytest.importorskip("pandas")
+    columns = {name: cells for name, cells in (TABLE | change).items() if cells is not None}
+    with pytest.raises((ValueError, TypeError), match=message):
+        CostModel.from_frame(pandas.DataFrame(columns), **arguments)
+
+
+def test_what_is_no_frame():
+    with pytest.raises(TypeError, match="must be a data frame of pandas, polars or pyarrow, got"):
+        CostModel.from_frame([("age", 1.0)])

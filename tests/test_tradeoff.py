@@ -35,6 +35,7 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.losses import SquaredError
+from greedymiser.preparation import Given
 from greedymiser.search import _Whole
 
 COSTS = CostModel(
@@ -425,7 +426,8 @@ def test_groups_stay_together():
 def test_a_number_of_folds_heeds_groups_and_queries(kind, together):
     X, y = data(120)
     groups = np.arange(120) % 7
-    whole = _Whole(X, y > 0, None, **{"groups": None, "qid": None, together: groups})
+    qid, by_group = (groups, None) if together == "qid" else (None, groups)
+    whole = _Whole(Given(X, y > 0, None, qid), by_group)
     folds = MiserSearchCV(kind(), cv=3)._folds(kind(), whole)
     assert len(folds) == 3
     for learn, check in folds:

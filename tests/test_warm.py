@@ -11,6 +11,7 @@ import pytest
 PROBE = """if True:
     import json
     import numpy as np
+    from dataclasses import replace
     from greedymiser.compiling import KERNELS
     from greedymiser.warm import warm_up
 
@@ -52,6 +53,9 @@ PROBE = """if True:
         for rows in (X_test, X_test[:1], X_test[::2], X_test.astype(np.float32)):
             model.predict(rows)
         as_predictor(model).predict(X_test)
+        by_row = replace(as_predictor(model), charge="row")
+        by_row.prediction_costs(X_test)
+        by_row.protocol(X_test.astype(np.float32))
     for _ in models[0].staged_predict_proba(X_test):
         pass
     new = [kernel.__name__ for kernel, n in before if len(kernel.signatures) > n]

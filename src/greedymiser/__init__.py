@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         build_matrix,
         measure_costs,
     )
+    from greedymiser.baselines import UnreadableModelError, baseline
     from greedymiser.boosting import Action, Progress
     from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
     from greedymiser.compiling import CacheWarning
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
         save,
         to_lightgbm,
     )
+    from greedymiser.plotting import ProtocolDisplay
+    from greedymiser.protocols import Protocol
     from greedymiser.search import MiserSearchCV
     from greedymiser.serving import Predictor, as_predictor
     from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
@@ -50,6 +53,7 @@ _ROOM_OF = {
             "build_matrix",
             "measure_costs",
         ),
+        "baselines": ("UnreadableModelError", "baseline"),
         "boosting": ("Action", "Progress"),
         "cascades": ("Cronus", "EarlyExitClassifier", "EarlyExitRanker"),
         "compiling": ("CacheWarning",),
@@ -57,6 +61,8 @@ _ROOM_OF = {
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "metrics": ("ndcg_score",),
         "persistence": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
+        "plotting": ("ProtocolDisplay",),
+        "protocols": ("Protocol",),
         "serving": ("Predictor", "as_predictor"),
         "search": ("MiserSearchCV",),
         "tradeoff": ("TradeoffCurve", "tradeoff_curve"),
@@ -83,12 +89,16 @@ __all__ = [
     "OnDemandPredictor",
     "Predictor",
     "Progress",
+    "Protocol",
+    "ProtocolDisplay",
     "Receipt",
     "SourceTimeoutError",
     "Sources",
     "TradeoffCurve",
+    "UnreadableModelError",
     "__version__",
     "as_predictor",
+    "baseline",
     "build_matrix",
     "encode_for_lightgbm",
     "load",

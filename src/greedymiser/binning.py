@@ -8,10 +8,11 @@ hold about the same weight, and a value that is heavier than that keeps a bin to
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,25 @@ class Cuts:
         return np.array([len(edges) + 1 for edges in self.edges], dtype=np.int32)
 
 
+class PartedTable(ABC):
+    """A table whose rows lie in parts, elsewhere: they are cut and binned where they are."""
+
+    n_rows: int
+    n_columns: int
+
+    @abstractmethod
+    def cut(self, mapper: BinMapper, rows: Rows, weight: NDArray[np.float64] | None) -> None:
+        """Teach a mapper where the columns of the chosen rows are cut."""
+
+    @abstractmethod
+    def bin(self, mapper: BinMapper, rows: Rows) -> BinnedMatrix:
+        """The chosen rows, binned; they stay where they are."""
+
+    @abstractmethod
+    def of_parts(self, function: Callable[[Table], Any]) -> list[Any]:
+        """What a function says of each part that has rows; it is called where the part is."""
+
+
 class BinMapper:
     """Learns where to cut each column, and cuts.
 
@@ -125,6 +145,9 @@ class BinMapper:
         self, table: Table, rows: Rows, weight: NDArray[np.float64] | None, threads: Threads
     ) -> BinnedMatrix:
         """Learn the cuts from the chosen rows of a table, and bin those rows."""
+        if isinstance(table, PartedTable):
+            table.cut(self, rows, weight)
+            return table.bin(self, rows)
         d = table.n_columns
         is_categorical = np.zeros(d, dtype=bool)
         is_categorical[list(self.categorical)] = True
@@ -136,14 +159,21 @@ class BinMapper:
             self.cuts.has_missing[feature] = summary.has_missing
             self.cuts.edges[feature] = self.place(feature, summary)
 
-        return self._pack(table, rows, threads, learn)
+        return pack(table, rows, self.cuts, self.order, threads, learn)
 
     def transform(self, table: Table, rows: Rows, threads: Threads) -> BinnedMatrix:
         """Bin the chosen rows of another table with the cuts that were learned.
 
         A value that is missing where none was missing before gets the missing code all the same.
         """
-        return self._pack(table, rows, threads, lambda feature, values: None)
+        if isinstance(table, PartedTable):
+            return table.bin(self, rows)
+        return pack(table, rows, self.cuts, self.order, threads)
+
+    def without_rows(self) -> BinnedMatrix:
+        """What is common to all rows that are binned with these cuts."""
+        layout = _Layout(len(self.cuts.edges), self.order)
+        return layout.matrix(np.empty((layout.n_blocks, 0), dtype=np.uint64), self.cuts)
 
     def place(self, feature: int, summary: Summary) -> NDArray[np.float64]:
         """Choose the edges of a feature."""
@@ -157,40 +187,47 @@ class BinMapper:
         n_edges = place_edges(distinct, mass, self.max_bins, lower, upper)
         return midpoints(lower[:n_edges], upper[:n_edges])
 
-    def _pack(
-        self,
-        table: Table,
-        rows: Rows,
-        threads: Threads,
-        learn: Callable[[int, NDArray[np.float64]], None],
-    ) -> BinnedMatrix:
-        """Read a table, a block of columns at a time, and write codes; learn from it before."""
-        layout = _Layout(table.n_columns, self.order)
-        n = table.n_rows if rows is None else len(rows)
-        codes = np.zeros((layout.n_blocks, n), dtype=np.uint64)
 
-        def read(block: int) -> NDArray[np.float64]:
-            return table.columns(layout.features(block), rows)
+def pack(
+    table: Table,
+    rows: Rows,
+    cuts: Cuts,
+    order: Sequence[int] | None,
+    threads: Threads,
+    learn: Callable[[int, NDArray[np.float64]], None] | None = None,
+) -> BinnedMatrix:
+    """Bin the chosen rows of a table: with cuts that were learned elsewhere, or are learned here.
 
-        def write(block: int, lane: int, values: NDArray[np.float64]) -> None:
-            feature = layout.features(block)[lane]
+    The table is read a block of columns at a time. ``order`` is that of the features in memory,
+    which all parts of some data share. ``learn`` may set the cuts of a feature, given its values.
+    """
+    layout = _Layout(table.n_columns, order)
+    n = table.n_rows if rows is None else len(rows)
+    codes = np.zeros((layout.n_blocks, n), dtype=np.uint64)
+
+    def read(block: int) -> NDArray[np.float64]:
+        return table.columns(layout.features(block), rows)
+
+    def write(block: int, lane: int, values: NDArray[np.float64]) -> None:
+        feature = layout.features(block)[lane]
+        if learn is not None:
             learn(feature, values)
-            edges = np.full(MAX_BINS, np.inf)
-            edges[: len(self.cuts.edges[feature])] = self.cuts.edges[feature]
-            lanes = codes[block].view(np.uint8).reshape(n, LANES)
-            write_bins(values, edges, len(self.cuts.edges[feature]) + 1, lanes[:, lane])
+        edges = np.full(MAX_BINS, np.inf)
+        edges[: len(cuts.edges[feature])] = cuts.edges[feature]
+        lanes = codes[block].view(np.uint8).reshape(n, LANES)
+        write_bins(values, edges, len(cuts.edges[feature]) + 1, lanes[:, lane])
 
-        def bin_block(block: int) -> None:
-            for lane, values in enumerate(read(block)):
-                write(block, lane, values)
+    def bin_block(block: int) -> None:
+        for lane, values in enumerate(read(block)):
+            write(block, lane, values)
 
-        blocks = [(block,) for block in range(layout.n_blocks)]
-        if layout.n_blocks >= threads.n_threads:
-            threads.run(bin_block, blocks)
-        else:  # too few blocks for all threads: share out the columns
-            parts = zip(range(layout.n_blocks), threads.run(read, blocks), strict=True)
-            threads.run(write, [(b, k, part[k]) for b, part in parts for k in range(len(part))])
-        return layout.matrix(codes, self.cuts)
+    blocks = [(block,) for block in range(layout.n_blocks)]
+    if layout.n_blocks >= threads.n_threads:
+        threads.run(bin_block, blocks)
+    else:  # too few blocks for all threads: share out the columns
+        parts = zip(range(layout.n_blocks), threads.run(read, blocks), strict=True)
+        threads.run(write, [(b, k, part[k]) for b, part in parts for k in range(len(part))])
+    return layout.matrix(codes, cuts)
 
 
 class _Layout:
@@ -234,12 +271,21 @@ def summarise(values: NDArray[np.float64], shares: NDArray[np.int64] | None) -> 
     return Summary(distinct[:m], mass[:m], not is_full)
 
 
-def integer_weights(weight: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Weights on an integer grid, so that their sums do not depend on the order of rows."""
-    bits = min(30, 54 - len(weight).bit_length())
+def weight_scale(n_rows: int, largest: float) -> int:
+    """The grid of weights: a weight of 1 is 2 to this power, or nearly."""
+    bits = min(30, 54 - n_rows.bit_length())
     # A power of two as step keeps ratios: a weight of 3 is three rows of weight 1.
-    _, exponent = math.frexp(float(weight.max()))
-    return np.maximum(1, np.rint(np.ldexp(weight, bits - exponent))).astype(np.int64)
+    return bits - math.frexp(largest)[1]
+
+
+def integer_weights(weight: NDArray[np.float64], scale: int | None = None) -> NDArray[np.int64]:
+    """Weights on an integer grid, so that their sums do not depend on the order of rows.
+
+    Where the rows are a part of the data, ``scale`` is the ``weight_scale`` of all of them.
+    """
+    if scale is None:
+        scale = weight_scale(len(weight), float(weight.max()))
+    return np.maximum(1, np.rint(np.ldexp(weight, scale))).astype(np.int64)
 
 
 def midpoints(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -262,7 +308,7 @@ def merge_equal(ordered, shares, distinct, mass):  # type: ignore[no-untyped-def
         if m > 0 and distinct[m - 1] == ordered[i]:
             mass[m - 1] += share
         else:
-            distinct[m] = ordered[i]
+            distinct[m] = ordered[i] + 0.0  # -0.0 is 0.0, whichever comes first
             mass[m] = share
             m += 1
     return m

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Protocol, TextIO
 
 import numpy as np
 
+from greedymiser._progress import Bar
 from greedymiser.costs import Purchase
 from greedymiser.engines import PlacedRows
 from greedymiser.growing import Grower, Growth
@@ -237,40 +237,25 @@ def _out_of_patience(history: History, patience: Patience) -> bool:
 
 
 class ProgressBar:
-    """A callback that keeps one line on a stream up to date, a few times a second."""
+    """A callback that shows a bar, with what the model has reached and costs."""
 
-    def __init__(self, stream: TextIO | None = None, interval: float = 0.2):
-        self.stream = stream
-        self.interval = interval
-        self._last = -np.inf
-        self._width = 0
+    def __init__(self, file: TextIO | None = None):
+        self._file = file
+        self._bar: Bar | None = None
 
     def __call__(self, progress: Progress) -> Action:
-        final = progress.n_iter == progress.max_iter
-        if final or progress.elapsed - self._last >= self.interval:
-            self._last = progress.elapsed
-            self._write("\r" + self._line(progress).ljust(self._width))
+        if self._bar is None:
+            self._bar = Bar(progress.max_iter, "rounds", file=self._file)
+        score = progress.validation_score
+        self._bar.move_to(
+            progress.n_iter,
+            f"loss {progress.train_loss:.5g}"
+            + (f", validation {score:.5g}" if score is not None else "")
+            + f", cost {progress.cost:g}, features {progress.n_features}",
+        )
         return Action.CONTINUE
 
     def close(self) -> None:
         """End the line."""
-        if self._width:
-            self._write("\n")
-
-    def _line(self, progress: Progress) -> str:
-        share = progress.n_iter / progress.max_iter
-        bar = ("#" * round(24 * share)).ljust(24, ".")
-        left = progress.elapsed / max(progress.done, 1) * (progress.max_iter - progress.n_iter)
-        score = progress.validation_score
-        line = (
-            f"[{bar}] {progress.n_iter}/{progress.max_iter}  loss {progress.train_loss:.5g}"
-            + (f"  validation {score:.5g}" if score is not None else "")
-            + f"  cost {progress.cost:g}  features {progress.n_features}  {left:.0f} s left"
-        )
-        self._width = max(self._width, len(line))
-        return line
-
-    def _write(self, text: str) -> None:
-        stream = sys.stderr if self.stream is None else self.stream
-        stream.write(text)
-        stream.flush()
+        if self._bar is not None:
+            self._bar.close()

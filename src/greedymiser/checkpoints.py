@@ -197,8 +197,7 @@ class Trainer:
     ) -> Model:
         start = replace(self.start, charge=params.charge)  # it has no trees yet
         model = train(prepared, params, start, self.watch, allowed=allowed, sunk=sunk)
-        if model.stopped == "interrupted":
-            raise KeyboardInterrupt
+        model.raise_if_cut_short()
         return model
 
 

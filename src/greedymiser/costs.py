@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from greedymiser.costtables import merged_group_prices, read_price_list
+
 Feature = int | str
 """A feature, by position or by column name."""
 
@@ -115,6 +117,48 @@ class CostModel:
         return cls.from_parts(
             names, [str(r) for r in resources], np.array(values), indices, tree_cost
         )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        feature: str = "feature",
+        price: str = "price",
+        group: str = "group",
+        group_price: str = "group_price",
+        group_costs: Mapping[str, float] | None = None,
+        tree_cost: float = 0.0,
+    ) -> CostModel:
+        """Read the costs from a table with a row per feature.
+
+        Parameters
+        ----------
+        frame : data frame of pandas, polars or pyarrow
+        feature, price : str
+            Columns with the features' names and with what each costs by itself.
+        group, group_price : str
+            Columns with the group (or a list of groups) that a feature shares an entry price
+            with, and with that price. Either may be missing, and so may their cells.
+        group_costs : mapping from group to entry price, optional
+            For groups without a price in the table.
+        tree_cost : float
+            The paper's *e*: what evaluating one tree costs.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"feature": ["age", "TSH", "T3"], "price": [1.0, 20.68, 9.31],
+        ...                       "group": [None, "blood", "blood"]})
+        >>> CostModel.from_frame(table, group_costs={"blood": 2.10}).total(["TSH", "T3"])
+        32.09
+        """
+        found = read_price_list(frame, feature, price, group, group_price)
+        prices = merged_group_prices(found, group_costs)
+        own = {name: f"{name} itself" if name in prices else name for name in found.prices}
+        resources = {own[name]: cost for name, cost in found.prices.items()} | prices
+        needs = {name: [own[name], *found.groups.get(name, ())] for name in found.prices}
+        return cls.from_resources(resources, needs, tree_cost=tree_cost)
 
     @classmethod
     def from_parts(

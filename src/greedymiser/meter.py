@@ -56,6 +56,10 @@ class Notes(NamedTuple):
     place: NDArray[np.int64]
     number: NDArray[np.int64]
     owned: Owned
+    # Per resource of the meter: how many rows were asked, and the sum of the numbers (from 1) that
+    # their questions had.
+    times: NDArray[np.int64]
+    order: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,16 @@ class Meter:
     def nothing(self, n: int) -> Owned:
         """The accounts of n rows that own nothing yet."""
         return np.zeros((n, self.n_words), dtype=np.uint64)
+
+    def setting_out(self, n: int, n_features: int) -> Way:
+        """The way of n objects that are asked nothing yet, before the first tree."""
+        return Way(
+            tree=np.zeros(n, dtype=np.uint32),
+            node=np.zeros(n, dtype=np.uint32),
+            wanted=np.full(n, -1, dtype=np.int32),
+            owned=self.nothing(n),
+            asked=np.zeros((n, n_features), dtype=np.uint8),
+        )
 
     def owning(self, features: Iterable[Iterable[int]]) -> Owned:
         """The accounts of rows that have asked for these features, one row after the other."""
@@ -345,9 +359,20 @@ def note_questions(rows, steps, asking, first, last, offset, notes):  # type: ig
                     if at < notes.place.shape[1]:
                         notes.place[i, np.uint64(at)] = np.int64(node) + offset
                     notes.number[i] += 1
-                    for w in range(np.uint64(notes.owned.shape[1])):
-                        notes.owned[i, w] |= asking.needs[feature, w]
+                    take_note(notes, i, asking.needs, feature)
                 node = next_node(rows, i, steps, node)
+
+
+@inner
+def take_note(notes, i, needs, feature):  # type: ignore[no-untyped-def]
+    """Count the resources that are new to a row, which owns them from now on."""
+    for j in range(np.uint64(notes.times.size)):
+        at, bit = j >> np.uint64(6), np.uint64(1) << (j & np.uint64(63))
+        if (needs[feature, at] & ~notes.owned[i, at]) & bit != np.uint64(0):
+            notes.times[j] += 1
+            notes.order[j] += notes.number[i]
+    for w in range(np.uint64(notes.owned.shape[1])):
+        notes.owned[i, w] |= needs[feature, w]
 
 
 @inner

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,8 +80,24 @@ class Judged:
         return found
 
 
-def judge(y_true: NDArray[np.float64], starts: NDArray[np.intp], k: int) -> Judged:
-    """Prepare relevance labels for ``Judged.ndcg``: what is left is to look at the scores."""
+class GainRange(NamedTuple):
+    """What the grid of gains depends on."""
+
+    # The highest label, and how many documents the longest query has.
+    highest: float
+    longest: int
+
+
+def judge(
+    y_true: NDArray[np.float64],
+    starts: NDArray[np.intp],
+    k: int,
+    among: GainRange | None = None,
+) -> Judged:
+    """Prepare relevance labels for ``Judged.ndcg``: what is left is to look at the scores.
+
+    ``among`` tells of all queries where these are only some of them.
+    """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     starts = np.ascontiguousarray(starts, dtype=np.intp)
@@ -92,6 +108,8 @@ def judge(y_true: NDArray[np.float64], starts: NDArray[np.intp], k: int) -> Judg
     with np.errstate(over="ignore"):
         gain = np.exp2(y_true) - 1.0
     most = float(np.abs(gain).max(initial=0.0))
+    if among is not None:
+        most, longest = float(np.exp2(among.highest) - 1.0), among.longest
     if not math.isfinite(most):
         worst = y_true[np.argmin(np.isfinite(gain))]
         raise ValueError(f"relevance labels must be finite and below 1024, got {worst:g}")

@@ -23,6 +23,7 @@ from greedymiser.estimators import (
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
     Given,
+    brought,
     check_same_queries,
     encode_held_out,
     read_costs,
@@ -87,6 +88,7 @@ class TradeoffPath:
         self.trainer = Trainer(prepared, start, watch, in_kernels, kept)
         self._may_skip = may_skip
         check_same_queries(given, given_test, "test")
+        given_test = brought(prepared.engine, given_test)
         given_test = estimator.check_features(given_test, reset=False, part="test")
         cases = encode_held_out(prepared.schema, given_test, "test")
         self._test = None if cases is None else prepared.hold_out(cases)

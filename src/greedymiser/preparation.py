@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any, Literal
 
@@ -24,8 +24,9 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from greedymiser.binning import BinMapper, BinnedMatrix, Cuts
+from greedymiser.binning import BinMapper, BinnedMatrix, Cuts, PartedTable
 from greedymiser.costs import CostModel, Feature, as_cost_model, positions
+from greedymiser.dividing import divide
 from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
@@ -37,11 +38,12 @@ from greedymiser.parameters import Parameters
 from greedymiser.serving import Kind
 from greedymiser.tables import (
     Categories,
+    Parted,
     Rows,
     Table,
     as_table,
     categorical_columns,
-    is_frame,
+    is_lazy,
     learn_categories,
 )
 from greedymiser.targets import Target, learn_target
@@ -245,7 +247,10 @@ class Prepared:
         if ensemble.n_trees == 0:
             return ensemble.baseline
         # From values: the trees may have been grown on other bins.
-        raw = ensemble.raw_predict(cases.table, self.threads)
+        if isinstance(cases.table, PartedTable):
+            raw = np.concatenate(cases.table.of_parts(partial(_raw_of, ensemble)), axis=1)
+        else:
+            raw = ensemble.raw_predict(cases.table, self.threads)
         return raw if cases.rows is None else np.ascontiguousarray(raw[:, cases.rows])
 
     def owned_by(self, ensemble: Ensemble, cases: Cases) -> NDArray[np.bool_] | None:
@@ -253,14 +258,29 @@ class Prepared:
         if ensemble.n_trees == 0:
             return None
         meter = Meter.of(self.schema.costs, ensemble.features)
-        owned = meter.nothing(cases.table.n_rows)
-        meter.over(ensemble).rounds(cases.table, self.threads, owned)
+        if isinstance(cases.table, PartedTable):
+            owned = np.concatenate(cases.table.of_parts(partial(_owned_by, meter, ensemble)))
+        else:
+            owned = meter.nothing(cases.table.n_rows)
+            meter.over(ensemble).rounds(cases.table, self.threads, owned)
         asked = meter.marks(owned if cases.rows is None else owned[cases.rows])
         found = np.zeros((len(asked), len(self.schema.costs.resource_names)), dtype=bool)
         found[:, list(meter.resources)] = asked
         # Free resources have no marks.
         found[:, self.schema.costs.resource_costs == 0] = False
         return found
+
+
+def _raw_of(ensemble: Ensemble, part: Table) -> Floats:
+    with Threads(1) as threads:
+        return ensemble.raw_predict(part, threads)
+
+
+def _owned_by(meter: Meter, ensemble: Ensemble, part: Table) -> NDArray[Any]:
+    owned = meter.nothing(part.n_rows)
+    with Threads(1) as threads:
+        meter.over(ensemble).rounds(part, threads, owned)
+    return owned
 
 
 def prepare(
@@ -340,6 +360,29 @@ def _mapper(max_bins: int, schema: Schema) -> BinMapper:
     order = np.argsort(schema.costs.prices(), kind="stable")
     sizes = {column: len(known) for column, known in schema.categories.items()}
     return BinMapper(max_bins, sizes, order.tolist())
+
+
+# -- data that is elsewhere ------------------------------------------------------------------------
+
+
+def is_elsewhere(given: Given) -> bool:
+    """Whether any of it is a Dask collection, or was one."""
+    values = (given.X, given.y, given.weight, given.qid)
+    return isinstance(given.X, Parted) or any(map(is_lazy, values))
+
+
+def brought(engine: Engine, given: Given) -> Given:
+    """What is needed here of data that is elsewhere: all but X, which stays where it is."""
+    if not is_elsewhere(given):
+        return given
+    from greedymiser.engines.dask.door import DaskEngine
+
+    if not isinstance(engine, DaskEngine):
+        raise ValueError(
+            "test data is a Dask collection, but the data to learn from is not; pass "
+            "engine='dask', or bring the test data here with compute()"
+        )
+    return Given(*engine.take(given.X, given.y, given.weight, given.qid))
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -445,7 +488,7 @@ def read_categorical_features(
     if given is None:
         return []
     if isinstance(given, str):  # "from_dtype"
-        return categorical_columns(X) if is_frame(X) else []
+        return categorical_columns(X)
     given = np.asarray(given)
     if given.dtype == bool or given.ndim != 1:
         _check_one_per_feature("categorical_features", given, n_features)
@@ -543,28 +586,7 @@ def _set_aside(cases: Cases, schema: Schema, share: float | int) -> tuple[Cases,
     """Divide into a part to learn from and a part to validate with: rows, or queries."""
     rng = np.random.RandomState(schema.seed)
     if cases.starts is None:
-        learn, keep = _divide(schema.target.strata(cases.y), share, rng, "rows")
+        learn, keep = divide(schema.target.strata(cases.y), share, rng, "rows")
         return cases.take(learn), cases.take(keep)
-    learn, keep = _divide(np.zeros(len(cases.starts) - 1), share, rng, "queries")
+    learn, keep = divide(np.zeros(len(cases.starts) - 1), share, rng, "queries")
     return cases.take_queries(learn), cases.take_queries(keep)
-
-
-def _divide(
-    strata: Floats, share: float | int, rng: np.random.RandomState, what: str
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Positions to learn from, and a random share of all to check with, even over the strata."""
-    n = len(strata)
-    shuffled = rng.permutation(n)
-    ordered = shuffled[np.argsort(strata[shuffled], kind="stable")]
-    # One of each stratum is kept to learn from: there must be no class that nobody has seen.
-    spare = ordered[np.append(False, np.diff(strata[ordered]) == 0)]
-    size = int(share) if isinstance(share, Integral) else math.ceil(share * n)
-    if size > len(spare):
-        raise ValueError(
-            f"validation_fraction={share} asks to set {size} of {n} {what} aside for early "
-            f"stopping, but only {len(spare)} can be spared; pass X_val and y_val instead, or set "
-            "early_stopping=False or validation_fraction=None"
-        )
-    every = (np.arange(size) + rng.uniform()) * len(spare) / size
-    chosen = spare[every.astype(np.intp)]
-    return np.setdiff1d(np.arange(n), chosen), np.sort(chosen)

@@ -20,8 +20,10 @@ import numpy as np
 
 from greedymiser._files import write_file
 from greedymiser._version import __version__
+from greedymiser.protocols import said_conditions
 
 if TYPE_CHECKING:
+    from greedymiser.protocols import Protocol
     from greedymiser.tradeoff import TradeoffCurve
 
 __all__ = ["write_report"]
@@ -31,7 +33,7 @@ MOST_POINTS = 300
 
 
 def write_report(
-    curve: TradeoffCurve, path: str | os.PathLike[str], title: str | None = None
+    curve: TradeoffCurve, path: str | os.PathLike[str], title: str | None = None, X: Any = None
 ) -> Path:
     """Write an interactive page about a trade-off curve.
 
@@ -43,6 +45,9 @@ def write_report(
     curve : TradeoffCurve
     path : path of the file, which is replaced if it exists
     title : str, optional
+    X : array, sparse matrix or data frame, optional
+        Rows over which the protocols of models with ``charge="row"`` are counted; without them,
+        the page has no protocols.
 
     Returns
     -------
@@ -59,13 +64,13 @@ def write_report(
     >>> write_report(curve, "report.html").name
     'report.html'
     """
-    page = _page(curve, "What each budget buys" if title is None else title)
+    page = _page(curve, "What each budget buys" if title is None else title, X)
     target = Path(path)
     _write(target, page.encode("utf-8", errors="replace"))
     return target
 
 
-def _page(curve: TradeoffCurve, title: str) -> str:
+def _page(curve: TradeoffCurve, title: str, X: Any) -> str:
     assets = files("greedymiser") / "assets"
     parts = {
         "title": html.escape(title),
@@ -73,7 +78,7 @@ def _page(curve: TradeoffCurve, title: str) -> str:
         "css": (assets / "report.css").read_text(encoding="utf-8"),
         "js": (assets / "report.js").read_text(encoding="utf-8"),
         "plotly": _plotly_js(),
-        "data": _as_json(_data(curve)),
+        "data": _as_json(_data(curve, X)),
     }
     template = (assets / "report.html").read_text(encoding="utf-8")
     # In one pass, so that what is put in is never read as a placeholder.
@@ -116,7 +121,7 @@ def _write(target: Path, content: bytes) -> None:
 # -- the data ---------------------------------------------------------------------------------
 
 
-def _data(curve: TradeoffCurve) -> dict[str, Any]:
+def _data(curve: TradeoffCurve, X: Any) -> dict[str, Any]:
     points, models = curve.points, curve.models
     costs = models[0].costs_
     front = curve.pareto().sort_values("cost")
@@ -129,10 +134,40 @@ def _data(curve: TradeoffCurve) -> dict[str, Any]:
         "total": costs.total(range(costs.n_features)),
         "traces": [_trace(rows, keep) for rows, keep in zip(traces, points["n_iter"], strict=True)],
         "chosen": [_row(row, i) for i, (_, row) in enumerate(points.iterrows())],
-        "front": [_row(row, curve.position(row)) for _, row in front.iterrows()],
+        "front": [_front_row(curve, row, X) for _, row in front.iterrows()],
         "receipts": [[_purchase(line) for line in model.receipt()] for model in models],
         "features": _features(models),
         "settings": _settings(models),
+    }
+
+
+def _front_row(curve: TradeoffCurve, row: Any, X: Any) -> dict[str, Any]:
+    position = curve.position(row)
+    told = _row(row, position)
+    model = curve.models[position].truncate(told["n_iter"])
+    by_row = model.predictor_.charge == "row"
+    return {**told, "protocol": _protocol(model.protocol(X)) if by_row and X is not None else None}
+
+
+def _protocol(protocol: Protocol) -> dict[str, Any]:
+    rare = sum(step.n_rare for _, step in protocol.start.each())
+    return {
+        "n_rows": protocol.n_rows,
+        "mean_cost": protocol.mean_cost,
+        "max_cost": protocol.max_cost,
+        "rare": rare / protocol.n_rows,
+        "steps": [
+            {
+                "depth": depth - 1,
+                "name": step.name,
+                "share": step.n_rows / protocol.n_rows,
+                "ends": step.n_done / protocol.n_rows,
+                "conditions": said_conditions(step),
+                "price": step.price,
+            }
+            for depth, step in protocol.start.each()
+            if depth > 0
+        ],
     }
 
 

@@ -20,8 +20,10 @@ from greedymiser.costs import Feature, Receipt
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath
-from greedymiser.preparation import NOTHING_GIVEN, Given
+from greedymiser.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
+from greedymiser.protocols import Protocol
 from greedymiser.serving import Predictor
+from greedymiser.tables import Parted
 from greedymiser.threads import Threads, thread_count
 from greedymiser.tradeoff import (
     best_first,
@@ -30,7 +32,7 @@ from greedymiser.tradeoff import (
     configured,
     require_pandas,
 )
-from greedymiser.training import blank_model, train
+from greedymiser.training import blank_model, open_engine, train
 from greedymiser.workshops import Workshop
 
 if TYPE_CHECKING:
@@ -109,6 +111,11 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         """What each row's prediction costs."""
         check_is_fitted(self)
         return self.best_estimator_.prediction_costs(X)
+
+    def protocol(self, X: Any, *, min_share: float = 0.01) -> Protocol:
+        """Tell what the best model asks of which rows; see ``MiserRegressor.protocol``."""
+        check_is_fitted(self)
+        return self.best_estimator_.protocol(X, min_share=min_share)
 
     def score(
         self,
@@ -257,10 +264,13 @@ class MiserSearchCV(BestModel):
         require_pandas()
         base = configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
         check_takes_queries(base, qid)
-        whole = _Whole(X, y, sample_weight, qid, groups)
-        # What is wrong with all of the data is not to be told of a fold.
-        clone(base).look_at(whole.given)
         with Threads(thread_count(base.n_jobs)) as threads:
+            given = Given(X, y, sample_weight, qid)
+            if is_elsewhere(given):
+                given = brought(open_engine(base.engine, [given], threads), given)
+            whole = _Whole(given, groups)
+            # What is wrong with all of the data is not to be told of a fold.
+            clone(base).look_at(whole.given)
             traces, paths = self._train_folds(base, whole, threads)
             self.n_splits_ = len(traces)
             sets = self._search_folds(paths)
@@ -334,7 +344,7 @@ class MiserSearchCV(BestModel):
     def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
         from sklearn.model_selection import check_cv
 
-        X, y, groups = whole.given.X, whole.given.y, whole.groups
+        X, y, groups = whole.rows, whole.given.y, whole.groups
         splitter = 5 if self.cv is None else self.cv
         if isinstance(splitter, Integral):
             together = groups is not None or whole.given.qid is not None
@@ -408,23 +418,38 @@ def _fitted_with(
     prepared, params = estimator.prepare(given, NOTHING_GIVEN, threads), Parameters.of(estimator)
     watch = watch_with(estimator, prepared.schema)
     model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
-    if model.stopped == "interrupted":
-        raise KeyboardInterrupt
+    model.raise_if_cut_short()
     return fitted_like(estimator, prepared.schema, model)
 
 
 class _Whole:
     """All data of a search, and parts of it."""
 
-    def __init__(self, X: Any, y: Any, weight: Any, qid: Any, groups: Any):
+    def __init__(self, given: Given, groups: Any):
+        # What splitters may look at: rows that are elsewhere have only their numbers here.
+        self.rows = np.arange(given.X.shape[0]) if isinstance(given.X, Parted) else given.X
+        others = (given.y, given.weight, given.qid, groups)
         # As scikit-learn's searches do it: what has no rows to choose from gets some.
-        *parts, self.groups = indexable(X, y, weight, qid, groups)
-        self.given = Given(*parts)
+        self.rows, *parts, self.groups = indexable(self.rows, *others)
+        X = given.X if isinstance(given.X, Parted) else self.rows
+        self.given = Given(X, *parts)
 
     def take(self, rows: Any) -> Given:
+        if isinstance(self.given.X, Parted):
+            return self._weighed(rows)
         values = (self.given.X, self.given.y, self.given.weight, self.given.qid)
         parts = [None if value is None else _safe_indexing(value, rows) for value in values]
         return Given(*parts)
+
+    def _weighed(self, rows: Any) -> Given:
+        """Rows that stay where they are: the others weigh nothing, and are as good as not there."""
+        if len(np.unique(rows)) < len(rows):
+            raise ValueError("a fold has rows twice, which Dask collections do not allow")
+        given, n = self.given, len(self.rows)
+        weight = np.ones(n) if given.weight is None else np.asarray(given.weight, dtype=np.float64)
+        left_out = np.ones(n, dtype=bool)
+        left_out[rows] = False
+        return Given(given.X, given.y, np.where(left_out, 0.0, weight), given.qid)
 
 
 def _mean_over_folds(traces: Sequence[pd.DataFrame], n_folds: int) -> pd.DataFrame:

@@ -20,9 +20,11 @@ from scipy import sparse
 
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
 from greedymiser.exits import ExitRule, Mask, Starts, check_queries, query_starts, rank_leavers
+from greedymiser.lazy import or_lazily
 from greedymiser.losses import Loss
 from greedymiser.meter import Accounts
 from greedymiser.metrics import query_order
+from greedymiser.protocols import Count, Protocol
 from greedymiser.responses import Floats, decisions, labels, probabilities, refuse_improbable
 from greedymiser.tables import (
     PLAIN_DTYPES,
@@ -81,21 +83,8 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Predictor:
-    """A finished model: what it predicts, and what each prediction costs.
-
-    Made by ``as_predictor`` from a fitted estimator and by ``greedymiser.load`` from a file.
-    Columns of a data frame are found by name, in any order, and only those that the model uses
-    must be there.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from greedymiser import MiserRegressor, as_predictor
-    >>> X = np.arange(100.0).reshape(50, 2)
-    >>> as_predictor(MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X[:, 0]))
-    <Predictor: a regressor with 3 trees, 1 of 2 features, cost 1>
-    """
+class FinishedModel:
+    """What a finished model knows: its stages, and the accounts of those who go through them."""
 
     kind: Kind
     stages: tuple[Stage, ...]
@@ -127,63 +116,6 @@ class Predictor:
             raise ValueError(f"charge must be 'model' or 'row', got {self.charge!r}")
         if self.engine == "cuda" and len(self.stages) > 1:
             raise ValueError("engine='cuda' is for models without early exits; use engine='cpu'")
-
-    # -- predictions ------------------------------------------------------------------------------
-
-    def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[Any]:
-        """Targets, class labels, or scores to rank by.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-        qid : array-like of shape (n,), optional
-            The query of each row, for models that compare the rows of a query. Without it, all
-            rows are one query.
-        """
-        return self.respond(self.raw_predict(X, qid))
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Class probabilities, shape (n, n_classes)."""
-        self._known_classes()  # before any work is done
-        refuse_improbable(self.loss)
-        return self.probabilities(self.raw_predict(X))
-
-    def decision_function(self, X: Any) -> Floats:
-        """Raw predictions: (n,), or one column per class."""
-        return decisions(self.raw_predict(X))
-
-    def raw_predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """Raw predictions, shape (n_outputs, n)."""
-        return self.run(self.table(X), qid)[0]
-
-    def leaving_stages(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.intp]:
-        """Stage after which each row leaves."""
-        return self.run(self.table(X), qid)[1]
-
-    def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """What each row's prediction costs: the trees that it met, and the resources they need.
-
-        With ``charge="row"``, only the resources that the row's own paths ask for.
-        """
-        table = self.table(X)
-        if len(self.stages) == 1:
-            return self.bills(table, np.zeros(table.n_rows, dtype=np.intp))
-        return self.bills(table, self.run(table, qid)[1])
-
-    def respond(self, raw: Floats) -> NDArray[Any]:
-        """What ``predict`` says of raw predictions."""
-        if self.kind == "classifier":
-            return labels(raw, self._known_classes(), self.loss)
-        return raw[0] if self.kind == "ranker" else self.loss.response(raw[0])
-
-    def probabilities(self, raw: Floats) -> Floats:
-        """What ``predict_proba`` says of raw predictions."""
-        return probabilities(raw, self.loss, len(self._known_classes()))
-
-    def _known_classes(self) -> NDArray[Any]:
-        if self.classes is None:
-            raise AttributeError(f"a {self.kind} has no classes, and so no class probabilities")
-        return self.classes
 
     # -- accounts ---------------------------------------------------------------------------------
 
@@ -254,13 +186,6 @@ class Predictor:
         """What was bought in training, when, at what price."""
         return Receipt(self.purchases)
 
-    def __repr__(self) -> str:
-        stages = f" in {len(self.stages)} stages" if len(self.stages) > 1 else ""
-        return (
-            f"<Predictor: a {self.kind} with {self.stages[-1].n_trees} trees{stages}, "
-            f"{len(self.features)} of {self.n_features} features, cost {self.cost_:g}>"
-        )
-
     # -- stage by stage ---------------------------------------------------------------------------
 
     @property
@@ -321,7 +246,119 @@ class Predictor:
         rank_leavers(settled[0], left, starts, len(self.stages))
         return settled
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictor(FinishedModel):
+    """A finished model: what it predicts, and what each prediction costs.
+
+    Made by ``as_predictor`` from a fitted estimator and by ``greedymiser.load`` from a file.
+    Columns of a data frame are found by name, in any order, and only those that the model uses
+    must be there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor, as_predictor
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> as_predictor(MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X[:, 0]))
+    <Predictor: a regressor with 3 trees, 1 of 2 features, cost 1>
+    """
+
+    # -- predictions ------------------------------------------------------------------------------
+
+    @or_lazily
+    def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[Any]:
+        """Targets, class labels, or scores to rank by.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            Of a Dask array or data frame, the predictions are a lazy Dask collection too.
+        qid : array-like of shape (n,), optional
+            The query of each row, for models that compare the rows of a query. Without it, all
+            rows are one query.
+        """
+        return self.respond(self.raw_predict(X, qid))
+
+    @or_lazily
+    def predict_proba(self, X: Any) -> Floats:
+        """Class probabilities, shape (n, n_classes)."""
+        self._known_classes()  # before any work is done
+        refuse_improbable(self.loss)
+        return self.probabilities(self.raw_predict(X))
+
+    @or_lazily
+    def decision_function(self, X: Any) -> Floats:
+        """Raw predictions: (n,), or one column per class."""
+        return decisions(self.raw_predict(X))
+
+    def raw_predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        """Raw predictions, shape (n_outputs, n)."""
+        return self.run(self.table(X), qid)[0]
+
+    def leaving_stages(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.intp]:
+        """Stage after which each row leaves."""
+        return self.run(self.table(X), qid)[1]
+
+    @or_lazily
+    def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        """What each row's prediction costs: the trees that it met, and the resources they need.
+
+        With ``charge="row"``, only the resources that the row's own paths ask for.
+        """
+        table = self.table(X)
+        if len(self.stages) == 1:
+            return self.bills(table, np.zeros(table.n_rows, dtype=np.intp))
+        return self.bills(table, self.run(table, qid)[1])
+
+    def respond(self, raw: Floats) -> NDArray[Any]:
+        """What ``predict`` says of raw predictions."""
+        if self.kind == "classifier":
+            return labels(raw, self._known_classes(), self.loss)
+        return raw[0] if self.kind == "ranker" else self.loss.response(raw[0])
+
+    def probabilities(self, raw: Floats) -> Floats:
+        """What ``predict_proba`` says of raw predictions."""
+        return probabilities(raw, self.loss, len(self._known_classes()))
+
+    def _known_classes(self) -> NDArray[Any]:
+        if self.classes is None:
+            raise AttributeError(f"a {self.kind} has no classes, and so no class probabilities")
+        return self.classes
+
+    def protocol(
+        self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01
+    ) -> Protocol:
+        """What is asked of which rows, in which order, at what mean cost (``charge="row"``).
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        qid : array-like of shape (n,), optional
+            The query of each row, for models that compare the rows of a query.
+        min_share : float
+            Questions to a smaller share of the rows are left out of the steps, not of the table.
+        """
+        if self.charge != "row":
+            raise ValueError(
+                "a protocol is for models with charge='row'; this one has charge='model' and asks "
+                "every row for the same, as receipt() tells"
+            )
+        return _protocol(self, self.table(X), qid, min_share)
+
+    def __repr__(self) -> str:
+        stages = f" in {len(self.stages)} stages" if len(self.stages) > 1 else ""
+        return (
+            f"<Predictor: a {self.kind} with {self.stages[-1].n_trees} trees{stages}, "
+            f"{len(self.features)} of {self.n_features} features, cost {self.cost_:g}>"
+        )
+
     # -- how it runs ------------------------------------------------------------------------------
+
+    def served_for(self, sample: Any) -> Predictor:
+        """The model for parts of rows like these, several of which are asked at the same time."""
+        self.table(sample)
+        return replace(self, n_jobs=1)
 
     def table(self, X: Any) -> Table:
         """Check X and wrap it."""
@@ -430,6 +467,20 @@ def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
 
 
 # -- parts of a predictor's work ------------------------------------------------------------------
+
+
+def _protocol(model: Predictor, table: Table, qid: ArrayLike | None, min_share: float) -> Protocol:
+    if not 0 <= min_share <= 1:
+        raise ValueError(f"min_share must lie between 0 and 1, got {min_share!r}")
+    if table.n_rows == 0:
+        raise ValueError("X must have at least one row for a protocol, got none")
+    left = np.zeros(table.n_rows, dtype=np.intp)
+    if len(model.stages) > 1:
+        left = model.run(table, qid)[1]
+    count = Count(
+        model.accounts, model.stages, model.names, model.categories, table, left, min_share
+    )
+    return count.protocol()
 
 
 def _refuse_unlabelled(model: Predictor) -> None:

@@ -7,6 +7,7 @@ k, and what is missing or unknown is NaN.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -45,6 +46,23 @@ class Table(Protocol):
 
     def take(self, rows: Rows) -> Any:
         """Chosen rows as the user would pass them, categories and all."""
+
+
+class Parted(ABC):
+    """X that lies in parts, elsewhere."""
+
+    # Of the whole.
+    shape: tuple[int, int]
+    # A data frame without rows that has the same columns; None where X is no frame.
+    head: Any = None
+
+    @abstractmethod
+    def table(self, categories: Categories) -> Any:
+        """The same, as a table (``binning.PartedTable``)."""
+
+    @abstractmethod
+    def distinct(self, columns: Sequence[int], rows: Rows) -> list[NDArray[Any]]:
+        """Distinct labels of some columns (``distinct_labels``) in the chosen rows."""
 
 
 class ArrayTable:
@@ -181,6 +199,11 @@ def refuse_dates(X: Any) -> None:
         raise ValueError(f"X holds {X.dtype}, which is not numeric; turn it into numbers first")
 
 
+def is_lazy(X: Any) -> bool:
+    """Whether X is a Dask collection."""
+    return hasattr(type(X), "__dask_graph__")
+
+
 def refuse_lazy(X: Any) -> None:
     """Raise if X is a frame that has not been computed yet."""
     if hasattr(X, "collect"):
@@ -189,6 +212,8 @@ def refuse_lazy(X: Any) -> None:
 
 def as_table(X: Any, categories: Categories | None = None) -> Table:
     """Wrap a checked X (array, sparse matrix or data frame)."""
+    if isinstance(X, Parted):
+        return X.table(categories or {})
     if sparse.issparse(X):
         return SparseTable(X, categories)
     if is_frame(X):
@@ -196,30 +221,48 @@ def as_table(X: Any, categories: Categories | None = None) -> Table:
     return ArrayTable(X, categories)
 
 
-def categorical_columns(frame: Any) -> list[int]:
-    """Positions of the columns whose type says that they are categorical."""
+def categorical_columns(X: Any) -> list[int]:
+    """Positions of the columns of a frame whose type says that they are categorical."""
+    frame = X.head if isinstance(X, Parted) else X
+    if not is_frame(frame):
+        return []
     kinds = nw.from_native(frame, eager_only=True).schema.dtypes()
     return [i for i, kind in enumerate(kinds) if isinstance(kind, nw.Categorical | nw.Enum)]
 
 
 def learn_categories(X: Any, columns: Sequence[int], rows: Rows, most: int) -> Categories:
     """Sorted distinct values of the categorical columns, at most ``most`` of them each."""
-    table = as_table(X)
-    known: Categories = {}
-    for index in columns:
-        name: int | str = index
-        if isinstance(table, FrameTable):
-            name = table.names[index]
-            labels = _labels(table.frame.get_column(name))
-        else:
-            labels = table.columns([index], None)[0]
-        known[index] = _distinct(labels if rows is None else labels[rows])
-        if len(known[index]) > most:
+    if isinstance(X, Parted):
+        found, frame = X.distinct(columns, rows), X.head
+    else:
+        found, frame = distinct_labels(as_table(X), columns, rows), X
+    for index, labels in zip(columns, found, strict=True):
+        if len(labels) > most:
+            name = index if not is_frame(frame) else FrameTable(frame).names[index]
             raise ValueError(
-                f"categorical feature {name!r} has {len(known[index])} categories, "
+                f"categorical feature {name!r} has {len(labels)} categories, "
                 f"but max_bins={most} allows at most {most}"
             )
-    return known
+    return dict(zip(columns, found, strict=True))
+
+
+def distinct_labels(table: Table, columns: Sequence[int], rows: Rows) -> list[NDArray[Any]]:
+    """Sorted distinct values of some columns, as they are before they become codes."""
+    found = []
+    for index in columns:
+        if isinstance(table, FrameTable):
+            labels = _labels(table.frame.get_column(table.names[index]))
+        else:
+            labels = table.columns([index], None)[0]
+        found.append(_distinct(labels if rows is None else labels[rows]))
+    return found
+
+
+def joined_labels(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """What ``distinct_labels`` says of a column, given what it says of its parts."""
+    if any(part.dtype == object for part in parts):
+        parts = [part.astype(object) for part in parts]
+    return _distinct(np.concatenate(parts))
 
 
 def encode(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.float64]:

@@ -95,6 +95,11 @@ class Threads:
         self._team = new_team(n_threads)
         self._alone = new_team(1)
         self._helpers: list[_Helper] = []
+        self._endings: list[Callable[[], None]] = []
+
+    def at_exit(self, ending: Callable[[], None]) -> None:
+        """Do something when this context ends, whichever way it does."""
+        self._endings.append(ending)
 
     def __enter__(self) -> Threads:
         return self
@@ -105,6 +110,8 @@ class Threads:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        while self._endings:
+            self._endings.pop()()
         if self._pool is not None:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
             self._pool = None

@@ -7,8 +7,6 @@ each: what it costs and how well it scores after every round. A budget then pick
 from __future__ import annotations
 
 import os
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
@@ -18,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
+from greedymiser._progress import Bar
 from greedymiser.estimators import Miser, MiserRanker
 from greedymiser.frontier import front
 from greedymiser.paths import TradeoffPath
@@ -159,11 +158,11 @@ class TradeoffCurve:
 
         return plot_features(self, ax)
 
-    def report(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+    def report(self, path: str | os.PathLike[str], title: str | None = None, X: Any = None) -> None:
         """Write a page that shows the curve, and the model that a budget buys."""
         from greedymiser.report import write_report
 
-        write_report(self, path, title)
+        write_report(self, path, title, X)
 
     def __repr__(self) -> str:
         return f"<TradeoffCurve of {len(self.models)} models>\n{self.points}"
@@ -229,7 +228,7 @@ def tradeoff_curve(
     n_jobs : int, optional
         Threads, as the estimator's ``n_jobs``, which it replaces.
     verbose : int
-        1 says after each model how far things are, and about how long the rest will take.
+        1 shows a progress bar, in a terminal or a notebook, and a line for each model.
     callback : callable, optional
         Called with the number of steps that are done, and how many there will be: one for each
         model of the path, and as many again for the search.
@@ -259,7 +258,7 @@ def tradeoff_curve(
         check_takes_queries(blank, queries)
     tradeoffs = checked_tradeoffs(tradeoffs)
     check_search(search, effort)
-    steps = Steps(tradeoffs, search, verbose, callback)
+    steps = CurveProgress(tradeoffs, search, verbose, callback)
     with Threads(thread_count(blank.n_jobs)) as threads:
         path = TradeoffPath(
             blank,
@@ -283,12 +282,14 @@ def tradeoff_curve(
             done = f"interrupted: {len(path.models)} of {steps.n_models} trade-offs done"
             unfinished = len(path.models) == steps.n_models and steps.has_search
             warnings.warn(done + ", but not the search" * unfinished, stacklevel=2)
+        finally:
+            steps.close()
         curve = TradeoffCurve(*path.all_models(), path.score_name, cost_unit)
         curve.workshop = workshop
         return curve
 
 
-class Steps:
+class CurveProgress:
     """Tells how far a curve is."""
 
     def __init__(
@@ -304,9 +305,8 @@ class Steps:
         self.has_search = search == "frontier" and isinstance(tradeoffs, int)
         self.total = self.n_models * (1 + self.has_search)
         self.done = 0
-        self._verbose = verbose
         self._callback = callback
-        self._start = time.monotonic()
+        self._bar = Bar(self.total, "steps", is_shown=bool(verbose))
 
     def model_done(self, line: str) -> None:
         """A model of the path is done."""
@@ -316,18 +316,21 @@ class Steps:
         """So much of the search is done."""
         done = self.n_models + int(min(share, 0.999) * self.n_models)
         if done > self.done:
-            self._tell(done, "search")
+            self._tell(done)
 
     def end(self) -> None:
         """All is done."""
         self._tell(self.total, "search: done")
 
-    def _tell(self, done: int, line: str) -> None:
+    def close(self) -> None:
+        """Nothing more will be done."""
+        self._bar.close()
+
+    def _tell(self, done: int, line: str = "") -> None:
         self.done = done
-        if self._verbose:
-            left = (time.monotonic() - self._start) / done * (self.total - done)
-            rest = f", about {left:.0f} s left" if done < self.total else ""
-            sys.stderr.write(f"{line}  ({done}/{self.total}{rest})\n")
+        if line:
+            self._bar.say(line)
+        self._bar.move_to(done)
         if self._callback is not None:
             self._callback(done, self.total)
 

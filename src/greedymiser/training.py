@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from greedymiser.boosting import Callback, History, Patience, Validation, boost
 from greedymiser.charging import Account, ModelAccount, RowAccount, marks_of, mean_bill
 from greedymiser.costs import Ledger, Purchase
-from greedymiser.engines import Engine, Floats, PlacedRows, SplitRules
+from greedymiser.engines import Engine, EngineLostError, Floats, PlacedRows, SplitRules
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
 from greedymiser.parameters import Parameters
-from greedymiser.preparation import Cases, HeldOut, Prepared
+from greedymiser.preparation import Cases, Given, HeldOut, Prepared, is_elsewhere
 from greedymiser.rounds import RoundRule
 from greedymiser.serving import Charge
 from greedymiser.threads import Threads
@@ -32,11 +32,35 @@ def _cuda_engine(threads: Threads) -> Engine:
     return open_engine(threads)
 
 
+def _dask_engine(threads: Threads) -> Engine:
+    try:
+        from greedymiser.engines.dask.door import open_engine
+    except ImportError as error:
+        raise ImportError(
+            f"engine='dask' needs Dask ({error}); pip install 'greedymiser[dask]'"
+        ) from error
+    return open_engine(threads)
+
+
 ENGINES: dict[str, Callable[[Threads], Engine]] = {
     "auto": CpuEngine,
     "cpu": CpuEngine,
     "cuda": _cuda_engine,
+    "dask": _dask_engine,
 }
+
+
+def open_engine(name: str, givens: Sequence[Given], threads: Threads) -> Engine:
+    """The engine of a name; "auto" goes where the data is."""
+    if any(map(is_elsewhere, givens)):
+        if name not in ("auto", "dask"):
+            raise ValueError(
+                f"engine={name!r} cannot learn from Dask collections; pass engine='dask' or "
+                "'auto', or bring the data here with compute()"
+            )
+        name = "dask"
+    return ENGINES[name](threads)
+
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
@@ -68,6 +92,16 @@ class Model:
     def n_iter(self) -> int:
         return self.ensemble.n_iter
 
+    def raise_if_cut_short(self) -> None:
+        """Raise what ended the training, where it was neither the data nor a rule."""
+        if self.stopped == "interrupted":
+            raise KeyboardInterrupt
+        if self.stopped == "cluster lost":
+            raise EngineLostError(
+                f"all workers were lost in round {self.n_iter}; an estimator keeps the rounds "
+                "before it (n_iter_), and warm_start=True continues with them on another cluster"
+            )
+
     def truncated(self, n_iter: int) -> Model:
         """The first rounds, and what they bought."""
         kept = tuple(line for line in self.purchases if line.iteration < n_iter)
@@ -98,7 +132,7 @@ def train(
     Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise; where
     rows pay, ``sunk`` resources count as paid when gains are weighed against prices.
     An interruption from the keyboard ends the training: the model has the rounds that were
-    finished, and ``stopped`` is "interrupted".
+    finished, and ``stopped`` is "interrupted"; "cluster lost" where all workers are gone.
     """
     grower = make_grower(prepared, params, model, allowed, sunk)
     validation = None
@@ -124,6 +158,8 @@ def train(
         )
     except KeyboardInterrupt:
         history.stopped = "interrupted"
+    except EngineLostError:
+        history.stopped = "cluster lost"
     return _extended(model, history, before)
 
 

@@ -68,6 +68,18 @@ def _serve() -> None:
             for dtype in (np.float64, np.float32):
                 rows = np.zeros((n, model.n_features), dtype=dtype)
                 replace(model, n_jobs=n_jobs).predict(rows)
+        for model, width in itertools.product(models, (np.float64, np.float32)):
+            _charge(replace(model, charge="row"), np.zeros((FEW, model.n_features), dtype=width))
+
+
+def _charge(model: Predictor, rows: NDArray[Any]) -> None:
+    """Let rows pay for themselves: those of a table, and objects that fetch what they are asked."""
+    model.prediction_costs(rows)
+    model.protocol(rows)
+    known = np.ones(rows.shape, dtype=np.uint8)
+    way = model.accounts.meter.setting_out(len(rows), model.n_features)
+    raw, index = model.begin(len(rows)), np.arange(len(rows))
+    model.accounts.walk(0).on(index, rows.astype(np.float64), known, way, raw, 1)
 
 
 def _predictors() -> Iterator[Predictor]:
@@ -198,6 +210,8 @@ def _train_in_pieces() -> None:
     from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.cpu import CpuShard, Tuning
     from greedymiser.engines.sharded import ShardedRows
+    from greedymiser.inquiries import ask_here, conduct
+    from greedymiser.inquiries.selection import ask_quantiles
     from greedymiser.tables import ArrayTable
     from greedymiser.threads import Threads
 
@@ -211,6 +225,7 @@ def _train_in_pieces() -> None:
         node = np.zeros(1, dtype=OPEN_DTYPE)
         node["gradient"], node["hessian"], node["count"] = root[:3]
         rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
+    conduct(ask_quantiles(0.5, [len(y)]), ask_here([[(y, None)], [(y, np.ones(len(y)))]]))
 
 
 def _rows(n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:

@@ -16,8 +16,11 @@ from greedymiser.losses import Loss
 from greedymiser.rounds import RowLot
 from greedymiser.trees import CATEGORY_WORDS
 
-# In Numba's simulator of a GPU an example takes seconds.
-IS_SLOW = bool(os.environ.get("NUMBA_ENABLE_CUDASIM"))
+# In Numba's simulator of a GPU an example takes seconds, and on a cluster every question takes
+# milliseconds.
+IS_SLOW = bool(
+    os.environ.get("NUMBA_ENABLE_CUDASIM") or os.environ.get("GREEDYMISER_TEST_ENGINE") == "dask"
+)
 
 
 def by_chance(n):

@@ -1,5 +1,6 @@
 """Every engine, by one fixture."""
 
+import contextlib
 import itertools
 import os
 from dataclasses import replace
@@ -65,9 +66,23 @@ if os.environ.get("GREEDYMISER_TEST_ENGINE") == "cuda":  # see tests/test_cuda.p
 
     ENGINES = {"cuda": (CudaEngine, 2)}
 
+if os.environ.get("GREEDYMISER_TEST_ENGINE") == "dask":  # see tests/test_dask.py
+    from on_cluster import OnCluster, two_workers
+
+    ENGINES = {"dask": (OnCluster, 1)}
+else:
+    two_workers = contextlib.nullcontext
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Workers, where there are to be any."""
+    with two_workers() as client:
+        yield client
+
 
 @pytest.fixture(scope="module", params=ENGINES)
-def engine(request):
+def engine(request, cluster):
     """An engine without data; every example places its own."""
     make, n_threads = ENGINES[request.param]
     with Threads(n_threads) as threads:

@@ -16,7 +16,6 @@ from greedymiser.acquisition.fetching import Request, Visit
 from greedymiser.acquisition.filling import Filling
 from greedymiser.acquisition.sources import Source
 from greedymiser.exits import query_starts
-from greedymiser.meter import Way
 from greedymiser.serving import Predictor
 
 Floats = NDArray[np.float64]
@@ -50,13 +49,7 @@ class Journeys:
         # What is known of the objects: values, and whether a value (or its absence) is known.
         self.rows = np.full((n, n_features), np.nan)
         self._known = np.zeros((n, n_features), dtype=np.uint8)
-        self.way = Way(
-            tree=np.zeros(n, dtype=np.uint32),
-            node=np.zeros(n, dtype=np.uint32),
-            wanted=np.full(n, -1, dtype=np.int32),
-            owned=predictor.accounts.meter.nothing(n),
-            asked=np.zeros((n, n_features), dtype=np.uint8),
-        )
+        self.way = predictor.accounts.meter.setting_out(n, n_features)
         # Raw predictions, the stage in which an object is, and the one after which it left.
         self.raw = predictor.begin(n)
         self._stage = np.zeros(n, dtype=np.intp)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import joblib
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._progress import Bar
 from greedymiser.acquisition.fetching import (
     FailureLog,
     Fetcher,
@@ -66,7 +65,7 @@ def build_matrix(
         Return a pandas DataFrame, or a NumPy array whose columns are ``sources.column_names``.
         None: a DataFrame where pandas is installed.
     verbose : int
-        1 shows a progress bar on stderr.
+        1 shows a progress bar, in a terminal or a notebook.
 
     Returns
     -------
@@ -95,7 +94,7 @@ def build_matrix(
         )
     options = {"concurrency": concurrency, "timeout": timeout, "on_error": on_error}
     total = len(objects) if hasattr(objects, "__len__") else None
-    with _Bar(total, shown=bool(verbose)) as bar:
+    with Bar(total, "objects", is_shown=bool(verbose)) as bar:
         if prefer == "processes" and thread_count(n_jobs) > 1:
             blocks = _in_processes(sources, objects, n_jobs, options, bar.advance)
         else:
@@ -258,42 +257,3 @@ def _import_pandas(as_frame: bool | None) -> Any:
             ) from None
         return None
     return pandas
-
-
-class _Bar:
-    """One line on stderr that says how many objects are done."""
-
-    def __init__(self, total: int | None, *, shown: bool, stream: TextIO | None = None):
-        self._total = total
-        self._shown = shown
-        self._stream = stream
-        self._done = 0
-        self._start = self._last = time.monotonic()
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            self._write(f"\r{self._line()}\n")
-
-    def advance(self, n: int = 1) -> None:
-        self._done += n
-        now = time.monotonic()
-        if self._shown and now - self._last >= 0.2:
-            self._last = now
-            self._write(f"\r{self._line()}")
-
-    def _line(self) -> str:
-        taken = time.monotonic() - self._start
-        if self._total is None:
-            return f"{self._done} objects, {taken:.0f} s"
-        share = self._done / self._total if self._total else 1.0
-        bar = ("#" * round(24 * share)).ljust(24, ".")
-        left = taken / max(self._done, 1) * (self._total - self._done)
-        return f"[{bar}] {self._done}/{self._total}  {left:.0f} s left".ljust(60)
-
-    def _write(self, text: str) -> None:
-        stream = sys.stderr if self._stream is None else self._stream
-        stream.write(text)
-        stream.flush()

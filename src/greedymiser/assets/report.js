@@ -214,6 +214,7 @@ function redraw() {
 
 function showModel() {
   const row = state.row;
+  showProtocol();
   byId("model-heading").textContent = state.clicked ? "The model at this point" : "The best model within the budget";
   byId("receipt-note").textContent = "";
   if (row === null) {
@@ -254,6 +255,26 @@ function showModel() {
   const trees = data.tree_cost * row.n_trees;
   byId("receipt-note").textContent = (bought.length ? "" : "Nothing was bought. ") +
     (trees ? `${count(row.n_trees, "tree")} cost ${money(trees)} more.` : "");
+}
+
+// What is asked of whom, question by question, where rows pay for themselves.
+function showProtocol() {
+  const row = state.row;
+  const known = row && data.front.find((other) => other.trace === row.trace && other.n_iter === row.n_iter);
+  const protocol = known ? known.protocol : null;
+  byId("protocol-part").hidden = protocol === null;
+  if (protocol === null) return;
+  const share = (x) => number(100 * x, 3) + "%";
+  fill(byId("protocol").tBodies[0], protocol.steps.map((step) => {
+    const asked = element("td", step.name);
+    asked.style.paddingLeft = `${0.5 + Math.min(step.depth, 12)}rem`;
+    if (step.conditions) asked.append(element("small", "if " + step.conditions));
+    return [asked, element("td", number(step.price), "number"), element("td", share(step.share), "number"),
+      element("td", share(step.ends), "number wide")];
+  }));
+  byId("protocol-note").textContent =
+    `${count(protocol.n_rows, "row")} cost ${money(protocol.mean_cost)} on average, ${money(protocol.max_cost)} at most.` +
+    (protocol.rare ? ` Rarer questions to ${share(protocol.rare)} of the rows are left out.` : "");
 }
 
 // -- the tables ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from greedymiser.costs import Feature
 from greedymiser.estimators import Miser, MiserRanker, table_for
 from greedymiser.preparation import Given
+from greedymiser.protocols import Protocol
 from greedymiser.responses import Floats
 from greedymiser.serving import Predictor
 
@@ -47,6 +48,22 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
     def _costs_of(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         left = self._run(X, qid)[1]
         return self.predictor_.bills(table_for(self.estimator_, X), left)
+
+    def protocol(
+        self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01
+    ) -> Protocol:
+        """Tell what is asked of which rows, in which order, at what mean cost (``charge="row"``).
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        qid : array-like of shape (n,), optional
+            For rankers: the query of each row.
+        min_share : float
+            Questions to a smaller share of the rows are left out of the steps, not of the table.
+        """
+        check_is_fitted(self)
+        return self.predictor_.protocol(X, qid, min_share=min_share)
 
     @property
     def cost_(self) -> float:

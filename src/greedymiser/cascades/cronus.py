@@ -19,7 +19,6 @@ Time is O(n T K) for each of the some 150 evaluations of the objective, memory O
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -31,6 +30,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.parallel import _get_threadpool_controller
 
+from greedymiser._progress import Bar
 from greedymiser.cascades._cascade_objective import (
     Cascade,
     Charges,
@@ -100,7 +100,7 @@ class Cronus(OverEnsemble):
     n_jobs : int or None
         Threads; None for all cores. The model does not depend on it.
     verbose : int
-        1 says after each sweep how far things are.
+        1 shows a progress bar, in a terminal or a notebook.
 
     Attributes
     ----------
@@ -232,13 +232,14 @@ class Cronus(OverEnsemble):
         objective = self._objective(rows, baseline)
         solver = Solver(rows)
         history: list[tuple[float, float]] = []
-        for softness in np.geomspace(HARDEST, SOFTEST, self.max_sweeps)[::-1]:
-            relaxation = Relaxation(float(self.power), float(softness))
-            cascade, *values = solver.sweep(objective, cascade, tolls, relaxation)
-            history.append((values[0], values[1]))
-            self._tell(len(history), values[1], cascade, tolls)
-            if self.tradeoff == 0 and values[0] - values[1] <= SETTLED * values[0]:
-                break
+        with Bar(self.max_sweeps, "sweeps", is_shown=bool(self.verbose)) as bar:
+            for softness in np.geomspace(HARDEST, SOFTEST, self.max_sweeps)[::-1]:
+                relaxation = Relaxation(float(self.power), float(softness))
+                cascade, *values = solver.sweep(objective, cascade, tolls, relaxation)
+                history.append((values[0], values[1]))
+                bar.move_to(len(history), f"objective {values[1]:.6g}")
+                if self.tradeoff == 0 and values[0] - values[1] <= SETTLED * values[0]:
+                    break
         cascade = solver.last_fit(objective, cascade, tolls)
         return cascade, np.array(history)
 
@@ -258,13 +259,6 @@ class Cronus(OverEnsemble):
         # penalty of that strength (Rosset et al. 2004).
         slopes = plain(start).gradient.weights
         return replace(plain, l1=self.l1 * float(np.abs(slopes).mean()))
-
-    def _tell(self, n_sweeps: int, value: float, cascade: Cascade, tolls: Tolls) -> None:
-        if self.verbose:
-            bills = np.array2string(tolls.bills(without_tiny(cascade).weights), precision=4)
-            sys.stderr.write(
-                f"sweep {n_sweeps}/{self.max_sweeps}: objective {value:.6g}, stages cost {bills}\n"
-            )
 
     # -- prediction -------------------------------------------------------------------------------
 

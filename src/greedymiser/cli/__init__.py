@@ -2,6 +2,7 @@
 
 printing    what reaches the terminal
 guarding    how a command fails: one sentence, and an exit code
+clusters    data in many files, and the workers that read them
 inputs      from files to rows, their meaning and their prices
 training    from rows to models
 outputs     from models to files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from greedymiser._version import __version__
+from greedymiser.cli.clusters import cluster, is_pattern
 from greedymiser.cli.guarding import (
     InputError,
     Reads,
@@ -29,7 +30,9 @@ from greedymiser.cli.inputs import (
     check_column,
     held_out,
     load_model,
+    parts_for,
     read_inputs,
+    read_inputs_in_parts,
     rows_for,
 )
 from greedymiser.cli.outputs import (
@@ -37,8 +40,11 @@ from greedymiser.cli.outputs import (
     new_curve,
     new_file,
     new_model,
+    predictions,
+    rows_differ,
     save_model,
     write_curve,
+    write_predictions,
     write_table,
 )
 from greedymiser.cli.printing import (
@@ -69,11 +75,11 @@ from greedymiser.cli.training import (
 from greedymiser.costfiles import CostFile, template, write_costs, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, load_thyroid, read_table
 from greedymiser.persistence import load
-from greedymiser.responses import gives_probabilities
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
+    from greedymiser.serving import Predictor
 
 # What the demo writes below its folder.
 WRITES_DEMO = Writes((*WRITES_CURVE.below, "thyroid_*.csv", "thyroid_costs.toml"))
@@ -143,6 +149,20 @@ Scoring = Annotated[
     typer.Option(help="Validation score: a scikit-learn scorer, or ndcg@5 and the like."),
 ]
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
+PartsFile = Annotated[
+    Path,
+    typer.Argument(
+        help="CSV, Parquet or SVMlight/LETOR file, told by its suffix; "
+        "or a pattern such as 'data/*.parquet', read in parts."
+    ),
+    Reads(),
+]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Address of a Dask scheduler, whose workers read the data.")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Start so many Dask workers on this machine.")
+]
 
 
 class Charging(enum.StrEnum):
@@ -316,7 +336,7 @@ def curve(
 @app.command()
 @guarded
 def fit(
-    data: DataFile,
+    data: PartsFile,
     costs: Costs,
     out: Annotated[Path, typer.Option(help="File for the model."), Writes()],
     target: TargetOption = None,
@@ -335,6 +355,8 @@ def fit(
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
     charge: ChargeOption = Charging.model,
     row_budget: Annotated[
         float | None,
@@ -342,21 +364,39 @@ def fit(
     ] = None,
 ) -> None:
     """Train one model. With a budget and no trade-off, find the best model that it affords."""
-    job = read_inputs(data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid)
-    new_model(out)
     if row_budget is not None and charge is not Charging.row:
         raise typer.BadParameter("needs --charge row", param_hint="--row-budget")
-    model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
-    model.set_params(row_budget=row_budget)
+    in_parts = scheduler is not None or workers is not None
+    if is_pattern(data) and not in_parts:
+        raise InputError(
+            f"{str(data)!r} stands for several files: --workers N reads them in parts on this "
+            "machine, and --scheduler ADDRESS on a cluster"
+        )
     searched = budget is not None and tradeoff is None
-    if budget is not None and tradeoff is None:
-        model = best_for(budget, job, model, scoring, jobs)
-    else:
-        model.set_params(
-            costs=job.costs.costs, tradeoff=tradeoff or 0.0, budget=budget,
-            scoring=scoring or "loss",
-        )  # fmt: skip
-        fit_model(model, job)
+    if searched and in_parts and valid is None:
+        raise InputError(
+            "a search for the best model of a budget needs --valid where data is read in parts; "
+            "or give a --tradeoff"
+        )
+    given: dict[str, Any] = {
+        "target": target, "task": task, "qid": qid, "drop": drop or (), "valid": valid
+    }  # fmt: skip
+    with cluster(scheduler, workers, jobs) if in_parts else nullcontext():
+        if in_parts:
+            job = read_inputs_in_parts(data, costs, **given, out=out)
+        else:
+            job = read_inputs(data, costs, **given)
+        new_model(out)
+        model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
+        model.set_params(row_budget=row_budget)
+        if budget is not None and tradeoff is None:
+            model = best_for(budget, job, model, scoring, jobs)
+        else:
+            model.set_params(
+                costs=job.costs.costs, tradeoff=tradeoff or 0.0, budget=budget,
+                scoring=scoring or "loss",
+            )  # fmt: skip
+            fit_model(model, job)
     told = {"search": "interrupted"} if searched and interruption.happened else {}
     save_model(model, out, job.costs.unit, told)
     written = load(out)
@@ -373,40 +413,53 @@ def fit(
 @guarded
 def predict(
     model: ModelFile,
-    data: DataFile,
+    data: PartsFile,
     out: Annotated[
         Path | None,
-        typer.Option(help="CSV file for the predictions; shown if there is none."),
+        typer.Option(
+            help="CSV file for the predictions; shown if there is none. "
+            "Of a pattern, a new folder of Parquet files."
+        ),
         Writes(),
     ] = None,
     qid: Qid = None,
     drop: Drop = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
 ) -> None:
     """Predict, from the columns that the model has bought; it does not miss the others."""
-    import pandas as pd
-
     trained = load_model(model)
+    if is_pattern(data) or scheduler is not None or workers is not None:
+        _predict_parts(trained, data, out, qid, drop or (), scheduler, workers)
+        return
     X, queries = rows_for(trained, data, qid, drop or ())
-    table_of_rows = trained.table(X)
-    raw, left = trained.run(table_of_rows, queries)
-    columns = {"prediction": trained.respond(raw)}
-    if trained.classes is not None and gives_probabilities(trained.loss):
-        probabilities = trained.probabilities(raw).T
-        for label, column in zip(trained.classes.tolist(), probabilities, strict=True):
-            columns[f"probability_{label}"] = column
-    bills = trained.bills(table_of_rows, left)
-    rows_differ = len(trained.stages) > 1 or trained.charge == "row"
-    if rows_differ:
-        columns["cost"] = bills
-    table = pd.DataFrame(columns)
+    table, bills = predictions(trained, X, queries)
     if out is None:
         emit(table.to_csv(index=False))
         return
     write_table(table, new_file(out), "predictions")
-    paid = "a mean cost" if rows_differ else "a cost"
-    bill = f"{as_number(float(np.mean(bills)))} {cost_unit(trained) or ''}".rstrip()
+    _tell_of_predictions(trained, len(table), float(np.mean(bills)), out)
+
+
+def _predict_parts(
+    trained: Predictor, data: Path, out: Path | None, qid: str | None, drop: Sequence[str],
+    scheduler: str | None, workers: int | None,
+) -> None:  # fmt: skip
+    """Predict part by part, each into a file of its own."""
+    if out is None:
+        raise InputError("predictions of data in parts go to a folder: name it with --out")
+    in_cluster = scheduler is not None or workers is not None
+    with cluster(scheduler, workers, 1) if in_cluster else nullcontext():
+        rows = parts_for(trained, data, out, qid, drop)
+        n_rows, cost = write_predictions(trained, rows, out)
+    _tell_of_predictions(trained, n_rows, cost, out)
+
+
+def _tell_of_predictions(trained: Predictor, n_rows: int, cost: float, out: Path) -> None:
+    paid = "a mean cost" if rows_differ(trained) else "a cost"
+    bill = f"{as_number(cost)} {cost_unit(trained) or ''}".rstrip()
     say(
-        f"{len(table)} predictions at {paid} of {bill} each, "
+        f"{n_rows} predictions at {paid} of {bill} each, "
         f"from {len(trained.features_used_)} of {trained.n_features} features: {out}"
     )
 

@@ -195,10 +195,10 @@ def _check_paths(command: Callable[..., None], arguments: dict[str, Any]) -> Non
     for out, written in marks.items():
         for name, mark in marks.items():
             if isinstance(written, Writes) and isinstance(mark, Reads):
-                _check_not_read(out, arguments[out], written, name, arguments[name])
+                check_not_read(out, arguments[out], written, name, arguments[name])
 
 
-def _check_not_read(
+def check_not_read(
     option: str, out: Path | None, written: Writes, what: str, path: Path | None
 ) -> None:
     """Refuse to write to an option's ``out`` over what is read from ``path``, by whatever name."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cli.clusters import read_parts
 from greedymiser.cli.guarding import InputError
 from greedymiser.cli.printing import complain, quoted, say, warn
 from greedymiser.costfiles import CostFile, read_costs
@@ -94,8 +95,9 @@ class TrainingData:
     task: Task
     costs: CostFile
     train: LabelledRows
-    valid: LabelledRows
-    test: LabelledRows | None
+    # None if the estimator is to hold rows out itself.
+    valid: LabelledRows | None
+    test: LabelledRows | None = None
 
 
 def read_inputs(
@@ -122,18 +124,7 @@ def read_inputs(
     columns = _columns(frame, data, target, qid, drop)
     train = _part(frame, data, columns)
     _check_costs(prices, costs, train.X.columns.tolist(), data, columns)
-    if task is not Task.classification:
-        _check_no_words_among_numbers(train, data, columns)
-    if task is None:
-        task = _guess(train)
-        source = columns.qid or columns.target
-        say(f"Task: {task} (guessed from {source!r}; --task says otherwise)")
-    if task is Task.ranking and train.qid is None:
-        raise InputError(
-            f"ranking needs the query of each row, but {str(data)!r} has no qid:"
-            if is_svmlight(data)
-            else "ranking needs the query of each row: name its column with --qid"
-        )
+    task = _known_task(task, train, data, columns)
     checked = None if valid is None else _part_like(train, valid, columns, spelled)
     tested = None if test is None else _part_like(train, test, columns, spelled)
     spelled.tell(train.X.columns)
@@ -149,6 +140,70 @@ def read_inputs(
     sizes += [] if tested is None else [f"{len(tested.y)} to test with"]
     say(f"{', '.join(sizes)}; {train.X.shape[1]} features")
     return TrainingData(task, prices, train, checked, tested)
+
+
+def read_inputs_in_parts(
+    data: Path,
+    costs: Path,
+    *,
+    target: str | None,
+    task: Task | None,
+    qid: str | None,
+    drop: Sequence[str],
+    valid: Path | None,
+    out: Path,
+) -> TrainingData:
+    """Do as ``read_inputs`` does, with files that are read in parts: targets and queries come here.
+
+    Without ``valid``, rows to validate with are left to the estimator.
+    """
+    prices = read_costs(costs)
+    frame = read_parts(data, out)
+    columns = _columns(frame, data, target, qid, drop)
+    train = _part_of_parts(frame, data, columns)
+    _check_costs(prices, costs, train.X.columns.tolist(), data, columns)
+    task = _known_task(task, train, data, columns)
+    checked = None
+    sizes = f"{len(train.y)} rows in {train.X.npartitions} parts"
+    if valid is not None:
+        others = read_parts(valid, out)
+        for name in train.X.columns:
+            check_column(others, valid, name)
+        checked = _part_of_parts(others, valid, columns)
+        checked = LabelledRows(checked.X[train.X.columns], checked.y, checked.qid)
+        sizes += f" to learn from, {len(checked.y)} to validate with"
+    say(f"{sizes}; {train.X.shape[1]} features")
+    return TrainingData(task, prices, train, checked)
+
+
+def _part_of_parts(frame: Any, path: Path, columns: Roles) -> LabelledRows:
+    """Rows of a Dask data frame: targets and queries are read, features are not."""
+    named = [name for name in (columns.target, columns.qid) if name is not None]
+    for name in named:
+        check_column(frame, path, name)
+    own = frame[named].compute()
+    if len(own) == 0:
+        raise InputError(f"{str(path)!r} has no rows")
+    _check_given(own, path, columns)
+    qid = None if columns.qid is None else own[columns.qid].to_numpy()
+    return LabelledRows(_features(frame, path, columns), own[columns.target].to_numpy(), qid)
+
+
+def _known_task(task: Task | None, train: LabelledRows, data: Path, columns: Roles) -> Task:
+    """What the target means, as somebody says or as it looks."""
+    if task is not Task.classification:
+        _check_no_words_among_numbers(train, data, columns)
+    if task is None:
+        task = _guess(train)
+        source = columns.qid or columns.target
+        say(f"Task: {task} (guessed from {source!r}; --task says otherwise)")
+    if task is Task.ranking and train.qid is None:
+        raise InputError(
+            f"ranking needs the query of each row, but {str(data)!r} has no qid:"
+            if is_svmlight(data)
+            else "ranking needs the query of each row: name its column with --qid"
+        )
+    return task
 
 
 def _columns(
@@ -180,6 +235,13 @@ def check_column(frame: Any, path: Path, name: str) -> None:
 
 
 def _part(frame: Any, path: Path, columns: Roles) -> LabelledRows:
+    _check_given(frame, path, columns)
+    qid = None if columns.qid is None else frame[columns.qid].to_numpy()
+    return LabelledRows(_features(frame, path, columns), frame[columns.target].to_numpy(), qid)
+
+
+def _check_given(frame: Any, path: Path, columns: Roles) -> None:
+    """Complain of targets and queries that are missing, or not finite."""
     import pandas as pd
 
     for name in (columns.target, columns.qid):
@@ -193,11 +255,13 @@ def _part(frame: Any, path: Path, columns: Roles) -> LabelledRows:
             )
         if pd.api.types.is_float_dtype(frame[name].dtype) and np.isinf(frame[name]).any():
             raise InputError(f"column {name!r} of {str(path)!r} has a number that is infinite")
+
+
+def _features(frame: Any, path: Path, columns: Roles) -> Any:
     X = frame.drop(columns=[name for name in columns.others if name in frame.columns])
     if X.shape[1] == 0:
         raise InputError(f"{str(path)!r} has no features beside {quoted(columns.others)}")
-    qid = None if columns.qid is None else frame[columns.qid].to_numpy()
-    return LabelledRows(X, frame[columns.target].to_numpy(), qid)
+    return X
 
 
 def _part_like(train: LabelledRows, path: Path, columns: Roles, spelled: Spelled) -> LabelledRows:
@@ -333,11 +397,35 @@ def rows_for(
     return frame, queries
 
 
+def parts_for(model: Predictor, data: Path, out: Path, qid: str | None, drop: Sequence[str]) -> Any:
+    """The Dask data frame that a model predicts from; only the columns that it uses are read."""
+    if qid is not None or model.compares_rows:
+        raise InputError(
+            "--qid is for models that compare the rows of a query, which parts of data may divide: "
+            "predict each file by itself"
+        )
+    frame = read_parts(data, out)
+    for name in drop:
+        check_column(frame, data, name)
+    kept = [name for name in frame.columns if name not in drop]
+    if model.feature_names is None:
+        _check_width(model, len(kept), data)
+        return frame[kept]
+    missing = [name for name in model.features_used_ if name not in kept]
+    if missing:
+        raise InputError(f"{str(data)!r} has no column {quoted(missing)}, which the model uses")
+    return frame[model.features_used_ or kept[:1]]
+
+
 def _by_position(model: Predictor, frame: Any, path: Path, others: Sequence[str]) -> NDArray[Any]:
     frame = frame[[name for name in frame.columns if name not in others]]
-    if frame.shape[1] != model.n_features:
+    _check_width(model, frame.shape[1], path)
+    return frame.to_numpy()
+
+
+def _check_width(model: Predictor, n_columns: int, path: Path) -> None:
+    if n_columns != model.n_features:
         raise InputError(
             f"the model knows its {model.n_features} features by position, but {str(path)!r} "
-            f"has {frame.shape[1]} columns"
+            f"has {n_columns} columns"
         )
-    return frame.to_numpy()

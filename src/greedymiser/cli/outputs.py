@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from greedymiser._files import check_place, write_file
 from greedymiser.cli.guarding import InputError, Writes
 from greedymiser.persistence import save
 from greedymiser.persistence.writing import about
-from greedymiser.serving import as_predictor
+from greedymiser.responses import gives_probabilities
+from greedymiser.serving import Predictor, as_predictor
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
@@ -86,6 +91,74 @@ def save_model(model: Model, out: Path, unit: str | None, told: Mapping[str, str
 def write_table(table: Any, out: Path, what: str) -> None:
     """Write a CSV file, all of it or none."""
     write_file(out, table.to_csv(index=False).encode("utf-8", "backslashreplace"), what)
+
+
+def rows_differ(model: Predictor) -> bool:
+    """Whether rows differ in what they pay."""
+    return len(model.stages) > 1 or model.charge == "row"
+
+
+def predictions(
+    model: Predictor, X: Any, queries: NDArray[Any] | None = None
+) -> tuple[Any, NDArray[np.float64]]:
+    """A table with the prediction of each row, and what each row has paid."""
+    import pandas as pd
+
+    table = model.table(X)
+    raw, left = model.run(table, queries)
+    columns = {"prediction": model.respond(raw)}
+    if model.classes is not None and gives_probabilities(model.loss):
+        probabilities = model.probabilities(raw).T
+        for label, column in zip(model.classes.tolist(), probabilities, strict=True):
+            columns[f"probability_{label}"] = column
+    bills = model.bills(table, left)
+    if rows_differ(model):
+        columns["cost"] = bills
+    return pd.DataFrame(columns), bills
+
+
+def write_predictions(model: Predictor, rows: Any, out: Path) -> tuple[int, float]:
+    """Write the predictions of a Dask data frame to a new folder, a Parquet file for each part.
+
+    Returns how many there are, and what they cost on average. All of the folder is there, or none.
+    """
+    from dask import delayed
+    from dask.dataframe.dispatch import make_meta, meta_nonempty
+
+    if out.exists():
+        raise InputError(f"{str(out)!r} exists already; predictions of parts need a new folder")
+    make_folder(out.parent)
+    sample = meta_nonempty(make_meta(rows))
+    model = model.served_for(sample if model.feature_names else sample.to_numpy())
+    like = _predicted_part(sample, model, None)[:0]
+    table = rows.map_partitions(_predicted_part, delayed(model, pure=True), like, meta=like)
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        table.to_parquet(str(unfinished), write_index=False)
+        n_rows, cost = _rows_and_cost(model, unfinished)
+        unfinished.rename(out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return n_rows, cost
+
+
+def _predicted_part(rows: Any, model: Predictor, like: Any) -> Any:
+    if len(rows) == 0:
+        return like
+    return predictions(model, rows if model.feature_names else rows.to_numpy())[0]
+
+
+def _rows_and_cost(model: Predictor, folder: Path) -> tuple[int, float]:
+    """How many predictions are in a folder, and what they cost on average."""
+    from pyarrow import parquet
+
+    files = sorted(folder.glob("*.parquet"))
+    n_rows = sum(parquet.read_metadata(file).num_rows for file in files)
+    if len(model.stages) == 1 or n_rows == 0:
+        return n_rows, model.cost_
+    costs = (parquet.read_table(file, columns=["cost"])["cost"].to_numpy() for file in files)
+    return n_rows, sum(float(part.sum()) for part in costs) / n_rows
 
 
 def write_curve(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from greedymiser.cli.guarding import InputError, interruption
-from greedymiser.cli.inputs import Task, TrainingData
+from greedymiser.cli.inputs import HOLD_OUT, SEED, Task, TrainingData
 from greedymiser.cli.printing import as_number, shown_progress
 
 # To predict needs none of those that train: they are imported by the commands that do.
@@ -50,9 +50,13 @@ def fit_model(model: Model, job: TrainingData) -> None:
     """Train one model; an interruption keeps the rounds that are finished."""
     from greedymiser.estimators import BudgetWarning
 
-    queries = {}
-    if job.task is Task.ranking:
-        queries = {"qid": job.train.qid, "qid_val": job.valid.qid}
+    train, valid = job.train, job.valid
+    given: dict[str, Any] = {"qid": train.qid} if job.task is Task.ranking else {}
+    if valid is not None:
+        given |= {"X_val": valid.X, "y_val": valid.y}
+        given |= {"qid_val": valid.qid} if job.task is Task.ranking else {}
+    else:
+        model.set_params(early_stopping=True, validation_fraction=1 / HOLD_OUT, random_state=SEED)
     with shown_progress("rounds") as told, warnings.catch_warnings():
         # A model that can afford nothing is not what anybody asks for.
         warnings.simplefilter("error", BudgetWarning)
@@ -60,9 +64,8 @@ def fit_model(model: Model, job: TrainingData) -> None:
         def watch(progress: Progress) -> None:
             told(progress.n_iter, progress.max_iter)
 
-        train, valid = job.train, job.valid
         try:
-            model.fit(train.X, train.y, X_val=valid.X, y_val=valid.y, callbacks=[watch], **queries)
+            model.fit(train.X, train.y, callbacks=[watch], **given)
         except KeyboardInterrupt:
             if not getattr(model, "n_iter_", 0):
                 raise  # there is nothing to keep
@@ -76,6 +79,7 @@ def trained_curve(
     """Train the models of a curve; an interruption keeps those that are finished."""
     from greedymiser.tradeoff import tradeoff_curve
 
+    assert job.valid is not None
     queries: dict[str, Any] = {}
     if job.task is Task.ranking:
         queries = {"qid": job.train.qid, "qid_val": job.valid.qid}

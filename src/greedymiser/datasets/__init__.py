@@ -19,7 +19,9 @@ from greedymiser.costs import CostModel
 from greedymiser.datasets.readers import (
     LABEL,
     MISSING_WORDS,
+    PARQUET_SUFFIXES,
     QID,
+    TEXT_SEPARATORS,
     check_density,
     is_svmlight,
     read_table,
@@ -28,7 +30,9 @@ from greedymiser.datasets.readers import (
 __all__ = [
     "LABEL",
     "MISSING_WORDS",
+    "PARQUET_SUFFIXES",
     "QID",
+    "TEXT_SEPARATORS",
     "CostedData",
     "is_svmlight",
     "load_letor",

@@ -23,8 +23,9 @@ from greedymiser.costs import first_repeated
 LABEL = "label"
 QID = "qid"
 
-_CSV = {".csv": ",", ".tsv": "\t"}
-_PARQUET = (".parquet", ".pq")
+# What separates the cells of text files, by their suffix; and the suffixes of Parquet files.
+TEXT_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+PARQUET_SUFFIXES = (".parquet", ".pq")
 _SVMLIGHT = (".txt", ".letor", ".svm", ".svmlight", ".libsvm")
 _COMPRESSED = (".gz", ".bz2")
 
@@ -102,11 +103,11 @@ def read_table(
         ) from error
     if path.stat().st_size == 0:
         raise ValueError(f"{str(path)!r} is empty")
-    if suffix in _CSV:
-        frame, words = _read_csv(path, _CSV[suffix], text, literal)
+    if suffix in TEXT_SEPARATORS:
+        frame, words = _read_csv(path, TEXT_SEPARATORS[suffix], text, literal)
         if words and told is not None:
             told(words)
-    elif suffix in _PARQUET:
+    elif suffix in PARQUET_SUFFIXES:
         frame = _read_parquet(path)
     else:
         frame = _read_svmlight(path, features)
@@ -134,7 +135,7 @@ def _suffix(path: Path) -> str:
     if suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
-    if suffix not in (*_CSV, *_PARQUET, *_SVMLIGHT):
+    if suffix not in (*TEXT_SEPARATORS, *PARQUET_SUFFIXES, *_SVMLIGHT):
         raise ValueError(
             f"{str(path)!r} does not end in one of .csv, .tsv, .parquet, or for SVMlight files "
             ".txt, .letor, .svm, .svmlight, .libsvm"

@@ -208,7 +208,7 @@ class Shard(Protocol):
         """Let rows walk down a finished tree that was grown on rows with the same bins."""
 
     def loss_sum(self) -> NDArray[np.int64]:
-        """Exact sum of the weighted loss (see ``arithmetic``)."""
+        """Exact sum of the weighted loss (see ``arithmetic``); LambdaMART: of queries' NDCG."""
 
     def raw(self) -> Floats:
         """Raw predictions (n_outputs, n_rows)."""
@@ -275,6 +275,10 @@ class PlacedRows(Protocol):
 
     def raw(self) -> Floats:
         """Raw predictions (n_outputs, n_rows), for those who only want to look."""
+
+
+class EngineLostError(RuntimeError):
+    """There is no place left to train: all workers of a cluster are gone."""
 
 
 class Engine(Protocol):

@@ -41,6 +41,11 @@ class Slots:
         self.n_slots = 0
         # -1 where a mark was left on nobody yet.
         self.slot_of = np.full(marks.n_marks, -1, dtype=np.int64)
+        # Features that leave each mark.
+        self._users: list[list[int]] = [[] for _ in range(marks.n_marks)]
+        for feature, some in enumerate(marks.of_feature):
+            for mark in some:
+                self._users[mark].append(feature)
         # (n_features, n_words): bits that a split on each feature leaves.
         self.masks = np.zeros((len(marks.of_feature), 0), dtype=np.uint64)
 
@@ -60,12 +65,9 @@ class Slots:
         if n_words > self.n_words:
             more = np.zeros((len(self.masks), n_words - self.n_words), dtype=np.uint64)
             self.masks = np.concatenate([self.masks, more], axis=1)
-        for feature, marks in enumerate(self.marks.of_feature):
-            for mark in marks:
-                slot = int(self.slot_of[mark])
-                if slot >= 0:
-                    bit = np.uint64(1 << (slot % WORD_BITS))
-                    self.masks[feature, slot // WORD_BITS] |= bit
+        for mark in new:
+            slot = int(self.slot_of[mark])
+            self.masks[self._users[mark], slot // WORD_BITS] |= np.uint64(1 << (slot % WORD_BITS))
 
     def widened(self, bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The bits of rows, (n_words, n_rows), with room for all slots."""

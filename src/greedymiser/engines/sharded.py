@@ -13,12 +13,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import rounded
+from greedymiser.arithmetic import exact_sum, rounded
 from greedymiser.binning import LANES
 from greedymiser.engines import Columns, Floats, Root, Sample, Shard, SplitRules, SplitTable
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.marks import Marks, distinct
 from greedymiser.engines.scanning import BINS, describe_features, describe_scale, scan_table
+from greedymiser.losses import LambdaMART, Loss
+from greedymiser.metrics import query_weights
 from greedymiser.rounds import RowLot
 from greedymiser.trees import Tree
 
@@ -33,7 +35,7 @@ class ShardedRows:
     sample : Sample
         What is common to all of them; its rows do not matter.
     total_weight : float
-        Of all rows.
+        Of all rows, or queries: what ``total_of`` says.
     """
 
     grid: Grid
@@ -63,7 +65,7 @@ class ShardedRows:
 
     def loss(self) -> float:
         total = np.sum([shard.loss_sum() for shard in self.shards], axis=0)
-        return float(rounded(total)) / self._total
+        return mean_loss(self._sample.loss, total, self._total)
 
     def add_tree(self, tree: Tree, output: int) -> None:
         for shard in self.shards:
@@ -99,7 +101,7 @@ class ShardedRows:
 
     def _histograms(self, asked: list[int], blocks: list[int]) -> NDArray[np.int64]:
         """Histograms (nodes, blocks, ...): small siblings counted, large ones by subtraction."""
-        small = {min(node, _sibling(node), key=self._size) for node in asked}
+        small = {min(node, sibling(node), key=self._size) for node in asked}
         kept = self._counted(sorted(small), blocks)
         again = set()
         for node, block in product(set(asked) - small, blocks):
@@ -107,7 +109,7 @@ class ShardedRows:
             if parent is None:  # nobody asked for this block at the level above
                 again.add(node)
             else:
-                kept[node, block] = parent - kept[_sibling(node), block]
+                kept[node, block] = parent - kept[sibling(node), block]
         kept |= self._counted(sorted(again), blocks)
         self._kept = kept
         size = LANES * BINS * self.grid.bin_words
@@ -159,7 +161,25 @@ class ShardedRows:
             shard.add_leaves(leaves, values)
 
 
-def _sibling(node: int) -> int:
+def total_of(loss: Loss, y: Floats, weight: Floats | None) -> float | None:
+    """What sums of a loss are divided by; None if its mean is no quotient of sums."""
+    if loss.is_additive:
+        return float(len(y)) if weight is None else exact_sum(weight)
+    if type(loss) is LambdaMART:
+        starts = loss.query_starts(y)
+        return (
+            float(len(starts) - 1) if weight is None else exact_sum(query_weights(weight, starts))
+        )
+    return None
+
+
+def mean_loss(loss: Loss, total: NDArray[np.int64], divisor: float) -> float:
+    """Mean of a loss, given its exact sum over all rows (over queries: of their NDCG)."""
+    mean = float(rounded(total)) / divisor
+    return mean if loss.is_additive else 1.0 - mean
+
+
+def sibling(node: int) -> int:
     """The other child of the same parent; the root has none but itself."""
     if node == 0:
         return 0

@@ -21,6 +21,7 @@ from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
 from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.estimators.fitted import fitted_like, table_for
 from greedymiser.estimators.watching import watch_with, works_in_kernels
+from greedymiser.lazy import or_lazily
 from greedymiser.metrics import ndcg_score, queries_or_one
 from greedymiser.preparation import Given
 from greedymiser.responses import decisions, gives_probabilities, labels, probabilities
@@ -104,6 +105,7 @@ class MiserRegressor(RegressorMixin, Miser):
             Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
         )
 
+    @or_lazily
     def predict(self, X: Any) -> Floats:
         """Predict the target."""
         raw = self._raw_predict(X)
@@ -223,15 +225,18 @@ class MiserClassifier(ClassifierMixin, Miser):
             Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
         )
 
+    @or_lazily
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict class labels."""
         return self._labels(self._raw_predict(X))
 
     @available_if(_has_probabilities)
+    @or_lazily
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
         return self._probabilities(self._raw_predict(X))
 
+    @or_lazily
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: log-odds of the second class (n,), or one column per class."""
         return decisions(self._raw_predict(X))
@@ -320,6 +325,7 @@ class MiserRanker(Miser):
             callbacks,
         )
 
+    @or_lazily
     def predict(self, X: Any) -> Floats:
         """Scores; within a query, higher comes first."""
         return self._raw_predict(X)[0]

@@ -21,14 +21,15 @@ from greedymiser.preparation import (
     Given,
     Part,
     Prepared,
+    brought,
     check,
     learn_schema,
     note_part,
     prepare,
 )
-from greedymiser.tables import is_frame
+from greedymiser.tables import Parted, is_frame
 from greedymiser.threads import Threads, thread_count
-from greedymiser.training import ENGINES, Model, blank_model, cheapest_useful, train
+from greedymiser.training import Model, blank_model, cheapest_useful, open_engine, train
 
 
 class BudgetWarning(UserWarning):
@@ -84,9 +85,10 @@ class Miser(Fitted):
         1 shows a progress bar.
     n_jobs : int or None
         Threads; None for all cores. The model does not depend on it.
-    engine : {"auto", "cpu", "cuda"}
-        Where training runs: on the cores of this machine, or on its GPU. The model is the same to
-        the last bit. "auto" is "cpu".
+    engine : {"auto", "cpu", "cuda", "dask"}
+        Where training runs: on the cores of this machine, on its GPU, or on the workers of a Dask
+        cluster. The model is the same to the last bit. "auto" is "dask" where X or what belongs to
+        it is a Dask collection, and else "cpu".
     shopping_interval : int
         Features that are not owned yet are looked at, and bought, in rounds 0, k, 2k, ... only;
         the rounds between make do with what is owned, which is quicker. 1 is Algorithm 1. A
@@ -126,7 +128,7 @@ class Miser(Fitted):
         data, ``validation_score_`` is empty.
     stopped_ : str
         Why there are no more rounds: "max_iter", "early stopping", "budget", "nothing pays",
-        "callback" or "interrupted".
+        "callback", "interrupted", or "cluster lost" (all workers were).
     ensemble_ : Ensemble
     schema_ : Schema
         What was learned of the columns and the target.
@@ -211,12 +213,11 @@ class Miser(Fitted):
             with _shown(self.verbose) as bar:
                 watch = watch_with(draft, prepared.schema)
                 model = train(prepared, params, start, watch, [*callbacks, *bar])
-        fitted = fitted_like(draft, prepared.schema, model.truncated(model.best_iter))
-        self.__dict__ = fitted.__dict__
-        if model.stopped == "interrupted":
-            raise KeyboardInterrupt
-        if model.n_iter == 0:
-            warn_of_budget(prepared, params, start)
+            fitted = fitted_like(draft, prepared.schema, model.truncated(model.best_iter))
+            self.__dict__ = fitted.__dict__
+            model.raise_if_cut_short()
+            if model.n_iter == 0:
+                warn_of_budget(prepared, params, start)
         return self
 
     def prepare(self, given: Given, given_val: Given, threads: Threads) -> Prepared:
@@ -233,6 +234,8 @@ class Miser(Fitted):
             )
         check_scoring_of(self)
         is_continued = self._is_continued()
+        engine = open_engine(self.engine, [given, given_val], threads)
+        given, given_val = brought(engine, given), brought(engine, given_val)
         given = self.check_features(given, reset=not is_continued)
         given_val = self.check_features(given_val, reset=False, part="val")
         params, columns = Parameters.of(self), self._columns()
@@ -241,7 +244,6 @@ class Miser(Fitted):
         else:
             seed = check_random_state(self.random_state).randint(2**31)
             learn = learn_schema(params, self._kind, type(self).__name__, columns, seed)
-        engine = ENGINES[self.engine](threads)
         prepared = prepare(params, learn, given, given_val, engine, threads)
         if is_continued:
             check_budget(self)
@@ -250,7 +252,8 @@ class Miser(Fitted):
     def look_at(self, given: Given) -> None:
         """Raise what is wrong with some data, and learn nothing from it."""
         given = copy.copy(self).check_features(given, reset=True)
-        names = None if not is_frame(given.X) else tuple(map(str, given.X.columns))
+        head = given.X.head if isinstance(given.X, Parted) else given.X
+        names = None if not is_frame(head) else tuple(map(str, head.columns))
         learn_schema(Parameters.of(self), self._kind, type(self).__name__, names, 0)(check(given))
 
     def check_features(self, given: Given, reset: bool, part: Part | None = None) -> Given:

@@ -13,13 +13,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from greedymiser.costs import CostModel, Feature, Ledger, Receipt
 from greedymiser.engines import Floats
+from greedymiser.lazy import or_lazily
 from greedymiser.meter import row_costs
 from greedymiser.preparation import Schema
+from greedymiser.protocols import Protocol
 from greedymiser.serving import Kind, Predictor, Stage
 from greedymiser.tables import (
     PLAIN_DTYPES,
     ArrayTable,
     Categories,
+    Parted,
     Table,
     as_table,
     is_frame,
@@ -56,6 +59,12 @@ class Fitted(BaseEstimator):
         with Threads(thread_count(self.n_jobs)) as threads:
             yield from self.ensemble_.staged_raw_predict(table, threads)
 
+    def served_for(self, sample: Any) -> Predictor:
+        """The finished model for parts of rows like these, once they are checked."""
+        table_for(self, sample)
+        return self.predictor_.served_for(sample)
+
+    @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs (eq. 3).
 
@@ -69,6 +78,12 @@ class Fitted(BaseEstimator):
             return row_costs(self.ensemble_, self.costs_, table, threads)
 
     def _check_features(self, X: Any, reset: bool) -> Any:
+        if isinstance(X, Parted):
+            stand_in = np.empty((1, X.shape[1])) if X.head is None else X.head
+            validate_data(self, X=stand_in, reset=reset, skip_check_array=True)
+            if min(X.shape) == 0:
+                raise ValueError(f"X must have at least one row and one column, got {X.shape}")
+            return X
         if is_frame(X):
             validate_data(self, X=X, reset=reset, skip_check_array=True)
             if min(X.shape) == 0:
@@ -168,6 +183,18 @@ class Fitted(BaseEstimator):
             charge=self.model_.charge,
             mean_cost=self.cost_ if self.model_.charge == "row" else None,
         )
+
+    def protocol(self, X: Any, *, min_share: float = 0.01) -> Protocol:
+        """Tell what is asked of which rows, in which order, at what mean cost (``charge="row"``).
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        min_share : float
+            Questions to a smaller share of the rows are left out of the steps, not of the table.
+        """
+        check_is_fitted(self, "model_")
+        return self.predictor_.protocol(X, min_share=min_share)
 
     def truncate(self, n_iter: int) -> Self:
         """Return a copy that stops after ``n_iter`` rounds, and costs accordingly."""

@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from greedymiser.arithmetic import exact_sum
+from greedymiser.arithmetic import add_exactly, exact_sum
+from greedymiser.inquiries import Inquiry, ask_here, conduct, seen_as
+from greedymiser.inquiries.selection import ask_quantiles, weighted_quantile
+from greedymiser.inquiries.sums import Part, ask_extent, ask_rows, ask_sums
 from greedymiser.losses import formulas, ranking
 from greedymiser.losses.formulas import Formula
-from greedymiser.metrics import Judged, judge, mean_of_queries, query_weights
+from greedymiser.metrics import GainRange, Judged, judge, mean_of_queries, query_weights
 from greedymiser.threads import Team
 
 Floats = NDArray[np.float64]
@@ -88,18 +91,71 @@ class Loss:
         """Mean loss; does not depend on the order of the rows."""
         return exact_mean(self.values(y, raw), weight)
 
+    # -- rows in parts: see ``inquiries``; a part is a pair (y, weight) ---------------------------
+    # A user's own loss needs none of these: all targets are brought together for it.
+
+    @property
+    def leaf_quantile(self) -> float | None:
+        """Of which quantile ``leaf_value`` is ``weighted_quantile``; None if only it knows."""
+        return None
+
+    def ask_prior(self) -> Inquiry[Floats]:
+        """How to find ``prior`` of rows in parts."""
+        if type(self).prior is Loss.prior:
+            return self.prior(np.empty(0), None)
+        y, weight = yield from ask_rows()
+        return self.prior(y, weight)
+
+    def ask_adapted(self) -> Inquiry[Loss]:
+        """How to find ``adapted`` of rows in parts."""
+        if type(self).adapted is Loss.adapted:
+            return self
+        y, weight = yield from ask_rows()
+        return self.adapted(y, weight)
+
+    def ask_target_check(self) -> Inquiry[None]:
+        """How to do ``check_target`` for rows in parts."""
+        if type(self).check_target is not Loss.check_target:
+            y, _ = yield from ask_rows()
+            self.check_target(y)
+
 
 class _Known(Loss):
     """A loss that every engine knows by its formula."""
 
     @property
     def formula(self) -> Formula | None:
-        # Whoever derives from a known loss may compute something else than its formula.
-        return self._formula if type(self).__module__ == __name__ else None
+        return self._formula if self._is_ours else None
+
+    @property
+    def _is_ours(self) -> bool:
+        # Whoever derives from a known loss may compute something else.
+        return type(self).__module__ == __name__
 
     @property
     def _formula(self) -> Formula:
         raise NotImplementedError
+
+    def prior(self, y: Any, weight: Floats | None) -> Floats:
+        return conduct(self._ask_prior(), ask_here([(np.asarray(y), weight)]))
+
+    def ask_prior(self) -> Inquiry[Floats]:
+        return self._ask_prior() if self._is_ours else super().ask_prior()
+
+    def _ask_prior(self) -> Inquiry[Floats]:
+        sums, total = yield from ask_sums(self._terms)
+        return np.array(self._prior_of(sums, total))
+
+    def _terms(self, y: Floats) -> list[Floats]:
+        """Whose weighted sums the prior depends on."""
+        return [y]
+
+    def _prior_of(self, sums: list[float], total: float) -> list[float]:
+        """The prior, given those sums and the total weight."""
+        return [sums[0] / total]
+
+    def ask_target_check(self) -> Inquiry[None]:
+        return _ask_extremes(self) if self._is_ours else super().ask_target_check()
 
     def values(self, y: Any, raw: Floats) -> Floats:
         y, raw = self._rows(y, raw)
@@ -132,9 +188,6 @@ class SquaredError(_Known):
 
     _formula = Formula(formulas.SQUARED)
 
-    def prior(self, y: Floats, weight: Floats | None) -> Floats:
-        return np.array([exact_mean(y, weight)])
-
 
 class Quantile(_Known):
     """Pinball loss of one quantile. Trees follow the sign, leaves take the exact quantile.
@@ -159,6 +212,13 @@ class Quantile(_Known):
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([weighted_quantile(y, weight, self.quantile)])
+
+    def _ask_prior(self) -> Inquiry[Floats]:
+        return seen_as(_alone, ask_quantiles(self.quantile, [None]))
+
+    @property
+    def leaf_quantile(self) -> float | None:
+        return self.quantile if self._is_ours else None
 
     def leaf_value(self, residuals: Floats, weight: Floats | None) -> float:
         return weighted_quantile(residuals, weight, self.quantile)
@@ -205,10 +265,12 @@ class Huber(_Known):
         if self.delta is not None:
             return self
         distances = np.abs(y - self.prior(y, weight))
-        # Where most targets are equal, the others say what is far.
-        delta = weighted_quantile(distances, weight, 0.9) or float(distances.max()) or 1.0
+        return self._with_delta(weighted_quantile(distances, weight, 0.9), float(distances.max()))
+
+    def _with_delta(self, near: float, far: float) -> Huber:
         found = copy.copy(self)
-        found.delta = delta
+        # Where most targets are equal, the others say what is far.
+        found.delta = near or far or 1.0
         return found
 
     @property
@@ -219,6 +281,21 @@ class Huber(_Known):
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([weighted_quantile(y, weight, 0.5)])
+
+    def _ask_prior(self) -> Inquiry[Floats]:
+        return seen_as(_alone, ask_quantiles(0.5, [None]))
+
+    def ask_adapted(self) -> Inquiry[Loss]:
+        if not self._is_ours:
+            return (yield from super().ask_adapted())
+        if self.delta is not None:
+            return self
+        prior = yield from self._ask_prior()
+        spread = _Distances(float(prior[0]))
+        selected = seen_as(_alone, ask_quantiles(0.9, [None]))
+        near = yield from seen_as(spread, selected)
+        extent = yield from seen_as(spread, ask_extent())
+        return self._with_delta(float(near[0]), extent.highest)
 
 
 class Poisson(_Known):
@@ -232,8 +309,8 @@ class Poisson(_Known):
 
     _formula = Formula(formulas.POISSON, is_flat=False)
 
-    def prior(self, y: Floats, weight: Floats | None) -> Floats:
-        return np.array([math.log(exact_mean(y, weight))])
+    def _prior_of(self, sums: list[float], total: float) -> list[float]:
+        return [math.log(sums[0] / total)]
 
     def response(self, raw: Floats) -> Floats:
         return np.exp(raw)
@@ -256,8 +333,8 @@ class Gamma(_Known):
 
     _formula = Formula(formulas.GAMMA, is_flat=False)
 
-    def prior(self, y: Floats, weight: Floats | None) -> Floats:
-        return np.array([math.log(exact_mean(y, weight))])
+    def _prior_of(self, sums: list[float], total: float) -> list[float]:
+        return [math.log(sums[0] / total)]
 
     def response(self, raw: Floats) -> Floats:
         return np.exp(raw)
@@ -278,10 +355,11 @@ class BinaryLogLoss(_Known):
 
     _formula = Formula(formulas.LOGISTIC, is_flat=False)
 
-    def prior(self, y: Floats, weight: Floats | None) -> Floats:
-        positive = y if weight is None else y * weight
-        negative = 1.0 - y if weight is None else (1.0 - y) * weight
-        return np.array([math.log(exact_sum(positive)) - math.log(exact_sum(negative))])
+    def _terms(self, y: Floats) -> list[Floats]:
+        return [y, 1.0 - y]
+
+    def _prior_of(self, sums: list[float], total: float) -> list[float]:
+        return [math.log(sums[0]) - math.log(sums[1])]
 
     def response(self, raw: Floats) -> Floats:
         """Probabilities, one row per class: shape (2, n)."""
@@ -303,9 +381,11 @@ class MultinomialLogLoss(_Known):
     def __init__(self, n_outputs: int):
         self.n_outputs = n_outputs
 
-    def prior(self, y: Any, weight: Floats | None) -> Floats:
-        shares = [exact_mean((y == k).astype(np.float64), weight) for k in range(self.n_outputs)]
-        return np.log(shares)
+    def _terms(self, y: Floats) -> list[Floats]:
+        return [(y == k).astype(np.float64) for k in range(self.n_outputs)]
+
+    def _prior_of(self, sums: list[float], total: float) -> list[float]:
+        return np.log([mass / total for mass in sums]).tolist()
 
     def response(self, raw: Floats) -> Floats:
         """Probabilities, one row per class: shape (n_classes, n)."""
@@ -345,6 +425,8 @@ class LambdaMART(Loss):
         self.sigma = sigma
         self.starts: NDArray[np.intp] | None = None
         self._seen: tuple[Floats, Floats | None, Judged, Floats | None] | None = None
+        # Of all queries, where these are only some of them.
+        self._range: GainRange | None = None
 
     def over(self, starts: NDArray[np.intp]) -> LambdaMART:
         """Return this loss for rows ``starts[q]:starts[q + 1]`` that belong to query q."""
@@ -352,11 +434,24 @@ class LambdaMART(Loss):
         bound.starts, bound._seen = starts, None
         return bound
 
+    def over_part(self, starts: NDArray[np.intp], y: Floats) -> LambdaMART:
+        """Return this loss for some of the queries of rows with targets ``y``.
+
+        Their scores are what they would be among all queries, to the last bit.
+        """
+        bound = self.over(starts)
+        longest = int(np.diff(self.query_starts(y)).max(initial=0))
+        bound._range = GainRange(float(y.max(initial=0.0)), longest)
+        return bound
+
     def check_target(self, y: Floats) -> None:
         if y.min() < 0:
             raise ValueError(f"relevance labels must not be negative, got {y.min():g}")
         if y.max() > 30:
             raise ValueError(f"relevance labels above 30 overflow 2**label, got {y.max():g}")
+
+    def ask_target_check(self) -> Inquiry[None]:
+        return _ask_extremes(self) if type(self) is LambdaMART else super().ask_target_check()
 
     def value(self, y: Any, raw: Floats, weight: Floats | None = None) -> float:
         """One minus the mean NDCG at the truncation."""
@@ -372,8 +467,21 @@ class LambdaMART(Loss):
         if self._seen is None or self._seen[0] is not y or self._seen[1] is not weight:
             starts = self.query_starts(y)
             weights = None if weight is None else query_weights(weight, starts)
-            self._seen = y, weight, judge(y, starts, self.truncation), weights
+            self._seen = y, weight, judge(y, starts, self.truncation, self._range), weights
         return self._seen[2:]
+
+    def add_scores(
+        self,
+        team: Team | None,
+        y: Any,
+        raw: Floats,
+        weight: Floats | None,
+        total: NDArray[np.int64],
+    ) -> None:
+        """Add the NDCG of all queries, times their weights, to an exact sum."""
+        judged, weights = self._judge(y, weight)
+        found = judged.ndcg(raw, team=team)
+        add_exactly(total, found if weights is None else found * weights)
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
         gradient, hessian = np.zeros_like(raw), np.zeros_like(raw)
@@ -425,23 +533,33 @@ REGRESSION_LOSSES = {
 RANKING_LOSSES = {name: KNOWN_LOSSES[name].make for name in ("lambdamart", "squared_error")}
 
 
+def _alone(part: Part) -> list[Part]:
+    """A part of one array, where questions are about several."""
+    return [part]
+
+
+@dataclass(frozen=True)
+class _Distances:
+    """From targets to their distances from a constant."""
+
+    constant: float
+
+    def __call__(self, part: Part) -> Part:
+        y, weight = part
+        return np.abs(y - self.constant), weight
+
+
+def _ask_extremes(loss: Loss) -> Inquiry[None]:
+    """Check the lowest and the highest target: the losses here look at no other."""
+    extent = yield from ask_extent()
+    loss.check_target(np.array([extent.lowest, extent.highest]))
+
+
 def exact_mean(y: Floats, weight: Floats | None) -> float:
     """Weighted mean that does not depend on the order of the rows: sums are rounded once."""
     if weight is None:
         return exact_sum(y) / len(y)
     return exact_sum(y * weight) / exact_sum(weight)
-
-
-def weighted_quantile(values: Floats, weight: Floats | None, quantile: float) -> float:
-    """Smallest minimiser of the pinball loss, or the middle where a whole interval minimises it."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    share = np.cumsum(np.ones(len(values)) if weight is None else weight[order])
-    target = quantile * share[-1]
-    low = int(np.searchsorted(share, target * (1.0 - 1e-12)))
-    high = int(np.searchsorted(share, target * (1.0 + 1e-12), side="right"))
-    last = len(values) - 1
-    return float(0.5 * (ordered[min(low, last)] + ordered[min(high, last)]))
 
 
 def as_loss(loss: Any) -> Loss:

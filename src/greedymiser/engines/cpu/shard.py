@@ -18,6 +18,7 @@ from greedymiser.engines.cpu.state import Data, Tuning
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.marks import Marks
 from greedymiser.engines.scanning import BINS, describe_features
+from greedymiser.losses import LambdaMART
 from greedymiser.rounds import RowLot
 from greedymiser.threads import Team, Threads
 from greedymiser.trees import Tree
@@ -62,7 +63,10 @@ class CpuShard:
     def loss_sum(self) -> NDArray[np.int64]:
         sample, formula = self.sample, self.sample.loss.formula
         totals = new_sums(self._threads.n_threads)
-        if formula is not None:
+        if type(sample.loss) is LambdaMART:
+            given = sample.y, self._raw[0], sample.weight
+            sample.loss.add_scores(self._team(), *given, totals[0])
+        elif formula is not None:
             rows.sum_loss(
                 self._team(), formula, sample.y, self._raw, self._weight, totals, self._tables
             )
@@ -146,10 +150,14 @@ class CpuShard:
 
     def residuals(self, leaf: int) -> tuple[Floats, Floats | None]:
         """Targets minus raw predictions of the rows of a leaf, and their weights."""
-        assert self._partition is not None
-        sample, mine = self.sample, self._partition.leaf_rows(leaf)
+        sample, mine = self.sample, self.leaf_rows(leaf)
         weight = None if sample.weight is None else sample.weight[mine]
         return sample.y[mine] - self._raw[self._output][mine], weight
+
+    def leaf_rows(self, leaf: int) -> NDArray[np.uint32]:
+        """Rows of a leaf, ascending."""
+        assert self._partition is not None
+        return self._partition.leaf_rows(leaf)
 
     def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
         assert self._partition is not None

@@ -22,21 +22,21 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike, NDArray
 
+from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, number, plain, short
+from greedymiser.plotting.protocols import ProtocolDisplay
 from greedymiser.score_names import score_name
 from greedymiser.serving import as_predictor
 
 if TYPE_CHECKING:
     from greedymiser.tradeoff import TradeoffCurve
 
-__all__ = ["compare_curves", "plot_curve", "plot_features", "plot_receipt"]
+__all__ = ["ProtocolDisplay", "compare_curves", "plot_curve", "plot_features", "plot_receipt"]
 
 Floats = NDArray[np.float64]
 
 # Told apart without colour. Their numbers have no common divisor, so pairs rarely repeat.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DASHES = ((4, 1.6), (1.2, 1.4), (7, 1.6), (4, 1.4, 1.2, 1.4))
-# Okabe and Ito's colours, without those that vanish on white or black.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 
 MOST_LEGEND_ENTRIES = 10
 MOST_COST_GROUPS = 8
@@ -78,7 +78,7 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
         ax.plot(rows["cost"], rows[score], **look)
         mark: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4.5}
         ax.plot(chosen["cost"], chosen[score], color=colours[i], linestyle="none", zorder=4, **mark)
-        lines.append(Line2D([], [], label=_number(chosen["tradeoff"], 3), **look, **mark))
+        lines.append(Line2D([], [], label=number(chosen["tradeoff"], 3), **look, **mark))
     bests = _add_bests(ax, curve, score, found)
     _cost_axis(ax, [traces["cost"], points["cost"]], curve.cost_unit)
     _focus(ax, points[score].to_numpy(float), traces[score].to_numpy(float))
@@ -93,7 +93,7 @@ def _add_bests(
     ax: Axes, curve: TradeoffCurve, score: str, found: NDArray[np.bool_]
 ) -> list[Line2D]:
     """Draw the best iterations, and what a search has found; lines for the legend."""
-    ink, on_path = _ink(ax), curve.points[~found]
+    ink, on_path = ink_of(ax), curve.points[~found]
     circle: dict[str, Any] = {
         "color": ink,
         "marker": "o",
@@ -175,7 +175,7 @@ def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
             label=f"{label} ({len(members)})",
         )
     shown = _spread_over(len(points), 8)
-    labels = [_number(points["tradeoff"].iloc[i], 3) for i in shown]
+    labels = [number(points["tradeoff"].iloc[i], 3) for i in shown]
     slant: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     ax.set_xticks(place[shown], labels, **(slant if sum(map(len, labels)) > 24 else {}))
     ax.set_xlim(-0.5, len(points) - 0.5)
@@ -209,7 +209,7 @@ def plot_receipt(
         The one with the staircase.
     """
     ax = _axes(ax)
-    ink, n_iter, lines = _ink(ax), model.n_iter_, list(model.receipt())
+    ink, n_iter, lines = ink_of(ax), model.n_iter_, list(model.receipt())
     scores, name, unit = _scores_by_round(model, curve_or_scores)
     # A purchase of iteration t is there after t + 1 rounds.
     rounds = [0, *(line.iteration + 1 for line in lines), n_iter]
@@ -221,8 +221,8 @@ def plot_receipt(
     ax.set_xlim(-0.02 * max(n_iter, 1), 1.01 * max(n_iter, 1))
     ax.set_ylim(0, 1.06 * ax.dataLim.y1 or 1.0)
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    ax.yaxis.set_major_formatter(lambda value, _: _number(value))
-    _plain(ax.set_ylabel("spent" + (f" ({unit})" if unit else "")))
+    ax.yaxis.set_major_formatter(lambda value, _: number(value))
+    plain(ax.set_ylabel("spent" + (f" ({unit})" if unit else "")))
     bottom = ax
     if len(scores):
         bottom = _panel_below(ax)
@@ -230,7 +230,7 @@ def plot_receipt(
                     marker="o" if len(scores) == 1 else None)  # fmt: skip
         for when in {*rounds[1:-1]}:
             bottom.axvline(when, color=ink, alpha=0.25, linewidth=0.7)
-        _plain(bottom.set_ylabel(name))
+        plain(bottom.set_ylabel(name))
     bottom.set_xlabel("rounds")
     if lines:
         _name_purchases(ax, [ax, bottom] if bottom is not ax else [ax], lines)
@@ -285,28 +285,6 @@ def compare_curves(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
 # -- words and numbers ------------------------------------------------------------------------
 
 
-def _number(value: float, digits: int = 4) -> str:
-    """A short number: 0.0001, 1e-05 and 1000, but 1e6 rather than 1e+06."""
-    rounded = f"{value:.{digits}g}"
-    if "e+" in rounded and abs(value) < 10 ** max(digits + 2, 4):
-        rounded = f"{float(rounded):.0f}"
-    return rounded.replace("e+0", "e").replace("e+", "e")
-
-
-def _short(name: Any, most: int) -> str:
-    """A name without its middle if it is long: columns often differ at their ends."""
-    words = " ".join(str(name).split())
-    if len(words) <= most:
-        return words
-    return f"{words[: most // 2].rstrip()}…{words[len(words) - (most - 1) // 2 :].lstrip()}"
-
-
-def _plain(text: Any) -> Any:
-    """Keep dollar signs from being read as mathematics."""
-    text.set_parse_math(False)
-    return text
-
-
 def _score_column(table: Any) -> str:
     return "test_score" if "test_score" in table else "score"
 
@@ -329,13 +307,13 @@ def _price_groups(prices: Floats) -> dict[str, set[int]]:
     if len(found) <= MOST_COST_GROUPS:
         for i, price in enumerate(found):
             # Prices that read the same are the same to the reader.
-            groups.setdefault(_number(price), set()).update(np.flatnonzero(group == i).tolist())
+            groups.setdefault(number(price), set()).update(np.flatnonzero(group == i).tolist())
         return groups
     edges = np.quantile(prices, np.linspace(0, 1, MOST_COST_GROUPS + 1)[1:-1])
     group = np.searchsorted(np.unique(edges), prices, side="left")
     for i in np.unique(group):
         members = np.flatnonzero(group == i)
-        ends = [_number(prices[members].min()), _number(prices[members].max())]
+        ends = [number(prices[members].min()), number(prices[members].max())]
         label = "–".join(dict.fromkeys(ends))  # noqa: RUF001
         groups.setdefault(label, set()).update(members.tolist())
     return groups
@@ -382,19 +360,9 @@ def _axes(ax: Axes | None) -> Axes:
     return ax
 
 
-def _figure(ax: Axes) -> Any:
-    """The whole figure, also if the Axes is in a subfigure."""
-    return ax.figure.figure
-
-
-def _ink(ax: Axes) -> Any:
-    """The colour of text, which can be read on whatever the background is."""
-    return ax.xaxis.label.get_color()
-
-
 def _is_narrow(ax: Axes) -> bool:
     """Whether there is no room for a legend beside the axes."""
-    return bool(ax.get_window_extent().width / _figure(ax).dpi < 4.5)
+    return bool(ax.get_window_extent().width / figure_of(ax).dpi < 4.5)
 
 
 def _scale(n: int, ax: Axes) -> Floats:
@@ -408,7 +376,7 @@ def _cost_axis(ax: Axes, costs: Iterable[ArrayLike], unit: str) -> None:
     """Label the axis, and make it logarithmic where costs span more than a decade."""
     values = np.concatenate([np.asarray(cost, dtype=float) for cost in costs])
     positive = values[values > 0]
-    _plain(ax.set_xlabel("cost of one prediction" + (f" ({unit})" if unit else "")))
+    plain(ax.set_xlabel("cost of one prediction" + (f" ({unit})" if unit else "")))
     if not len(positive):
         ax.set_xlim(-0.05, 1)
     if not len(positive) or positive.max() <= 10 * positive.min():
@@ -423,7 +391,7 @@ def _cost_axis(ax: Axes, costs: Iterable[ArrayLike], unit: str) -> None:
         ax.set_xlim(-0.12 * low, high * 1.15)
         ticks = [0.0, *ticks]
     ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_major_formatter(FixedFormatter([_number(tick, 1) for tick in ticks]))
+    ax.xaxis.set_major_formatter(FixedFormatter([number(tick, 1) for tick in ticks]))
     ax.xaxis.set_minor_locator(NullLocator())
 
 
@@ -441,7 +409,7 @@ def _label_score(ax: Axes, scoring: str, column: str) -> None:
     words = [kind, scoring] if kind else [scoring]
     narrow = _is_narrow(ax)
     size = "small" if narrow else matplotlib.rcParams["axes.labelsize"]
-    _plain(ax.set_ylabel(("\n" if narrow else " ").join(words), fontsize=size))
+    plain(ax.set_ylabel(("\n" if narrow else " ").join(words), fontsize=size))
 
 
 def _focus(ax: Axes, chosen: Floats, all_scores: Floats) -> None:
@@ -457,7 +425,7 @@ def _focus(ax: Axes, chosen: Floats, all_scores: Floats) -> None:
 
 def _legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:
     """Put a legend where it covers no data: beside the axes, or below them if they are narrow."""
-    figure, box = _figure(ax), ax.get_window_extent()
+    figure, box = figure_of(ax), ax.get_window_extent()
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.015, 1), "handlelength": 2.8}
     columns, size = [1], matplotlib.rcParams["legend.fontsize"]
     narrow = _is_narrow(ax)
@@ -482,7 +450,7 @@ def _legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:
             frameon=False, borderaxespad=0, **place,
         )  # fmt: skip
         for text in (*legend.get_texts(), legend.get_title()):
-            _plain(text)
+            plain(text)
         room = legend.get_window_extent()
         if room.width <= box.width:
             break
@@ -537,13 +505,13 @@ def _name_purchases(ax: Axes, axes: Sequence[Axes], lines: Sequence[Any]) -> Non
 
     The staircase only rises, so a line from a step to the right meets nothing on its way.
     """
-    figure, ink = _figure(ax), _ink(ax)
+    figure, ink = figure_of(ax), ink_of(ax)
     longest = int(np.clip(3.4 * ax.get_window_extent().width / figure.dpi, 8, LONGEST_NAME))
     dearest = sorted(lines, key=lambda line: -line.price)[:MOST_LABELS]
     named = sorted(dearest, key=lambda line: line.spent)
     labels = [
         ax.annotate(
-            f"{_short(line.feature, longest)}  +{_number(line.price)}",
+            f"{short(line.feature, longest)}  +{number(line.price)}",
             xy=(1, line.spent),
             xycoords=ax.get_yaxis_transform(),
             xytext=(1.04, 0.5),

@@ -1,0 +1,246 @@
+"""The methods: each offers models, validation rows choose among those that a mean cost buys.
+
+All have the same depth, rate, rounds and smallest leaf (``experiments.frontier``), and one meter: a
+row pays for the resources that its own paths ask for. Nobody sees test rows before the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import lightgbm
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.frontier.problems import Problem, Rows, Split
+from experiments.frontier.rivals import (
+    DEPTH,
+    RATE,
+    Lightgbm,
+    free,
+    full_prices,
+    penalty_grid,
+    raw_predictions,
+)
+from greedymiser import (
+    CostModel,
+    EarlyExitClassifier,
+    EarlyExitRanker,
+    MiserClassifier,
+    MiserRanker,
+    tradeoff_curve,
+)
+
+Floats = NDArray[np.float64]
+
+N_TRADEOFFS = 8
+# Models of the curve that are dearer than a budget and may leave early within it; rounds between
+# exits.
+MOST_DEARER, EVERY = 4, 1
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """A model that could be served."""
+
+    # Of the validation rows.
+    cost: float
+    score: float
+    # Raw predictions of some rows, and what each of them pays.
+    predict: Callable[[Rows], Floats]
+    bills: Callable[[Rows], Floats]
+    model: Any = None
+
+
+def nothing(problem: Problem, split: Split) -> Offer:
+    """The model that asks for nothing."""
+    constant = free(problem, split)
+    score, predict = constant.valid_score, constant.predict
+    return Offer(0.0, score, lambda rows: predict(rows.X), lambda rows: np.zeros(len(rows.y)))
+
+
+def choose(offers: list[Offer], budget: float) -> Offer:
+    """The best validation score that a mean cost buys; of equals the cheapest."""
+    within = [offer for offer in offers if offer.cost <= budget]
+    return max(within, key=lambda offer: (offer.score, -offer.cost))
+
+
+# -- ours -----------------------------------------------------------------------------------------
+
+
+def curve_of(charge: str, problem: Problem, split: Split, n_jobs: int) -> Any:
+    """Our curve, search included."""
+    common: dict[str, Any] = {
+        "costs": problem.costs,
+        "charge": charge,
+        "max_iter": problem.rounds,
+        "max_depth": DEPTH,
+        "learning_rate": RATE,
+        "min_samples_leaf": problem.min_samples_leaf,
+        "max_bins": problem.max_bins,
+    }
+    train, valid = split.train, split.valid
+    given: dict[str, Any] = {"X_val": valid.X, "y_val": valid.y}
+    if problem.n_classes == 0:
+        estimator: Any = MiserRanker(loss="squared_error", **common)
+        given |= {"qid": train.qid, "qid_val": valid.qid}
+    else:
+        estimator = MiserClassifier(**common)
+    return tradeoff_curve(
+        estimator, train.X, train.y, tradeoffs=N_TRADEOFFS, scoring=problem.scoring,
+        n_jobs=n_jobs, **given,
+    )  # fmt: skip
+
+
+def offered(problem: Problem, model: Any, cost: float, score: float) -> Offer:
+    """One of our models."""
+    return Offer(
+        cost,
+        score,
+        lambda rows: raw_predictions(problem, model, rows.X),
+        lambda rows: model.prediction_costs(rows.X),
+        model,
+    )
+
+
+def ours(charge: str, problem: Problem, split: Split, n_jobs: int) -> dict[float, Offer]:
+    """What the curve names for each budget."""
+    curve = curve_of(charge, problem, split, n_jobs)
+    found = {}
+    for budget in problem.budgets:
+        row = curve.best_row(budget)
+        model = curve.models[curve.position(row)].truncate(int(row["n_iter"]))
+        found[budget] = offered(problem, model, row["cost"], row["score"])
+    return found
+
+
+def with_exits(problem: Problem, split: Split, n_jobs: int) -> dict[float, Offer]:
+    """Models that are bought for everybody, and rows that leave them early."""
+    curve = curve_of("model", problem, split, n_jobs)
+    best = curve.pareto().sort_values("cost")
+    found = {}
+    for budget in problem.budgets:
+        row = curve.best_row(budget)
+        model = curve.models[curve.position(row)].truncate(int(row["n_iter"]))
+        offers = [offered(problem, model, row["cost"], row["score"])]
+        dearer = best[best["cost"] > budget].iloc[:: max(1, len(best) // MOST_DEARER)]
+        for _, point in dearer.iterrows():
+            whole = curve.models[curve.position(point)].truncate(int(point["n_iter"]))
+            try:
+                offers.append(leaving_early(problem, split, whole, budget))
+            except ValueError:
+                continue  # the first rounds alone are too dear
+        found[budget] = choose(offers, budget)
+    return found
+
+
+def leaving_early(problem: Problem, split: Split, model: Any, budget: float) -> Offer:
+    """A model with exits, their threshold chosen for a mean cost on the validation rows."""
+    train, valid = split.train, split.valid
+    if problem.n_classes == 0:
+        exits: Any = EarlyExitRanker(model, budget=budget, every=EVERY)
+        exits.fit(train.X, train.y, qid=train.qid, X_val=valid.X, y_val=valid.y, qid_val=valid.qid)
+
+        def predict(rows: Rows) -> Floats:
+            return np.asarray(exits.predict(rows.X, rows.qid))
+
+        def bills(rows: Rows) -> Floats:
+            return np.asarray(exits.prediction_costs(rows.X, rows.qid))
+    else:
+        exits = EarlyExitClassifier(model, budget=budget, every=EVERY, scoring=problem.scoring)
+        exits.fit(train.X, train.y, X_val=valid.X, y_val=valid.y)
+
+        def predict(rows: Rows) -> Floats:
+            return raw_predictions(problem, exits, rows.X)
+
+        def bills(rows: Rows) -> Floats:
+            return np.asarray(exits.prediction_costs(rows.X))
+
+    score = problem.score(valid, predict(valid))
+    return Offer(float(bills(valid).mean()), score, predict, bills, exits)
+
+
+# -- LightGBM -------------------------------------------------------------------------------------
+
+
+class LeafBills:
+    """What the leaves of a LightGBM model have asked for: our meter over its trees."""
+
+    def __init__(self, booster: lightgbm.Booster, costs: CostModel):
+        self.booster, self.costs = booster, costs
+        self.asked = [self._leaves(tree) for tree in booster.dump_model()["tree_info"]]
+        self.n_trees_per_round = booster.num_model_per_iteration()
+
+    def _leaves(self, tree: dict[str, Any]) -> NDArray[np.bool_]:
+        """Resources that lie on the way to each leaf, (n_leaves, n_resources)."""
+        found = np.zeros((tree["num_leaves"], len(self.costs.resource_names)), dtype=bool)
+
+        def descend(node: dict[str, Any], asked: NDArray[np.bool_]) -> None:
+            if "split_feature" not in node:
+                found[node.get("leaf_index", 0)] = asked
+                return
+            asked = asked.copy()
+            asked[list(self.costs.needs[node["split_feature"]])] = True
+            descend(node["left_child"], asked)
+            descend(node["right_child"], asked)
+
+        descend(tree["tree_structure"], np.zeros(found.shape[1], dtype=bool))
+        return found
+
+    def staged(self, X: Floats, rounds: int | None = None) -> Iterator[Floats]:
+        """What each row has paid after every round."""
+        leaves = self.booster.predict(X, pred_leaf=True, num_iteration=rounds or -1)
+        leaves = np.asarray(leaves, dtype=np.intp).reshape(len(X), -1)
+        owned = np.zeros((len(X), len(self.costs.resource_names)), dtype=bool)
+        for t in range(leaves.shape[1]):
+            owned |= self.asked[t][leaves[:, t]]
+            if (t + 1) % self.n_trees_per_round == 0:
+                yield owned @ self.costs.resource_costs
+
+    def after(self, rounds: int, rows: Rows) -> Floats:
+        """What rows have paid after so many rounds."""
+        return list(self.staged(rows.X, rounds))[-1]
+
+
+def lazy(problem: Problem, split: Split, n_jobs: int) -> dict[float, Offer]:
+    """LightGBM's lazy penalty, at trade-offs from where nothing is bought to everything."""
+    learner = Lightgbm(problem, split, n_jobs=n_jobs)
+    prices = full_prices(problem.costs).tolist()
+
+    def fit(tradeoff: float, rounds: int = problem.rounds) -> lightgbm.Booster:
+        return learner.fit(rounds, cegb_tradeoff=tradeoff, cegb_penalty_feature_lazy=prices)
+
+    unpenalised = learner.fit(problem.rounds)
+    offers = [nothing(problem, split)]
+    for tradeoff in (0.0, *penalty_grid(learner, fit, unpenalised)):
+        booster = unpenalised if tradeoff == 0 else fit(tradeoff)
+        offers.extend(prefixes(problem, split, learner, booster))
+    return {budget: choose(offers, budget) for budget in problem.budgets}
+
+
+def prefixes(
+    problem: Problem, split: Split, learner: Lightgbm, booster: lightgbm.Booster
+) -> Iterator[Offer]:
+    """The prefixes of a model that no shorter one beats."""
+    meter, best = LeafBills(booster, problem.costs), -np.inf
+    bills = meter.staged(split.valid.X)
+    for i, (paid, score) in enumerate(zip(bills, learner.scores(booster), strict=True), start=1):
+        if score > best:
+            best = score
+            predict = partial(_predicted, booster, i)
+            yield Offer(float(paid.mean()), score, predict, partial(meter.after, i), booster)
+
+
+def _predicted(booster: lightgbm.Booster, rounds: int, rows: Rows) -> Floats:
+    return np.asarray(booster.predict(rows.X, num_iteration=rounds, raw_score=True))
+
+
+METHODS: dict[str, Callable[[Problem, Split, int], dict[float, Offer]]] = {
+    "row": partial(ours, "row"),
+    "model": partial(ours, "model"),
+    "exits": with_exits,
+    "lazy": lazy,
+}

@@ -1,0 +1,254 @@
+"""Finished models of other libraries as estimators: they predict as before, and have a bill."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from greedymiser.baselines.foreign import (
+    Floats,
+    ForeignModel,
+    UnreadableModelError,
+    purchases_of,
+)
+from greedymiser.costs import CostModel, as_cost_model
+from greedymiser.estimators import (
+    Miser,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    table_for,
+)
+from greedymiser.estimators.constraints import CONSTRAINTS
+from greedymiser.preparation import Schema
+from greedymiser.serving import Charge, Kind, Predictor
+from greedymiser.targets import Classes, Numbers, Target
+from greedymiser.training import Model
+
+
+class Baseline(Miser):
+    """What the three baselines share.
+
+    Parameters
+    ----------
+    model : fitted model of LightGBM, XGBoost or scikit-learn
+    costs : CostModel, mapping from column name to cost, array of costs, or None
+        What features cost. None means 1 for each.
+    charge : {"model", "row"}
+        Every row pays for all that the model needs, or for what its own paths ask for.
+    n_jobs : int or None
+        Threads; None for all cores.
+
+    Attributes
+    ----------
+    cost_ : float
+        What a prediction costs at most: all trees, and all resources that any of them needs.
+    features_used_, resources_used_ : list
+    n_iter_ : int
+    ensemble_ : Ensemble
+        The trees.
+    predictor_ : Predictor
+        The model without its library, for serving and saving.
+    """
+
+    # Parameters of the estimators that train; a baseline does not.
+    loss = "auto"
+    scoring = "loss"
+    warm_start = False
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "model": "no_validation",
+        "costs": CONSTRAINTS["costs"],
+        "charge": CONSTRAINTS["charge"],
+        "n_jobs": CONSTRAINTS["n_jobs"],
+    }
+
+    def __init__(
+        self, model: Any, costs: Any = None, charge: str = "model", n_jobs: int | None = None
+    ):
+        self.model = model
+        self.costs = costs
+        self.charge = charge
+        self.n_jobs = n_jobs
+
+    def __sklearn_clone__(self) -> Self:
+        # The model is what a baseline is made of: a copy that has forgotten it would be nothing.
+        return type(self)(self.model, self.costs, self.charge, self.n_jobs)
+
+    def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
+        """Read the trees. Data are not looked at: what is there to learn is learned."""
+        self._validate_params()
+        found = read_model(self.model)
+        if found.kind != self._kind:
+            raise TypeError(
+                f"{type(self).__name__} needs a {self._kind}, and this model of {found.library} "
+                f"is a {found.kind}; greedymiser.baseline chooses by itself"
+            )
+        found.check()
+        n_features = found.ensemble.n_features
+        names = _true_names(found.names, self.costs)
+        costs = as_cost_model(self.costs, n_features, None if names is None else list(names))
+        target = _target(type(self).__name__, found)
+        self.schema_ = Schema(
+            found.kind, n_features, names, found.categories, target, costs, found.loss, seed=0
+        )
+        purchases = purchases_of(found.ensemble, costs, self.schema_.name)
+        charge = cast(Charge, self.charge)
+        n_iter = found.ensemble.n_iter
+        self.model_ = Model(found.ensemble, purchases, best_iter=n_iter, charge=charge)
+        self.n_features_in_ = n_features
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        self.has_copies_ = found.has_copies
+        return self
+
+    @property
+    def cost_(self) -> float:
+        return self.cost_max_
+
+    @property
+    def cost_max_(self) -> float:
+        check_is_fitted(self, "model_")
+        return self.costs_.total(self.ensemble_.features, self._n_trees)
+
+    @property
+    def _n_trees(self) -> int:
+        return self.n_iter_ if self.has_copies_ else self.ensemble_.n_trees
+
+    def prediction_costs(self, X: Any) -> Floats:
+        """What each row's prediction costs; with ``charge="row"``, what its own paths ask for."""
+        table = table_for(self, X)
+        return self.predictor_.bills(table, np.zeros(table.n_rows, dtype=np.intp))
+
+    @property
+    def predictor_(self) -> Predictor:
+        found = super().predictor_
+        stage = replace(found.stages[0], n_trees=self._n_trees)
+        # What its training rows cost on average, nobody has told us.
+        return replace(found, stages=(stage,), mean_cost=None)
+
+
+class BaselineRegressor(Baseline, MiserRegressor):
+    """A finished regression model; see ``baseline``."""
+
+
+class BaselineClassifier(Baseline, MiserClassifier):
+    """A finished classification model; see ``baseline``."""
+
+
+class BaselineRanker(Baseline, MiserRanker):
+    """A finished ranking model; see ``baseline``."""
+
+
+BASELINES: dict[Kind, type[Baseline]] = {
+    "regressor": BaselineRegressor,
+    "classifier": BaselineClassifier,
+    "ranker": BaselineRanker,
+}
+
+
+def baseline(
+    model: Any,
+    costs: Any = None,
+    *,
+    charge: Literal["model", "row"] = "model",
+    n_jobs: int | None = None,
+) -> Any:
+    """Put a finished model of another library on the meter.
+
+    Its trees are read, and predict what they predicted before: to the last bit for LightGBM and
+    HistGradientBoosting, to the precision of float32 for XGBoost. Features are paid for as in eq.
+    3 of the paper, so that the bill can be compared with a miser's.
+
+    Parameters
+    ----------
+    model : fitted model
+        Of LightGBM or XGBoost (estimators or a ``Booster``), or scikit-learn's
+        HistGradientBoosting, GradientBoosting, RandomForest or ExtraTrees.
+    costs : CostModel, mapping from column name to cost, array of costs, or None
+        What features cost. None means 1 for each.
+    charge : {"model", "row"}
+        Every row pays for all that the model needs, or for what its own paths ask for.
+    n_jobs : int or None
+        Threads; None for all cores.
+
+    Returns
+    -------
+    BaselineRegressor, BaselineClassifier or BaselineRanker
+        Estimators with ``predict``, ``prediction_costs``, ``cost_``, ``features_used_``,
+        ``receipt()`` and ``truncate``, over which early exits can be put.
+
+    Examples
+    --------
+    >>> from sklearn.ensemble import HistGradientBoostingClassifier
+    >>> from greedymiser import baseline
+    >>> from greedymiser.datasets import load_thyroid
+    >>> data = load_thyroid()
+    >>> X = data.X_train.to_numpy()
+    >>> present = HistGradientBoostingClassifier(max_iter=20).fit(X, data.y_train)
+    >>> metered = baseline(present, data.costs)
+    >>> bool((metered.predict(X) == present.predict(X)).all())
+    True
+    >>> metered.cost_ > 60
+    True
+    """
+    return BASELINES[read_model(model).kind](model, costs, charge, n_jobs).fit()
+
+
+def read_model(model: Any) -> ForeignModel:
+    """Read a model, whichever library it is of."""
+    model = getattr(model, "best_estimator_", model)
+    readers: dict[str, Callable[[Any], ForeignModel]] = {
+        "lightgbm": _read_lightgbm, "xgboost": _read_xgboost, "sklearn": _read_sklearn,
+    }  # fmt: skip
+    for kind in type(model).__mro__:
+        library = kind.__module__.partition(".")[0]
+        if library in readers:
+            return readers[library](model)
+    raise UnreadableModelError(
+        "model must be a fitted booster or forest of LightGBM, XGBoost or scikit-learn, got "
+        f"{type(model).__name__}"
+    )
+
+
+# Each is imported where somebody has a model of its library.
+
+
+def _read_lightgbm(model: Any) -> ForeignModel:
+    from greedymiser.baselines.lightgbm_trees import read_lightgbm
+
+    return read_lightgbm(model)
+
+
+def _read_xgboost(model: Any) -> ForeignModel:
+    from greedymiser.baselines.xgboost_trees import read_xgboost
+
+    return read_xgboost(model)
+
+
+def _read_sklearn(model: Any) -> ForeignModel:
+    from greedymiser.baselines.sklearn_trees import read_sklearn
+
+    return read_sklearn(model)
+
+
+def _target(estimator: str, found: ForeignModel) -> Target:
+    if found.classes is not None:
+        return Classes(estimator, np.asarray(found.classes))
+    return Numbers(estimator, is_ranking=found.kind == "ranker")
+
+
+def _true_names(names: tuple[str, ...] | None, costs: Any) -> tuple[str, ...] | None:
+    """Names of columns as the costs spell them: LightGBM writes "_" for a blank."""
+    known = costs.feature_names if isinstance(costs, CostModel) else costs
+    if names is None or not isinstance(known, list | dict):
+        return names
+    spelled = {re.sub(r"\s", "_", name): name for name in known if isinstance(name, str)}
+    if set(names) <= set(known) or not set(names) <= set(spelled):
+        return names
+    return tuple(spelled[name] for name in names)

@@ -1,0 +1,137 @@
+"""XGBoost's models, read from its JSON format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import logit
+
+from greedymiser.baselines.foreign import (
+    Floats,
+    ForeignModel,
+    UnreadableModelError,
+    below_in_single,
+    log_loss,
+    make_ensemble,
+    make_tree,
+)
+from greedymiser.losses import LambdaMART, Loss, Poisson, SquaredError
+from greedymiser.serving import Kind
+from greedymiser.trees import Tree
+
+# Objectives whose predictions are raw scores, or their exponentials.
+IDENTITY = {
+    "reg:squarederror", "reg:linear", "reg:absoluteerror", "reg:pseudohubererror",
+    "reg:quantileerror", "reg:squaredlogerror",
+}  # fmt: skip
+EXPONENTIAL = {"count:poisson", "reg:gamma", "reg:tweedie"}
+TWO_CLASSES = {"binary:logistic", "binary:logitraw"}
+CLASSES = {"multi:softprob", "multi:softmax"}
+
+
+def read_xgboost(model: Any) -> ForeignModel:
+    """Read a Booster, or an estimator of XGBoost's."""
+    import xgboost
+
+    is_estimator = hasattr(model, "get_booster")
+    booster = model.get_booster() if is_estimator else model
+    if is_estimator and booster.attr("best_iteration") is not None:
+        booster = booster[: int(booster.attr("best_iteration")) + 1]  # as it predicts itself
+    learner = json.loads(bytes(booster.save_raw("json")).decode())["learner"]
+    about, objective = learner["learner_model_param"], learner["objective"]["name"]
+    n_classes, n_features = int(about["num_class"]), int(about["num_feature"])
+    if int(about.get("num_target", 1)) > 1:
+        raise UnreadableModelError("it predicts several targets, our models have one")
+    kind, loss = _meaning(objective, n_classes)
+    trees, info = _trees(learner["gradient_booster"])
+    n_outputs = max(1, n_classes)
+    # Trees of a round may lie class by class, several of each.
+    of_output = [[tree for tree, k in zip(trees, info, strict=True) if k == c]
+                 for c in range(n_outputs)]  # fmt: skip
+    rounds = [tree for together in zip(*of_output, strict=True) for tree in together]
+    baseline = np.broadcast_to(_baseline(about["base_score"], objective), n_outputs)
+    n_labels = 2 if objective in TWO_CLASSES else n_classes
+    classes = getattr(model, "classes_", np.arange(n_labels)) if kind == "classifier" else None
+    names = booster.feature_names
+
+    def answer(rows: Floats) -> Floats:
+        table = xgboost.DMatrix(rows, feature_names=names, feature_types=booster.feature_types)
+        return np.asarray(booster.predict(table, output_margin=True), dtype=np.float64).T
+
+    return ForeignModel(
+        library=f"XGBoost {xgboost.__version__}",
+        kind=kind,
+        ensemble=make_ensemble(rounds, baseline, n_features),
+        loss=loss,
+        classes=None if classes is None else np.asarray(classes),
+        names=None if names is None else tuple(names),
+        answer=answer,
+    )
+
+
+def _meaning(objective: str, n_classes: int) -> tuple[Kind, Loss]:
+    """What the raw predictions of an objective are."""
+    if objective in TWO_CLASSES:
+        return "classifier", log_loss(2)
+    if objective in CLASSES:
+        return "classifier", log_loss(n_classes)
+    if objective.startswith("rank:"):
+        return "ranker", LambdaMART()
+    if objective in IDENTITY:
+        return "regressor", SquaredError()
+    if objective in EXPONENTIAL:
+        return "regressor", Poisson()
+    raise UnreadableModelError(
+        f"predictions of XGBoost's objective {objective!r} are none of ours: it must be "
+        "binary:logistic, multi:softprob, a ranking or a regression"
+    )
+
+
+def _baseline(base_score: str, objective: str) -> Floats:
+    """The raw prediction before the first tree; files have it as a prediction."""
+    given = np.array(json.loads(base_score), dtype=np.float64).ravel()
+    if objective in TWO_CLASSES:
+        given = logit(given)
+    elif objective in EXPONENTIAL:
+        given = np.log(given)
+    # XGBoost adds it up in float32.
+    return given.astype(np.float32).astype(np.float64)
+
+
+def _trees(booster: Mapping[str, Any]) -> tuple[list[Tree], list[int]]:
+    """All trees, and the output of each."""
+    if booster["name"] == "gblinear":
+        raise UnreadableModelError("it is linear (gblinear) and has no trees")
+    weights = booster.get("weight_drop")  # of DART
+    model = booster["gbtree"]["model"] if weights is not None else booster["model"]
+    factors = weights or [1.0] * len(model["trees"])
+    trees = [
+        _tree(entries, factor) for entries, factor in zip(model["trees"], factors, strict=True)
+    ]
+    return trees, model["tree_info"]
+
+
+def _tree(entries: Mapping[str, Any], factor: float) -> Tree:
+    if any(entries["split_type"]):
+        raise UnreadableModelError(
+            "it splits by category, which is not read from XGBoost's files; encode the categories "
+            "as numbers"
+        )
+    if int(entries["tree_param"]["size_leaf_vector"]) > 1:
+        raise UnreadableModelError("its leaves are vectors (multi_output_tree), ours are numbers")
+    left, right = np.array(entries["left_children"]), np.array(entries["right_children"])
+    conditions = np.array(entries["split_conditions"], dtype=np.float32)
+    return make_tree(
+        feature=np.array(entries["split_indices"]),
+        # Rows with x < condition go left, and both are float32.
+        threshold=below_in_single(conditions, strictly=True),
+        left=left,
+        right=right,
+        # In a leaf, the condition is its value.
+        value=np.where(left < 0, conditions, 0.0).astype(np.float64) * factor,
+        missing_left=np.array(entries["default_left"], dtype=bool),
+        gain=np.array(entries["loss_changes"], dtype=np.float64),
+    )

@@ -1,0 +1,263 @@
+"""Placed rows whose shards are on the workers of a cluster."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.binning import LANES
+from greedymiser.engines import (
+    Columns,
+    EngineLostError,
+    Floats,
+    Root,
+    Sample,
+    SplitRules,
+    SplitTable,
+    blank_table,
+)
+from greedymiser.engines.dask.messages import Command, Found, Level, Residuals, Share
+from greedymiser.engines.dask.session import WorkersLostError
+from greedymiser.engines.dask.shares import shares_of
+from greedymiser.engines.dask.stores import Store
+from greedymiser.engines.dask.story import Story
+from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.marks import Marks, distinct
+from greedymiser.engines.sharded import mean_loss, sibling, total_of
+from greedymiser.inquiries import conduct
+from greedymiser.inquiries.selection import ask_quantiles
+from greedymiser.rounds import RowLot
+from greedymiser.trees import Tree
+
+# How often rows are placed anew for one answer before one gives up.
+ATTEMPTS = 20
+
+_NUMBERS = itertools.count()
+
+
+class DaskRows:
+    """Rows on the workers of a cluster.
+
+    What changes the rows is written down (``Story``), and told to the workers with the next
+    question. If a worker is lost, its rows are made anew elsewhere, all workers are told the whole
+    story, and the question is asked again: the answer is the same.
+
+    Parameters
+    ----------
+    store : Store
+        Where the codes are.
+    sample : Sample
+        All rows, without their codes.
+    chosen : array of int or None
+        Rows of the store that these are, in the sample's order; None for all of them.
+    """
+
+    grid: Grid
+
+    def __init__(self, store: Store, sample: Sample, chosen: NDArray[np.intp] | None):
+        self.n_rows = len(sample.y)
+        self._store = store
+        self._session = store.session
+        self._sample = sample
+        self._chosen = chosen
+        self._total = total_of(sample.loss, sample.y, sample.weight)
+        self._lane_feature = store.head.lane_feature.reshape(-1, LANES)
+        self._n_features = store.head.n_features
+        self._n_categorical = int(np.count_nonzero(store.head.is_categorical))
+        self._story = Story()
+        # What workers have not been told yet.
+        self._pending: list[Command] = []
+        self._name, self._step = "", 0
+        self._discard: Callable[[], object] = lambda: None
+        self._shares: dict[str, Share] = {}
+        self._known_blocks = np.empty(0, dtype=np.int64)
+        self._place()
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        """Give every worker its share. They know nothing of the story yet."""
+        for _ in range(ATTEMPTS):
+            self._discard()
+            self._name = f"rows-{next(_NUMBERS)}"
+            self._discard = weakref.finalize(self, self._session.discarded.append, self._name)
+            self._store.ensure()
+            shares = shares_of(self._store, self._sample, self._chosen)
+            try:
+                given = {worker: (self._name, share) for worker, share in shares.items()}
+                self._session.ask("place", given)
+            except WorkersLostError:
+                continue
+            self._shares = shares
+            self._pending = self._story.commands()
+            self._known_blocks = np.empty(0, dtype=np.int64)
+            return
+        raise EngineLostError(f"workers were lost {ATTEMPTS} times while rows were placed")
+
+    def _ask(self, *command: Any) -> list[Any]:
+        """What all workers answer; to the last thing that they were told, if nothing is asked."""
+        return self._answers("obey", lambda: ([command],) if command else ([],))
+
+    def _answers(self, name: str, make: Callable[[], tuple[Any, ...]]) -> list[Any]:
+        for _ in range(ATTEMPTS):
+            commands, *more = make()
+            given = {
+                worker: (self._name, [*self._pending_for(worker), *commands], *more)
+                for worker in self._shares
+            }
+            try:
+                answers = self._session.ask(name, given)
+            except WorkersLostError:
+                self._place()
+                continue
+            self._pending = []
+            return list(answers.values())
+        raise EngineLostError(f"workers were lost {ATTEMPTS} times over one question")
+
+    def _pending_for(self, worker: str) -> list[Command]:
+        return [
+            self._start_of(worker, *command[1:]) if command[0] == "start" else command
+            for command in self._pending
+        ]
+
+    def _start_of(
+        self, worker: str, raw: Floats, marks: Marks | None, had: NDArray[np.bool_] | None
+    ) -> Command:
+        """What a worker is told of its own rows."""
+        mine = self._shares[worker].places
+        if raw.ndim == 2:
+            raw = np.concatenate([raw[:, places] for places in mine], axis=1)
+        if had is not None:
+            had = np.concatenate([had[places] for places in mine])
+        return "start", raw, marks, had
+
+    # -- a model ----------------------------------------------------------------------------------
+
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
+        self._pending = [self._story.start(np.array(raw), marks, had)]
+
+    def raw(self) -> Floats:
+        raw = np.empty((self._sample.loss.n_outputs, self.n_rows))
+        for share, part in zip(self._shares.values(), self._ask("raw"), strict=True):
+            first = 0
+            for places in share.places:
+                n = places.stop - places.start if isinstance(places, slice) else len(places)
+                raw[:, places] = part[:, first : first + n]
+                first += n
+        return raw
+
+    def loss(self) -> float:
+        loss, sample = self._sample.loss, self._sample
+        if self._total is not None:
+            return mean_loss(loss, np.sum(self._ask("loss_sum"), axis=0), self._total)
+        raw = self.raw()
+        return float(loss.value(sample.y, raw if loss.n_outputs > 1 else raw[0], sample.weight))
+
+    def add_tree(self, tree: Tree, output: int) -> None:
+        self._pending.append(self._story.add_tree(tree, output))
+
+    # -- a tree -----------------------------------------------------------------------------------
+
+    def begin_tree(
+        self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
+    ) -> Root:
+        if output == 0:
+            self._pending.append(self._story.derive(step))
+            by_worker = self._ask("extremes")
+            self._extremes = [
+                reduce(Extremes.joined, some) for some in zip(*by_worker, strict=True)
+            ]
+        self.grid = self._sample.grids.choose(self.n_rows, self._extremes[output])
+        self._rules = rules
+        self._pending.append(self._story.begin(output, self.grid, rules, lot))
+        root = Root(*(sum(parts) for parts in zip(*self._ask(), strict=True)))
+        self._known_blocks = np.empty(0, dtype=np.int64)
+        self._count, self._parent = {0: root.n_rows}, {0: -1}
+        return root
+
+    def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
+        in_play = np.append(columns.any(axis=0), False)[self._lane_feature]
+        blocks = np.flatnonzero(in_play.any(axis=1))
+        answers = self._answers("table", lambda: ([], self._level(nodes, columns, blocks, last)))
+        self._known_blocks = blocks
+        table = blank_table(len(nodes), self._n_features, self._n_categorical)
+        for found in answers:
+            if found is not None:
+                _fill(table, found)
+        return table
+
+    def _level(
+        self, nodes: NDArray[np.void], columns: Columns, blocks: NDArray[np.int64], last: bool
+    ) -> Level:
+        asked = set(nodes["node"].tolist())
+        small = {min(node, sibling(node), key=self._size) for node in asked}
+        large = sorted(asked - small)
+        self._step += 1
+        return Level(
+            step=self._step,
+            nodes=nodes,
+            columns=columns,
+            small=np.array(sorted(small), dtype=np.int64),
+            large=np.array(large, dtype=np.int64),
+            parents=np.array([self._parent[node] for node in large], dtype=np.int64),
+            blocks=blocks,
+            fresh=np.setdiff1d(blocks, self._known_blocks),
+            peers=tuple(self._shares),
+            keeps=not last,
+        )
+
+    def _size(self, node: int) -> tuple[int, int]:
+        return self._count[node], node
+
+    def partition(
+        self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
+    ) -> Floats:
+        for node, left, count in splits[["node", "left", "count"]].tolist():
+            self._count |= {left: count, left + 1: self._count[node] - count}
+            self._parent |= {left: node, left + 1: node}
+        self._pending.append(self._story.partition(splits, category_sets, last))
+        if last or not self._rules.bound_gains:
+            return np.empty(0)  # nobody waits: told with the next question
+        energies: Floats = np.sum(self._ask(), axis=0)
+        return energies
+
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        weights: NDArray[np.int64] = np.sum(self._ask("marked", nodes, marks), axis=0)
+        return weights
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        return distinct(np.concatenate(self._ask("patterns", node)))
+
+    def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
+        quantile = self._sample.loss.leaf_quantile
+        if quantile is not None:
+            return conduct(
+                ask_quantiles(quantile, [self._count[leaf] for leaf in leaves.tolist()]),
+                lambda question: reduce(question.merge, self._ask("answer", question, leaves)),
+            )
+        by_worker: list[list[Residuals]] = self._ask("residuals", leaves)
+        return np.array([self._best(parts) for parts in zip(*by_worker, strict=True)])
+
+    def _best(self, parts: tuple[Residuals, ...]) -> float:
+        order = np.argsort(np.concatenate([part.places for part in parts]))
+        values = np.concatenate([part.values for part in parts])[order]
+        weights = [part.weight for part in parts if part.weight is not None]
+        weight = np.concatenate(weights)[order] if weights else None
+        return self._sample.loss.leaf_value(values, weight)
+
+    def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
+        self._pending.append(self._story.add_leaves(leaves, values))
+
+
+def _fill(table: SplitTable, found: Found) -> None:
+    table.candidates[:, found.features] = found.candidates
+    if len(found.categorical):
+        table.category_sets[:, found.categorical] = found.category_sets

@@ -1,0 +1,162 @@
+"""A client's conversation with the workers that hold its rows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Client
+
+from greedymiser.engines import EngineLostError
+from greedymiser.engines.dask.holding import close_session, open_session, sweep
+from greedymiser.engines.dask.messages import (
+    OPERATION,
+    PeerLostError,
+    SessionLostError,
+    call,
+    packed,
+    unpacked,
+)
+
+# Seconds after which one looks whether a worker that has not answered is still there.
+GLANCE = 0.5
+# Seconds that a cluster without workers is given to get one.
+PATIENCE = 30.0
+
+
+class WorkersLostError(RuntimeError):
+    """Some workers are gone, or have forgotten; what they held must be made anew."""
+
+
+class Session:
+    """What one fit keeps on a cluster, and the way to speak of it with the workers."""
+
+    def __init__(self, client: Client):
+        self.client = client
+        self.id = f"{client.id}/{uuid.uuid4().hex[:12]}"
+        self._clients: list[str] = client.run_on_scheduler(_known_clients)
+        # Names of rows and codes that nobody here needs any more.
+        self.discarded: deque[str] = deque()
+        self._is_direct: bool | None = None
+
+    def open(self) -> list[str]:
+        """The workers there are; they know the session from now on."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            addresses = sorted(self._alive())
+            found = self._run_everywhere(_open_session, addresses, self._clients)
+            known = [address for address in addresses if found.get(address) is True]
+            if known:
+                self._forget(known)
+                return known
+            if time.monotonic() > end:
+                raise EngineLostError(
+                    f"no worker of {self.client.scheduler.address} has answered for "
+                    f"{PATIENCE:g} seconds: the cluster has no workers any more"
+                )
+            time.sleep(GLANCE)
+
+    def _forget(self, workers: list[str]) -> None:
+        names = [self.discarded.popleft() for _ in range(len(self.discarded))]
+        if names:
+            with contextlib.suppress(WorkersLostError):
+                self.ask("forget", {worker: (names,) for worker in workers})
+
+    def n_workers(self) -> int:
+        """How many there are now; 1 while one waits for the first."""
+        return max(1, len(self._alive()))
+
+    def close(self) -> None:
+        """Leave nothing behind on the workers."""
+        # Where nobody is left, nobody has to be told.
+        with contextlib.suppress(EngineLostError, OSError, RuntimeError, TimeoutError):
+            self._run_everywhere(close_session, sorted(self._alive()))
+        sweep()
+
+    def _run_everywhere(self, function: Any, addresses: list[str], *args: Any) -> dict[str, Any]:
+        if not addresses:
+            return {}
+        found: dict[str, Any] = self.client.run(
+            function, self.id, *args, workers=addresses, on_error="return"
+        )
+        return found
+
+    def ask(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """Ask each of some workers for something, all at once."""
+        answers: dict[str, Any] = self.client.sync(self._ask_all, name, args)
+        errors = [answer for answer in answers.values() if isinstance(answer, BaseException)]
+        # An error of the loss, say, is the same wherever it happens, and does not go away.
+        for error in errors:
+            if not _is_loss_of_worker(error):
+                raise error
+        if errors:
+            raise WorkersLostError(str(errors[0])) from errors[0]
+        return answers
+
+    async def _ask_all(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        tasks = {
+            address: asyncio.ensure_future(self._ask(address, name, given))
+            for address, given in args.items()
+        }
+        _, waiting = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
+        if waiting:  # somebody failed: the others must not wait for it
+            aborts = [self._send(address, "abort") for address in args]
+            await asyncio.gather(*aborts, return_exceptions=True)
+        found = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        return dict(zip(tasks, found, strict=True))
+
+    async def _ask(self, address: str, name: str, args: tuple[Any, ...]) -> Any:
+        """The answer of a worker; an error as soon as the scheduler no longer knows it."""
+        task = asyncio.ensure_future(self._send(address, name, *args))
+        try:
+            while True:
+                done, _ = await asyncio.wait({task}, timeout=GLANCE)
+                if done:
+                    return task.result()
+                if address not in await self.client.scheduler.ncores():
+                    raise SessionLostError(f"{address} is gone")
+        finally:
+            task.cancel()
+
+    async def _send(self, address: str, name: str, *args: Any) -> Any:
+        if self._is_direct is None:
+            self._is_direct = await self._reaches(address)
+        if self._is_direct:
+            return await call(self.client.rpc(address), self.id, name, *args)
+        message = {"op": OPERATION, "session": self.id, "name": name, "args": packed(args)}
+        return unpacked(await self.client.scheduler.proxy(worker=address, msg=message))
+
+    async def _reaches(self, address: str) -> bool:
+        """Whether workers can be spoken to without going by way of the scheduler."""
+        try:
+            await asyncio.wait_for(self.client.rpc(address).identity(), 2.0)
+        except (OSError, TimeoutError):
+            return False
+        return True
+
+    def _alive(self) -> set[str]:
+        try:
+            return set(self.client.sync(self.client.scheduler.ncores))
+        except OSError as error:
+            raise EngineLostError(f"the scheduler does not answer: {error}") from error
+
+
+def _known_clients(dask_scheduler: Any) -> list[str]:
+    return list(dask_scheduler.clients)
+
+
+def _open_session(session: str, clients: list[str], dask_worker: Any) -> bool:
+    """Begin a session on a worker, and end those whose clients are gone."""
+    sweep(clients)
+    open_session(session, dask_worker)
+    return True
+
+
+def _is_loss_of_worker(error: BaseException) -> bool:
+    lost = OSError | SessionLostError | PeerLostError | asyncio.CancelledError
+    return isinstance(error, lost)

@@ -1,0 +1,218 @@
+"""A protocol as a tree of questions: who is asked what, after what, and at which cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, number, plain, short
+from greedymiser.protocols import Step, said_conditions
+from greedymiser.serving import as_predictor
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from greedymiser.protocols import Protocol
+
+# Inches: a question with its condition under it, what is above and below all of them, and how far
+# questions are moved to the right of the one before.
+LINE, MARGIN, INDENT = 0.46, 0.95, 0.24
+WIDTH, MOST_LINES = 8.5, 24
+
+# Inches that a letter takes, in the larger and in the smaller print (9 and 7.5 points).
+LETTER, SMALL_LETTER = 0.079, 0.062
+
+# Share of the width that the bars take, and inches for the numbers behind them.
+BARS, NUMBERS = 0.11, 1.0
+
+
+SMALL: dict[str, Any] = {"fontsize": 7.5, "va": "top", "alpha": 0.75}
+
+
+class _Place(NamedTuple):
+    step: Step
+    depth: int
+    # The line of the question, and that of the one before it; from 0 at the top.
+    line: int
+    parent: int | None
+
+
+class ProtocolDisplay:
+    """A protocol, drawn as a tree of questions in the manner of scikit-learn's displays.
+
+    Each line is a question: what is asked for and its price, under it the main conditions. A bar
+    tells the share of rows that are asked; the dark part of it ends there and is asked nothing
+    more. The number behind it is what the question adds to the mean cost of a row.
+
+    Parameters
+    ----------
+    protocol : Protocol
+        From ``model.protocol(X)``.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    """
+
+    ax_: Axes
+    figure_: Any
+
+    def __init__(self, protocol: Protocol):
+        self.protocol = protocol
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        *,
+        qid: ArrayLike | None = None,
+        min_share: float = 0.01,
+        ax: Axes | None = None,
+    ) -> ProtocolDisplay:
+        """Draw what a fitted model with ``charge="row"`` asks of some rows.
+
+        Parameters
+        ----------
+        estimator : fitted estimator, early exit, cascade, or Predictor
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        qid : array-like of shape (n,), optional
+            The query of each row, for models that compare the rows of a query.
+        min_share : float
+            Questions to a smaller share of the rows are left out.
+        ax : matplotlib Axes, optional
+        """
+        protocol = as_predictor(estimator).protocol(X, qid, min_share=min_share)
+        return cls(protocol).plot(ax=ax)
+
+    def plot(self, ax: Axes | None = None) -> ProtocolDisplay:
+        """Draw into ``ax``, or into a figure of its own.
+
+        Where there is no room for all questions, those to most rows are drawn.
+        """
+        most = MOST_LINES if ax is None else max(1, int((_inches(ax)[1] - 0.5) / LINE))
+        places = _laid_out(self.protocol.start, most)
+        if ax is None:
+            height = MARGIN + LINE * max(1, len(places))
+            figure = Figure(figsize=(WIDTH, height))
+            ax = figure.add_axes((0.02, 0.01, 0.96, 1.0 - 0.4 / height))
+        self.ax_, self.figure_ = ax, figure_of(ax)
+        ax.set_axis_off()
+        width, _ = _inches(ax)
+        ax.set_xlim(0.0, width)
+        ax.set_ylim(max(1, len(places)) + 0.3, -0.8)
+        for place in places:
+            self._draw_link(place, places)
+        for place in places:
+            self._draw_words(place, width)
+            self._draw_bar(place, width)
+        self._draw_frame(len(places), width)
+        return self
+
+    def _draw_link(self, place: _Place, places: list[_Place]) -> None:
+        """A band from the question before, as wide as the share of rows."""
+        x = INDENT * (place.depth - 0.5)
+        share = place.step.n_rows / self.protocol.n_rows
+        band: dict[str, Any] = {
+            "color": COLOURS[0],
+            "alpha": 0.55,
+            "linewidth": 1.0 + 7.0 * share,
+            "solid_capstyle": "butt",
+            "solid_joinstyle": "round",
+        }
+        if place.parent is not None:
+            above = INDENT * (places[place.parent].depth - 0.5)
+            self.ax_.plot([above, above, x], [place.parent, place.line, place.line], **band)
+        self.ax_.plot(x, place.line, "o", color=COLOURS[0], markersize=5 + 4 * share, zorder=3)
+
+    def _draw_words(self, place: _Place, width: float) -> None:
+        x, step = INDENT * place.depth, place.step
+        room = (1.0 - BARS) * width - NUMBERS - x - 0.1
+        conditions = _fitting(step, int(room / SMALL_LETTER))
+        price = f"  ({number(step.price)})"
+        words = short(step.name, max(8, int(room / LETTER) - len(price))) + price
+        up = 0.02 if conditions else 0.12
+        plain(self.ax_.text(x, place.line + up, words, fontsize=9, va="bottom", color=self._ink))
+        if conditions:
+            plain(self.ax_.text(x, place.line + 0.08, conditions, color=self._ink, **SMALL))
+
+    def _draw_bar(self, place: _Place, width: float) -> None:
+        step, n = place.step, self.protocol.n_rows
+        left, longest = (1.0 - BARS) * width - NUMBERS, BARS * width
+        share = step.n_rows / n
+        self.ax_.barh(place.line, longest * share, 0.42, left=left, color=COLOURS[5])
+        ends = longest * step.n_done / n
+        self.ax_.barh(place.line, ends, 0.42, left=left, color=COLOURS[0])
+        said = f"{100 * share:.3g}%: {number(step.price * share, 3)}"
+        at = left + longest + 0.06
+        plain(self.ax_.text(at, place.line, said, fontsize=8, va="center", color=self._ink))
+
+    def _draw_frame(self, n_lines: int, width: float) -> None:
+        protocol = self.protocol
+        costs = f"mean cost {number(protocol.mean_cost)}, most {number(protocol.max_cost)}"
+        title = f"{protocol.n_rows} rows: {costs}"
+        plain(self.ax_.set_title(title, loc="left", fontsize=10, color=self._ink))
+        if n_lines == 0:
+            said = "no row is asked for anything"
+            self.ax_.text(0.5 * width, 0.2, said, ha="center", va="center", color=self._ink)
+            return
+        patches = [
+            Patch(color=COLOURS[5], label="asked more later"),
+            Patch(color=COLOURS[0], label="asked nothing more"),
+        ]
+        self.ax_.legend(
+            handles=patches, loc="lower right", ncols=2, frameon=False, fontsize=7.5,
+            labelcolor=self._ink, borderaxespad=0.0,
+        )  # fmt: skip
+        hidden = sum(1 for depth, _ in protocol.start.each() if depth) - n_lines
+        rare = sum(step.n_rare for _, step in protocol.start.each())
+        left_out = [f"{hidden} questions"] if hidden else []
+        left_out += [f"rare ones to {protocol.share(rare)} of the rows"] if rare else []
+        if left_out:
+            said = f"left out: {', '.join(left_out)}"
+            self.ax_.text(0.0, n_lines - 0.45, said, color=self._ink, **SMALL)
+        head = "share: mean cost"
+        self.ax_.text(width, -0.72, head, color=self._ink, ha="right", **SMALL)
+
+    @property
+    def _ink(self) -> Any:
+        return ink_of(self.ax_)
+
+
+def _fitting(step: Step, letters: int) -> str:
+    """The conditions of a question, as many as there is room for."""
+    for most in (3, 2, 1):
+        said = said_conditions(step, most)
+        if said and len(said) + 3 <= letters:
+            return f"if {said}"
+    said = said_conditions(step, 1)
+    return f"if {said}"[: letters - 1].rstrip() + "…" if said else ""
+
+
+def _inches(ax: Axes) -> tuple[float, float]:
+    extent, dpi = ax.get_window_extent(), figure_of(ax).dpi
+    return extent.width / dpi, extent.height / dpi
+
+
+def _laid_out(start: Step, most: int) -> list[_Place]:
+    """Questions line by line; only those to most rows where there is little room."""
+    steps = [step for depth, step in start.each() if depth]
+    # A question comes before those that follow from it, which go to no more rows than it does.
+    shown = {id(step) for step in sorted(steps, key=lambda step: -step.n_rows)[:most]}
+    places: list[_Place] = []
+
+    def add(step: Step, depth: int, parent: int | None) -> None:
+        line = len(places)
+        places.append(_Place(step, depth, line, parent))
+        for child in step.steps:
+            if id(child) in shown:
+                add(child, depth + 1, line)
+
+    for step in start.steps:
+        if id(step) in shown:
+            add(step, 1, None)
+    return places

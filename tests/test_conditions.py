@@ -1,0 +1,89 @@
+"""The way to a node, in words."""
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+from greedymiser.conditions import Conditions
+from greedymiser.trees import CATEGORY_WORDS, Tree
+from test_trees import ensemble_of, leaf, random_rows, random_tree
+
+NAMES = ["TSH", "colour", "age"]
+COLOURS = np.array(["red", "green", "blue", "grey"], dtype=object)
+
+
+def tree_of(*splits):
+    """A chain: each split is (feature, threshold or set of codes, whether the chain goes left)."""
+    rng = np.random.default_rng(0)
+    nodes, sets, at = [leaf(rng, 0)], [], 0
+    for depth, (feature, cut, goes_left) in enumerate(splits):
+        node = nodes[at]
+        node["feature"], node["left"] = feature, len(nodes)
+        if isinstance(cut, set):
+            node["category_set"] = len(sets)
+            sets.append([sum(1 << code for code in cut), 0, 0, 0])
+        else:
+            node["threshold"] = cut
+        at = len(nodes) + (0 if goes_left else 1)
+        nodes += [leaf(rng, depth + 1), leaf(rng, depth + 1)]
+    words = np.array(sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS)
+    return Tree(np.array(nodes).reshape(-1), words), at
+
+
+def said(*splits, before=()):
+    tree, at = tree_of(*splits)
+    trees = [tree_of(split)[0] for split in before]
+    ensemble = ensemble_of([*trees, tree], [0.0], 3)
+    conditions = Conditions(ensemble, dict(enumerate(NAMES)).get, {1: COLOURS})
+    return conditions.of(at + sum(len(tree.nodes) for tree in trees))
+
+
+def test_ways_by_hand():
+    assert said() == ()
+    assert said((0, 6.05, True)) == ("TSH ≤ 6.05",)
+    assert said((0, 6.05, False)) == ("TSH > 6.05",)
+    assert said((0, 6.05, False), (2, 41.5, True)) == ("TSH > 6.05", "age ≤ 41.5")
+    # Of several splits on a feature, what follows from them together.
+    assert said((0, 6.0, False), (2, 41.5, True), (0, 7.0, False)) == ("TSH > 7", "age ≤ 41.5")
+    assert said((0, 6.0, False), (0, 9.0, True)) == ("6 < TSH ≤ 9",)
+    assert said((0, math.inf, True)) == ("TSH known",)
+    assert said((0, math.inf, False)) == ("TSH missing",)
+    assert said((0, 6.0, False), before=[(2, 1.0, True)]) == ("TSH > 6",)
+
+
+def test_ways_of_labels():
+    assert said((1, {0}, True)) == ("colour = red",)
+    assert said((1, {0}, False)) == ("colour not red",)
+    assert said((1, {0, 1, 2}, True), (1, {1, 3}, False)) == ("colour = red or blue",)
+
+
+def test_features_without_names():
+    tree, at = tree_of((2, 1.0, True))
+    conditions = Conditions(ensemble_of([tree], [0.0], 3), lambda feature: None, {})
+    assert conditions.of(at) == ("feature 2 ≤ 1",)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_rows_meet_the_conditions_of_their_leaf(seed):
+    rng = np.random.default_rng(seed)
+    ensemble = ensemble_of([random_tree(rng, 3, 4) for _ in range(3)], [0.0], 3)
+    conditions = Conditions(ensemble, "abc".__getitem__, {})
+    for row in random_rows(rng, 20, 3):
+        for t in range(3):
+            tree = ensemble.tree(t)
+            at = naive.leaf_of(tree.nodes, tree.category_sets, row) + ensemble.tree_starts[t]
+            for condition in conditions.of(int(at)):
+                check(condition, dict(zip("abc", row, strict=True)))
+
+
+def check(condition, values):
+    """A condition, as Python reads it, is true of a value that is there."""
+    name = next(name for name in "abc" if name in condition.replace("and", ""))
+    if math.isnan(values[name]) or condition.endswith(("known", "missing")):
+        return
+    told = condition.replace("≤", "<=").replace("inf", "math.inf")
+    assert eval(told, {"math": math}, values), condition

@@ -1,0 +1,241 @@
+"""What is found in parts is what is found in all rows together, to the last bit."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+from greedymiser.inquiries import ask_here, conduct, selection
+from greedymiser.inquiries.selection import ask_quantiles, from_places, places, weighted_quantile
+from greedymiser.inquiries.sums import ask_class_masses, ask_extent, ask_sums
+from greedymiser.losses import (
+    AbsoluteError,
+    BinaryLogLoss,
+    Gamma,
+    Huber,
+    LambdaMART,
+    MultinomialLogLoss,
+    Poisson,
+    Quantile,
+    SquaredError,
+)
+
+# The first example compiles a kernel.
+patient = settings(deadline=None)
+
+numbers = st.one_of(
+    st.integers(-3, 3).map(float),
+    st.sampled_from([-0.0, 5e-324, -5e-324, 1e200, 0.1, 0.3]),
+    st.floats(-1e200, 1e200),
+)
+positive = st.one_of(st.integers(1, 3).map(float), st.just(0.1), st.floats(1e-9, 1e9))
+
+
+@st.composite
+def columns(draw, values=numbers, weighted=None):
+    """An array, its weights or None, and the same in parts, some of which may be empty."""
+    y = np.array(draw(st.lists(values, min_size=1, max_size=40)))
+    weight = None
+    if draw(st.booleans()) if weighted is None else weighted:
+        size = len(y)
+        weight = np.array(draw(st.lists(positive, min_size=size, max_size=size)))
+    place = np.array(draw(st.lists(st.integers(0, 3), min_size=len(y), max_size=len(y))))
+    parts = [(y[place == k], None if weight is None else weight[place == k]) for k in range(4)]
+    return y, weight, parts
+
+
+def asked(inquiry, parts):
+    """What an inquiry finds; questions and answers travel."""
+    ask = ask_here(parts)
+
+    def send(question):
+        return pickle.loads(pickle.dumps(ask(pickle.loads(pickle.dumps(question)))))
+
+    return conduct(inquiry, send)
+
+
+def same(one, other):
+    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+# -- sums -----------------------------------------------------------------------------------------
+
+
+def doubled(y):
+    return [y, 2.0 * y]
+
+
+@patient
+@given(columns())
+def test_sums_and_extents(case):
+    y, weight, parts = case
+    ones = np.ones(len(y)) if weight is None else weight
+    sums, total = asked(ask_sums(doubled), parts)
+    assert sums == [math.fsum(y * ones), math.fsum(2.0 * y * ones)]
+    assert total == math.fsum(ones)
+    extent = asked(ask_extent(), parts)
+    assert (extent.n_rows, extent.lowest, extent.highest) == (len(y), y.min(), y.max())
+    assert (extent.least_weight, extent.most_weight) == (ones.min(), ones.max())
+
+
+def test_masses_of_classes():
+    parts = [(np.array([0.0, 2.0]), np.array([0.1, 0.2])), (np.array([2.0]), np.array([0.3]))]
+    masses, total = asked(ask_class_masses(3), parts)
+    assert masses.tolist() == [0.1, 0.0, 0.5]
+    assert total == math.fsum([0.1, 0.2, 0.3])
+
+
+# -- quantiles ------------------------------------------------------------------------------------
+
+
+@patient
+@given(columns(), st.sampled_from([0.01, 0.1, 0.25, 0.3, 0.5, 0.9, 0.999]))
+def test_weighted_quantile_is_its_twin(case, quantile):
+    y, weight, _ = case
+    assert same(weighted_quantile(y, weight, quantile), naive.exact_quantile(y, weight, quantile))
+
+
+@patient
+@given(columns(), st.sampled_from([0.1, 0.25, 0.5, 0.9, 0.999]), st.data())
+def test_quantiles_of_parts(case, quantile, data):
+    y, weight, parts = case
+    sizes = [len(y), data.draw(st.sampled_from([None, len(y)]))]
+    # The second array is the first without its largest value, so that they need other questions.
+    second = [(x[x < y.max()], None if w is None else w[x < y.max()]) for x, w in parts]
+    keep = y < y.max() if (y < y.max()).any() else np.ones(len(y), dtype=bool)
+    second = second if (y < y.max()).any() else parts
+    few = data.draw(st.sampled_from([1, 4, selection.FEW]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "FEW", few)
+        pairs = [list(pair) for pair in zip(parts, second, strict=True)]
+        found = asked(ask_quantiles(quantile, sizes), pairs)
+    expected = [
+        weighted_quantile(y, weight, quantile),
+        weighted_quantile(y[keep], None if weight is None else weight[keep], quantile),
+    ]
+    assert same(found, expected)
+
+
+def test_order_of_rows_does_not_matter_to_weighted_quantiles():
+    rng = np.random.default_rng(0)
+    values, weight = rng.integers(3, size=2000).astype(float), rng.random(2000)
+    # The bound lies where rounding errors of a plain running sum would decide.
+    for quantile in (weight[values < 1].sum() / weight.sum(), 0.5):
+        order = rng.permutation(len(values))
+        one = weighted_quantile(values, weight, quantile)
+        assert one == weighted_quantile(values[order], weight[order], quantile)
+
+
+def test_large_arrays_take_few_questions_and_small_answers():
+    rng = np.random.default_rng(1)
+    y, weight = rng.lognormal(size=60_000), rng.random(60_000)
+    parts = [[(y[k::3], weight[k::3])] for k in range(3)]
+    answers = []
+
+    def ask(question):
+        answers.append(ask_here(parts)(question))
+        return answers[-1]
+
+    found = conduct(ask_quantiles(0.3, [len(y)]), ask)
+    assert found[0] == weighted_quantile(y, weight, 0.3)
+    assert len(answers) <= 4
+    assert max(len(pickle.dumps(answer)) for answer in answers) < 600_000
+
+
+@patient
+@given(st.lists(st.floats(), min_size=2))
+def test_places_are_the_order_of_floats(values):
+    x = np.array(values)
+    keys = places(x)
+    back = from_places(keys)
+    assert np.array_equal(back, x, equal_nan=True)
+    assert not np.signbit(back[back == 0]).any()
+    ordered = x[np.argsort(keys, kind="stable")]
+    assert np.array_equal(ordered, np.sort(x), equal_nan=True)
+
+
+# -- losses ---------------------------------------------------------------------------------------
+
+
+class OwnAbsoluteError(AbsoluteError):
+    """Derived by a user: everything it says may be different."""
+
+    def prior(self, y, weight):
+        return np.array([float(y[0])])
+
+    def adapted(self, y, weight):
+        found = OwnAbsoluteError()
+        found.quantile = len(y)
+        return found
+
+    def check_target(self, y):
+        if len(y) == 3:
+            raise ValueError("three")
+
+
+LOSSES = [
+    SquaredError(),
+    AbsoluteError(),
+    Quantile(0.2),
+    Huber(),
+    Huber(2.0),
+    Poisson(),
+    Gamma(),
+    BinaryLogLoss(),
+    MultinomialLogLoss(3),
+    LambdaMART(),
+]
+
+
+@patient
+@given(columns(values=st.sampled_from([0.5, 1.0, 2.0, 3.25])), st.sampled_from(LOSSES[:7]))
+def test_priors_of_numbers(case, loss):
+    y, weight, parts = case
+    assert same(asked(loss.ask_prior(), parts), loss.prior(y, weight))
+    adapted = asked(loss.ask_adapted(), parts)
+    assert type(adapted) is type(loss)
+    assert vars(adapted) == vars(loss.adapted(y, weight))
+
+
+@patient
+@given(columns(values=st.sampled_from([0.0, 1.0, 2.0])), st.sampled_from(LOSSES[7:]))
+def test_priors_of_classes(case, loss):
+    y, weight, parts = case
+    if isinstance(loss, BinaryLogLoss):
+        y, parts = y % 2, [(part % 2, w) for part, w in parts]
+        y[0], k = 1.0 - y[0], next(k for k, part in enumerate(parts) if len(part[0]))
+        parts[k][0][0] = y[0]
+        y = np.concatenate([part for part, _ in parts])
+        weight = None if weight is None else np.concatenate([w for _, w in parts])
+    if len(np.unique(y)) < max(2, loss.n_outputs):
+        return
+    assert same(asked(loss.ask_prior(), parts), loss.prior(y, weight))
+
+
+@pytest.mark.parametrize("loss", [Poisson(), Gamma(), LambdaMART()])
+def test_targets_are_checked_in_parts(loss):
+    asked(loss.ask_target_check(), [(np.zeros(1) + 1.0, None), (np.ones(2), None)])
+    parts = [(np.ones(2), None), (np.array([-1.0]), None)]
+    with pytest.raises(ValueError, match="-1"):
+        asked(loss.ask_target_check(), parts)
+
+
+def test_one_part_may_be_zero_where_not_all_may():
+    asked(Poisson().ask_target_check(), [(np.zeros(2), None), (np.ones(1), None)])
+    with pytest.raises(ValueError, match="all of y is 0"):
+        asked(Poisson().ask_target_check(), [(np.zeros(2), None), (np.zeros(1), None)])
+
+
+def test_a_users_own_loss_gets_all_rows_together():
+    parts = [(np.array([4.0, 5.0]), None), (np.array([6.0]), None)]
+    loss = OwnAbsoluteError()
+    assert AbsoluteError().leaf_quantile == 0.5
+    assert loss.leaf_quantile is None
+    assert asked(loss.ask_prior(), parts).tolist() == [4.0]
+    assert asked(loss.ask_adapted(), parts).quantile == 3
+    with pytest.raises(ValueError, match="three"):
+        asked(loss.ask_target_check(), parts)
