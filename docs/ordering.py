@@ -9,6 +9,7 @@ EXAMPLES = [
     "paid_calls",
     "images_on_demand",
     "budget_for_lightgbm",
+    "on_a_cluster",
     "on_a_gpu",
 ]
 

@@ -16,7 +16,6 @@ is computed from TT4 and T4U and so needs both.
 # A third of the training patients is kept to choose models by.
 
 import matplotlib.pyplot as plt
-import numpy as np
 from sklearn.model_selection import train_test_split
 
 from greedymiser import MiserClassifier, tradeoff_curve
@@ -81,18 +80,21 @@ print(model.receipt())
 by_patient = MiserClassifier(costs=data.costs, max_iter=40, charge="row")
 rows = tradeoff_curve(by_patient, X, y, tradeoffs=4, effort=0.25, **data_sets)
 best = rows.best(budget=26, train=False)
-bills = best.prediction_costs(X_test)
 score = rows.best_row(26)["test_score"]
-print(f"${bills.mean():.2f} on average, ${bills.max():.2f} at most, test score {score:.2f}")
-for bill, n in zip(*np.unique(bills.round(2), return_counts=True), strict=True):
-    print(f"{n / len(bills):6.1%} of the patients pay ${bill:.2f}")
+print(f"test score {score:.2f}")
+print(best.protocol(X_test))
 
 # %%
 # TSH for everybody, and more blood only where it is needed: nearly the score of a model for twice
-# the money.
-#
-# The picture
-# -----------
+# the money. The same as a picture, of the questions that are asked most:
+
+figure, ax = plt.subplots(figsize=(8, 4))
+best.protocol(X_test).plot(ax)
+figure.tight_layout()
+
+# %%
+# Both ways to pay
+# ----------------
 
 figure, ax = plt.subplots(figsize=(8, 4.5))
 for name, some in {"the same for all patients": curve, "each patient pays": rows}.items():

@@ -83,6 +83,16 @@ class Protocol:
     """Which resources a model asks of which rows, in which order, at what mean cost.
 
     ``print(protocol)`` tells it in words, ``table`` has a line per resource, ``plot()`` draws it.
+
+    Examples
+    --------
+    >>> from greedymiser import MiserClassifier
+    >>> from greedymiser.datasets import load_thyroid
+    >>> data = load_thyroid()
+    >>> model = MiserClassifier(costs=data.costs, charge="row", tradeoff=4e-3, max_iter=10)
+    >>> protocol = model.fit(data.X_train, data.y_train).protocol(data.X_test)
+    >>> protocol.mean_cost < protocol.max_cost, protocol.table["resource"][0]
+    (True, 'blood_draw')
     """
 
     n_rows: int

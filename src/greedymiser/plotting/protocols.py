@@ -56,6 +56,17 @@ class ProtocolDisplay:
     ----------
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> from greedymiser import MiserClassifier
+    >>> from greedymiser.datasets import load_thyroid
+    >>> data = load_thyroid()
+    >>> model = MiserClassifier(costs=data.costs, charge="row", tradeoff=4e-3, max_iter=10)
+    >>> model = model.fit(data.X_train, data.y_train)
+    >>> display = ProtocolDisplay.from_estimator(model, data.X_test)
+    >>> display.figure_ is display.ax_.figure
+    True
     """
 
     ax_: Axes
