@@ -96,6 +96,7 @@ figure.tight_layout()
 # Both ways to pay
 # ----------------
 
+# sphinx_gallery_thumbnail_number = 2
 figure, ax = plt.subplots(figsize=(8, 4.5))
 for name, some in {"the same for all patients": curve, "each patient pays": rows}.items():
     front = some.pareto()
