@@ -227,12 +227,12 @@ def baseline(
     >>> from greedymiser import baseline
     >>> from greedymiser.datasets import load_thyroid
     >>> data = load_thyroid()
-    >>> X = data.X_train
-    >>> present = HistGradientBoostingClassifier(max_iter=20).fit(X, data.y_train)
+    >>> X, y = data.X_train, data.y_train
+    >>> present = HistGradientBoostingClassifier(max_iter=20).fit(X, y)
     >>> metered = baseline(present, data.costs)
     >>> bool((metered.predict(X) == present.predict(X)).all())
     True
-    >>> 0 < metered.cost_ <= 69.81  # what all tests cost
+    >>> metered.cost_ > 50
     True
     """
     return BASELINES[read_model(model).kind](model, costs, charge, n_jobs).fit()
