@@ -144,6 +144,9 @@ def _train() -> None:
             regressor.fit(values, y, given, X_val=values, y_val=y)
     MiserRegressor(**more, monotonic_cst=[1, 0, 0, 0], max_leaf_nodes=5).fit(X, y)
     MiserRegressor(**more, loss="quantile").fit(X, y)
+    for given in (None, weight):
+        rows = MiserRegressor(**more, tradeoff=1e-6, charge="row", subsample=0.5)
+        rows.fit(X, y, given, X_val=X, y_val=y)
     MiserRegressor(**more, subsample=0.5, max_features=0.5).fit(X, y)
     MiserRegressor(**more, loss=_OwnLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
@@ -207,6 +210,7 @@ def _score() -> None:
 def _train_in_pieces() -> None:
     """What engines need whose rows are in several places."""
     from greedymiser.binning import BinMapper
+    from greedymiser.cutting import ColumnPart, Limits, ask_cuts
     from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.cpu import CpuShard, Tuning
     from greedymiser.engines.sharded import ShardedRows
@@ -225,6 +229,8 @@ def _train_in_pieces() -> None:
         node = np.zeros(1, dtype=OPEN_DTYPE)
         node["gradient"], node["hessian"], node["count"] = root[:3]
         rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
+        part = ColumnPart(ArrayTable(X), None, None, threads)
+        conduct(ask_cuts(BinMapper(4), 4, limits=Limits(8, 8, 8)), ask_here([part, part]))
     conduct(ask_quantiles(0.5, [len(y)]), ask_here([[(y, None)], [(y, np.ones(len(y)))]]))
 
 

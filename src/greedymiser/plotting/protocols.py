@@ -59,12 +59,13 @@ class ProtocolDisplay:
 
     Examples
     --------
-    >>> from sklearn.datasets import load_diabetes
+    >>> import numpy as np
     >>> from greedymiser import MiserRegressor, ProtocolDisplay
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = MiserRegressor(charge="row", tradeoff=20.0, max_iter=10).fit(X, y)
-    >>> display = ProtocolDisplay.from_estimator(model, X)
-    >>> display.ax_.figure is display.figure_
+    >>> X = np.random.default_rng(0).integers(0, 10, (1000, 2))
+    >>> y = np.where(X[:, 0] == 9, X[:, 1], 0.0)
+    >>> model = MiserRegressor(costs=[1.0, 5.0], charge="row", max_depth=2, max_iter=3)
+    >>> display = ProtocolDisplay.from_estimator(model.fit(X, y), X)
+    >>> display.figure_ is display.ax_.figure
     True
     """
 

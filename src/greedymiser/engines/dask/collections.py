@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from dask import delayed
-from dask.dataframe.dispatch import make_meta
 from distributed import Client
 from numpy.typing import NDArray
 
@@ -26,7 +25,7 @@ def parts_of(session: Session, X: Any, lengths: Lengths | None) -> Parts:
     if len(shape) != 2:
         raise ValueError(f"X must have two dimensions, got a {type(X).__name__} with {len(shape)}")
     is_frame = hasattr(X, "columns")
-    head = make_meta(X) if is_frame else None
+    head = _head(X) if is_frame else None
     if not is_frame and len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})
     made = list(X.to_delayed()) if is_frame else list(X.to_delayed().ravel())
@@ -37,6 +36,13 @@ def parts_of(session: Session, X: Any, lengths: Lengths | None) -> Parts:
         found = session.client.compute([delayed(_length)(part) for part in made])
         lengths = np.array(session.client.gather(found), dtype=np.int64)
     return Parts(session, made, lengths, len(X.columns) if is_frame else int(shape[1]), head)
+
+
+def _head(X: Any) -> Any:
+    """A data frame without rows that has the columns of X."""
+    from dask.dataframe.dispatch import make_meta
+
+    return make_meta(X)
 
 
 def brought(client: Client, values: Any) -> tuple[Lengths, NDArray[Any]]:

@@ -39,7 +39,6 @@ class Session:
     def __init__(self, client: Client):
         self.client = client
         self.id = f"{client.id}/{uuid.uuid4().hex[:12]}"
-        self._clients: list[str] = client.run_on_scheduler(_known_clients)
         # Names of rows and codes that nobody here needs any more.
         self.discarded: deque[str] = deque()
         self._is_direct: bool | None = None
@@ -49,7 +48,8 @@ class Session:
         end = time.monotonic() + PATIENCE
         while True:
             addresses = sorted(self._alive())
-            found = self._run_everywhere(_open_session, addresses, self._clients)
+            clients = self.client.run_on_scheduler(_known_clients)
+            found = self._run_everywhere(_open_session, addresses, clients)
             known = [address for address in addresses if found.get(address) is True]
             if known:
                 self._forget(known)
@@ -105,7 +105,11 @@ class Session:
         }
         _, waiting = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
         if waiting:  # somebody failed: the others must not wait for it
-            aborts = [self._send(address, "abort") for address in args]
+            aborts = [
+                self._ask(address, "abort", ())
+                for address, task in tasks.items()
+                if not task.done()
+            ]
             await asyncio.gather(*aborts, return_exceptions=True)
         found = await asyncio.gather(*tasks.values(), return_exceptions=True)
         return dict(zip(tasks, found, strict=True))
