@@ -106,7 +106,7 @@ def test_passes_and_bytes_are_few(threads):
     n = 300_000
     X = np.column_stack([rng.standard_normal(n), rng.integers(1000, size=n).astype(float)])
     place = rng.integers(3, size=n)
-    asked = assert_same_cuts(X, None, place, threads, Limits(8192, 2048, 4096))
+    asked = assert_same_cuts(X, None, place, threads, Limits(16384, 4096, 4096))
     assert [sorted(question.asked) for question in asked[:2]] == [[0, 1], [0]]
     assert len(asked) <= 5
     part = ColumnPart(ArrayTable(X[place == 0]), None, None, threads)

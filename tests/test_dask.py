@@ -28,6 +28,7 @@ from greedymiser import (
 )
 from greedymiser.engines import EngineLostError
 from greedymiser.engines.dask import session
+from greedymiser.engines.dask.chunks import Chunk
 from greedymiser.engines.dask.door import DaskUnavailableError
 from greedymiser.losses import Loss
 from on_cluster import two_workers
@@ -268,6 +269,25 @@ def test_searches(client):
     here = search.fit(X, y, weights()).cv_results_
     there = search.fit(parts(X), parts(y), parts(weights()))
     pd.testing.assert_frame_equal(there.cv_results_, here, check_exact=True)
+
+
+@given(st.data())
+def test_codes_of_a_chunk_are_there_once(data):
+    """Whoever takes rows away, everybody can still read them; what shards have is not kept."""
+    n = data.draw(st.integers(1, 12))
+    codes = np.arange(2 * n, dtype=np.uint64).reshape(2, n)
+    chunk = Chunk(codes.copy())
+    for _ in range(data.draw(st.integers(0, 4))):
+        rows = np.array(data.draw(st.lists(st.integers(0, n - 1), unique=True)), dtype=np.int64)
+        columns = np.random.default_rng(n).permutation(len(rows)).astype(np.uint32)
+        shard = np.empty((2, len(rows)), dtype=np.uint64)
+        shard[:, columns] = chunk.take(rows)
+        assert (shard[:, columns] == codes[:, rows]).all()
+        chunk.move(rows, shard, columns)
+        assert (chunk.take(None) == codes).all()
+    chunk.move(None, np.pad(chunk.take(None), ((0, 0), (3, 0))), 3)
+    assert chunk.n_own == 0
+    assert (chunk.take(None) == codes).all()
 
 
 # -- conformance ----------------------------------------------------------------------------------

@@ -210,6 +210,7 @@ def _score() -> None:
 def _train_in_pieces() -> None:
     """What engines need whose rows are in several places."""
     from greedymiser.binning import BinMapper
+    from greedymiser.cutting import ColumnPart, Limits, ask_cuts
     from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.cpu import CpuShard, Tuning
     from greedymiser.engines.sharded import ShardedRows
@@ -228,6 +229,8 @@ def _train_in_pieces() -> None:
         node = np.zeros(1, dtype=OPEN_DTYPE)
         node["gradient"], node["hessian"], node["count"] = root[:3]
         rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
+        part = ColumnPart(ArrayTable(X), None, None, threads)
+        conduct(ask_cuts(BinMapper(4), 4, limits=Limits(8, 8, 8)), ask_here([part, part]))
     conduct(ask_quantiles(0.5, [len(y)]), ask_here([[(y, None)], [(y, np.ones(len(y)))]]))
 
 

@@ -260,7 +260,7 @@ class Sources:
         if name in self._sources:
             raise ValueError(f"there are two sources or intermediates named {name!r}")
         made = tuple(columns)
-        self._check_columns(name, made)
+        _check_columns(self._maker, name, made)
         wanted, n_keywords = _needs_of(name, function, needs)
         source = Source(
             name=name,
@@ -274,18 +274,6 @@ class Sources:
         )
         self._sources[name] = source
         self._maker.update(dict.fromkeys(made, name))
-
-    def _check_columns(self, name: str, columns: tuple[Any, ...]) -> None:
-        for column in columns:
-            if not isinstance(column, str) or not column:
-                raise TypeError(f"source {name!r} makes a column that is no name: {column!r}")
-            if column in self._maker:
-                raise ValueError(
-                    f"column {column!r} is made by two sources, {self._maker[column]!r} and "
-                    f"{name!r}"
-                )
-            if columns.count(column) > 1:
-                raise ValueError(f"source {name!r} names column {column!r} twice")
 
     @classmethod
     def from_transformer(cls, transformer: Any) -> Sources:
@@ -449,6 +437,19 @@ def _needs_of(
     ]
     by_keyword = [p.name for p in required if p.kind is p.KEYWORD_ONLY]
     return (*by_position, *by_keyword), len(by_keyword)
+
+
+def _check_columns(maker: Mapping[str, str], name: str, columns: tuple[Any, ...]) -> None:
+    """Raise if columns have no names, or names that are taken; ``maker`` knows those."""
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise TypeError(f"source {name!r} makes a column that is no name: {column!r}")
+        if column in maker:
+            raise ValueError(
+                f"column {column!r} is made by two sources, {maker[column]!r} and {name!r}"
+            )
+        if columns.count(column) > 1:
+            raise ValueError(f"source {name!r} names column {column!r} twice")
 
 
 def _labelled(

@@ -357,7 +357,7 @@ def curve(
     )  # fmt: skip
     models = chosen_models(trained)
     # Written before anything is shown: whatever happens to the terminal, the work is kept.
-    files = write_curve(trained, models, out, job.valid.X)
+    files = write_curve(trained, models, out, None if job.valid is None else job.valid.X)
     show_points(trained, models, job.costs.unit, "uses", features_of)
     show_files(files)
     _tell_of_half_a_curve(models, out)

@@ -17,6 +17,7 @@ import numpy as np
 from distributed import Status, Worker
 from numpy.typing import NDArray
 
+from greedymiser.engines.dask.chunks import Chunk
 from greedymiser.engines.dask.messages import (
     OPERATION,
     Command,
@@ -31,6 +32,9 @@ from greedymiser.engines.dask.messages import (
 from greedymiser.engines.dask.shards import HeldShard, owned_part
 from greedymiser.threads import Threads
 
+# Seconds after which a session without a client is let go.
+AGE_OF_ORPHANS = 60.0
+
 # By session and worker: a cluster for tests has several workers in one process.
 _HOLDERS: dict[tuple[str, str], Holder] = {}
 
@@ -39,6 +43,8 @@ def sweep(clients: Collection[str] | None = None) -> None:
     """Let go what belongs to workers that are closed, and to none of the clients there are."""
     for (session, address), holder in list(_HOLDERS.items()):
         is_orphan = clients is not None and session.partition("/")[0] not in clients
+        # Not the newest: their clients may have come after this one was told of all clients.
+        is_orphan = is_orphan and time.monotonic() - holder.begun > AGE_OF_ORPHANS
         if is_orphan or holder.is_abandoned:
             _HOLDERS.pop((session, address)).close()
 
@@ -84,12 +90,13 @@ class Holder:
         self._worker = worker
         self._threads = Threads(worker.state.nthreads)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="greedymiser")
-        self._codes: dict[tuple[str, int], NDArray[np.uint64]] = {}
+        self._chunks: dict[tuple[str, int], Chunk] = {}
         self._shards: dict[str, HeldShard] = {}
         # Histograms of the present level, for those who come for them, before or after they are
         # counted; by rows and step.
         self._counted: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._pulls: set[asyncio.Future[Any]] = set()
+        self.begun = time.monotonic()
         # Seconds that were spent working.
         self.busy = 0.0
 
@@ -102,7 +109,7 @@ class Holder:
         """Let everything go; what still runs ends by itself."""
         self._executor.submit(self._threads.__exit__, None, None, None)
         self._executor.shutdown(wait=False)
-        self._codes.clear()
+        self._chunks.clear()
         self._shards.clear()
 
     async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -120,7 +127,7 @@ class Holder:
 
     def put(self, store: str, chunk: int, codes: NDArray[np.uint64]) -> None:
         """Keep the codes of a chunk of rows."""
-        self._codes[store, chunk] = codes
+        self._chunks[store, chunk] = Chunk(codes)
 
     async def keep(self, store: str, codes: Mapping[int, NDArray[np.uint64]]) -> None:
         """Keep the codes of some chunks, from the client."""
@@ -129,24 +136,21 @@ class Holder:
 
     async def held(self, store: str) -> list[int]:
         """Chunks that are here."""
-        return [chunk for known, chunk in self._codes if known == store]
+        return [chunk for known, chunk in self._chunks if known == store]
 
     async def codes_of(self, store: str, chunk: int, rows: NDArray[np.int64] | None) -> Any:
         """Codes of some rows, for another worker."""
-        return await self._run(self._selected, store, chunk, rows)
+        return await self._run(self._chunk(store, chunk).take, rows)
 
-    def _selected(
-        self, store: str, chunk: int, rows: NDArray[np.int64] | None
-    ) -> NDArray[np.uint64]:
-        if (store, chunk) not in self._codes:
+    def _chunk(self, store: str, chunk: int) -> Chunk:
+        if (store, chunk) not in self._chunks:
             raise SessionLostError(f"{self._worker.address} does not have chunk {chunk}")
-        codes = self._codes[store, chunk]
-        return np.ascontiguousarray(codes if rows is None else codes[:, rows])
+        return self._chunks[store, chunk]
 
     async def forget(self, names: Sequence[str]) -> None:
         """Let stores and shards go that are no longer needed."""
-        for key in [key for key in self._codes if key[0] in names]:
-            del self._codes[key]
+        for key in [key for key in self._chunks if key[0] in names]:
+            del self._chunks[key]
         for name in names:
             self._shards.pop(name, None)
 
@@ -162,21 +166,27 @@ class Holder:
         pulled = {
             piece.chunk: part for piece, part in zip(away, await self._pull(calls), strict=True)
         }
-        self._shards[placed] = await self._run(self._make_shard, share, pulled)
+        try:
+            self._shards[placed] = await self._run(self._make_shard, share, pulled)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{share.n_rows} rows x {share.sample.binned.n_features} features, binned, and "
+                f"their predictions did not fit into the memory of {self._worker.address}: {error}"
+            ) from error
 
     def _make_shard(self, share: Share, pulled: dict[int, NDArray[np.uint64]]) -> HeldShard:
         binned = share.sample.binned
         codes = np.empty((len(binned.codes), share.n_rows), dtype=np.uint64)
         first = 0
         for piece in share.pieces:
-            part = pulled.pop(piece.chunk, None)
+            part, is_here = pulled.pop(piece.chunk, None), piece.holder == self._worker.address
             if part is None:
-                part = self._selected(share.store, piece.chunk, piece.rows)
-            last = first + part.shape[1]
-            codes[:, slice(first, last) if piece.target is None else piece.target] = part
-            if piece.rows is None and piece.target is None and piece.holder == self._worker.address:
-                # Rows are here once: what was kept becomes a part of the shard's.
-                self.put(share.store, piece.chunk, codes[:, first:last])
+                part = self._chunk(share.store, piece.chunk).take(piece.rows)
+            last, target = first + part.shape[1], piece.target
+            codes[:, slice(first, last) if target is None else target] = part
+            if is_here:
+                columns = first if target is None else target.astype(np.uint32)
+                self._chunk(share.store, piece.chunk).move(piece.rows, codes, columns)
             first = last
         sample = replace(share.sample, binned=replace(binned, codes=codes))
         return HeldShard(sample, share.places, self._threads)

@@ -98,7 +98,12 @@ class DaskRows:
             self._pending = self._story.commands()
             self._known_blocks = np.empty(0, dtype=np.int64)
             return
-        raise EngineLostError(f"workers were lost {ATTEMPTS} times while rows were placed")
+        gigabytes = self.n_rows * (8 * len(self._lane_feature) + 60) / 2**30
+        raise EngineLostError(
+            f"workers were lost {ATTEMPTS} times while {self.n_rows} rows x {self._n_features} "
+            f"features were placed; codes and derivatives take about {gigabytes:.1f} GiB of the "
+            "memory of all workers, which may not be there"
+        )
 
     def _ask(self, *command: Any) -> list[Any]:
         """What all workers answer; to the last thing that they were told, if nothing is asked."""

@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from distributed import Client
@@ -39,7 +39,6 @@ class Session:
     def __init__(self, client: Client):
         self.client = client
         self.id = f"{client.id}/{uuid.uuid4().hex[:12]}"
-        self._clients: list[str] = client.run_on_scheduler(_known_clients)
         # Names of rows and codes that nobody here needs any more.
         self.discarded: deque[str] = deque()
         self._is_direct: bool | None = None
@@ -49,7 +48,8 @@ class Session:
         end = time.monotonic() + PATIENCE
         while True:
             addresses = sorted(self._alive())
-            found = self._run_everywhere(_open_session, addresses, self._clients)
+            clients = self.client.run_on_scheduler(_known_clients)
+            found = self._run_everywhere(_open_session, addresses, clients)
             known = [address for address in addresses if found.get(address) is True]
             if known:
                 self._forget(known)
@@ -79,12 +79,18 @@ class Session:
         sweep()
 
     def _run_everywhere(self, function: Any, addresses: list[str], *args: Any) -> dict[str, Any]:
-        if not addresses:
-            return {}
-        found: dict[str, Any] = self.client.run(
-            function, self.id, *args, workers=addresses, on_error="return"
-        )
+        """Call a function on workers that may not know the session yet; errors are answers."""
+        found: dict[str, Any] = self.client.sync(self._run_all, function, addresses, *args)
         return found
+
+    async def _run_all(self, function: Any, addresses: list[str], *args: Any) -> dict[str, Any]:
+        async def run(address: str) -> Any:
+            answers = await self.client.run(function, self.id, *args, workers=[address])
+            return answers[address]
+
+        calls = [self._watched(address, run(address)) for address in addresses]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        return dict(zip(addresses, found, strict=True))
 
     def ask(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Ask each of some workers for something, all at once."""
@@ -105,14 +111,24 @@ class Session:
         }
         _, waiting = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
         if waiting:  # somebody failed: the others must not wait for it
-            aborts = [self._send(address, "abort") for address in args]
+            aborts = [
+                self._ask(address, "abort", ())
+                for address, task in tasks.items()
+                if not task.done()
+            ]
             await asyncio.gather(*aborts, return_exceptions=True)
         found = await asyncio.gather(*tasks.values(), return_exceptions=True)
         return dict(zip(tasks, found, strict=True))
 
     async def _ask(self, address: str, name: str, args: tuple[Any, ...]) -> Any:
-        """The answer of a worker; an error as soon as the scheduler no longer knows it."""
-        task = asyncio.ensure_future(self._send(address, name, *args))
+        return await self._watched(address, self._send(address, name, *args))
+
+    async def _watched(self, address: str, answer: Coroutine[Any, Any, Any]) -> Any:
+        """The answer of a worker; an error as soon as the scheduler no longer knows it.
+
+        Dask would try for half a minute to reach it.
+        """
+        task = asyncio.ensure_future(answer)
         try:
             while True:
                 done, _ = await asyncio.wait({task}, timeout=GLANCE)

@@ -54,7 +54,7 @@ class HeldShard:
     def begin(self, output: int, grid: Grid, rules: SplitRules, lot: RowLot | None) -> Any:
         sample = self._shard.sample
         if lot is not None and sample.units is None:
-            self._shard.sample = replace(sample, units=self._numbers())
+            self._shard.sample = replace(sample, units=sample.first_row + self._numbers())
         if rules.monotonic_cst is not None:
             self._features["monotone"] = rules.monotonic_cst
         self._scale = describe_scale(grid, rules)
