@@ -9,6 +9,7 @@ EXAMPLES = [
     "paid_calls",
     "images_on_demand",
     "budget_for_lightgbm",
+    "on_a_cluster",
     "on_a_gpu",
 ]
 
@@ -21,5 +22,5 @@ def by_subject(file: str) -> int:
 def arguments(settings: Any, variables: dict[str, Any]) -> list[str]:
     """Command line of an example while the site is built: little, so that it takes seconds."""
     if Path(variables["src_file"]).stem == "images_on_demand":
-        return ["--images", "500", "--max-iter", "12"]
+        return ["--images", "400", "--max-iter", "8"]
     return []

@@ -81,7 +81,7 @@ curve = tradeoff_curve(
     y_test=y[report],
     qid_test=qid[report],
     tradeoffs=4,
-    effort=0.5,
+    effort=0.25,
     scoring="ndcg@5",
     cost_unit="ms",
 )

@@ -497,11 +497,13 @@ def test_receipts_say_why_objects_stopped(hasty, rows, X):
     frame = receipts.to_frame()
     assert frame["cost"].tolist() == receipts.costs.tolist()
     assert len(frame) == len(rows)
-    shown = repr(receipts).splitlines()
+    shown = str(receipts).splitlines()
     assert shown[0].split() == ["object", "cost", "trees", "measured", "fetched", "stopped"]
     assert shown[-1] == "... and 380 more"
     assert "whole_row" in shown[1]
-    assert repr(receipts[:1]).count("\n") == 1
+    assert str(receipts[:1]).count("\n") == 1
+    assert repr(receipts).startswith("<Receipts of 400 predictions, ")
+    assert "<th>cost</th>" in receipts._repr_html_()
     assert receipts.seconds.shape == (len(rows),)
 
 
@@ -601,7 +603,7 @@ def test_a_fault_counts_as_missing_and_no_other_object_is_lost(regressor, fault,
     assert receipts[1].missing == ("low",)
     assert isinstance(receipts[1].failures["low"].__cause__, Exception)
     assert set(receipts[1].fetched) == {"decoded", "cheap", "low", "dear"}
-    assert "low (failed)" in repr(receipts)
+    assert "low (failed)" in str(receipts)
     assert receipts[2].missing == ()  # NaN is an answer
     served.close()
 

@@ -276,7 +276,9 @@ def test_tables_print_and_become_frames(clock):
     assert frame["kind"].tolist() == ["intermediate", "source", "source"]
     assert frame["needs"].tolist() == [(), ("decode",), ("decode",)]
     assert (frame["cost"] == frame["cpu"]).all()
-    shown = repr(table).splitlines()
+    assert repr(table).startswith("<CostTable of 3 sources and intermediates, ")
+    assert table._repr_html_().count("<tr>") == 4
+    shown = str(table).splitlines()
     assert len(shown) == 4
     assert shown[2].split()[:3] == ["slow", "decode", "2"]
     assert len(table[1:]) == 2

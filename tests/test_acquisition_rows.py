@@ -22,7 +22,13 @@ from greedymiser import (
     MiserRegressor,
     as_predictor,
 )
-from greedymiser.acquisition import AcquisitionWarning, OnDemandPredictor, Sources, build_matrix
+from greedymiser.acquisition import (
+    AcquisitionError,
+    AcquisitionWarning,
+    OnDemandPredictor,
+    Sources,
+    build_matrix,
+)
 from test_acquisition import COSTS, PATIENCE, Counting
 from test_trees import plain_trees
 
@@ -241,3 +247,103 @@ def test_constants_ask_for_nothing(X, y, rows):
     np.testing.assert_array_equal(answer, constant.predict(X[:5]))
     assert receipts.costs.tolist() == [0.0] * 5
     assert served.predict([]).shape == (0,)
+
+
+# -- sources that take many objects at once -------------------------------------------------------
+
+
+class Batches:
+    """The sources of ``Counting``, where ``decoded`` and ``dear`` take many objects at once."""
+
+    def __init__(self, is_async=False):
+        self.batches = []  # name, and the numbers of the objects
+        self.sources = Sources()
+        many = self.coroutine if is_async else self.function
+        self.sources.add(lambda raw: raw[1], ["cheap"], name="cheap")
+        self.sources.add(many("decoded", lambda x: x), name="decoded", needs=["raw"], batch=True)
+        self.sources.add(lambda x: (x[2], x[3]), ["low", "high"], name="pair", needs=["decoded"])
+        self.sources.add(
+            many("dear", lambda x: x[4]), ["dear"], name="dear", needs=["decoded"], batch=True
+        )
+        for place, name in ((5, "unused"), (6, "noise")):
+            one = many(name, lambda x, place=place: x[place])
+            self.sources.add(one, [name], name=name, needs=["raw"], batch=True)
+
+    def function(self, name, one):
+        def call(objects):
+            self.batches.append((name, [int(x[0]) for x in objects]))
+            return [one(x) for x in objects]
+
+        return call
+
+    def coroutine(self, name, one):
+        call = self.function(name, one)
+
+        async def acall(objects):
+            await asyncio.sleep(0)
+            return call(objects)
+
+        return acall
+
+
+@pytest.mark.parametrize("options", [{}, {"n_jobs": 3}, {"is_async": True}, {"batch_size": 64}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sources_that_take_many_objects(models, rows, X, kind, options):
+    options = dict(options)
+    made, predictor = Batches(options.pop("is_async", False)), models[kind]
+    qid = np.arange(len(rows)) // 10 if predictor.kind == "ranker" else None
+    with OnDemandPredictor(predictor, made.sources, **{"batch_size": 300, **options}) as served:
+        answer, receipts = served.predict(rows, qid=qid, return_receipts=True)
+    np.testing.assert_array_equal(answer, predictor.predict(X, qid))
+    check_receipts(predictor, X, receipts, qid)
+    left = predictor.leaving_stages(X, qid)
+    called = [set() for _ in rows]
+    for name, objects in made.batches:
+        for i in objects:
+            assert name not in called[i]
+            called[i].add(name)
+    singles = {"cheap", "pair"}
+    for i, row in enumerate(X.to_numpy()):
+        expected = makers_asked(predictor, row, left[i], made.sources)
+        assert called[i] == expected - singles
+        assert set(receipts[i].fetched) == expected
+    assert len(made.batches) < sum(map(len, called)) / 4, "calls must be shared"
+
+
+@pytest.mark.parametrize("as_what", [np.array, pd.DataFrame, list, tuple])
+def test_what_sources_of_many_objects_return(as_what, rows, X):
+    sources = Sources()
+
+    @sources.columns("cheap", "low", batch=True)
+    def both(raw):
+        return as_what(pd.DataFrame({"cheap": [x[1] for x in raw], "low": [x[2] for x in raw]})
+                       if as_what is pd.DataFrame else [(x[1], x[2]) for x in raw])  # fmt: skip
+
+    matrix = build_matrix(sources, rows)
+    pd.testing.assert_frame_equal(matrix, X[["cheap", "low"]])
+    assert sources["both"].call([rows[0]]) is not None
+
+
+def test_batches_that_fail(rows, X, regressor):
+    made = Batches()
+    made.sources._sources["decoded"] = replace(
+        made.sources["decoded"], function=lambda raw: raw[:-1]
+    )
+    served = OnDemandPredictor(regressor, made.sources, on_error="missing")
+    with pytest.warns(AcquisitionWarning, match=r"ValueError: it returned \d+ results for \d+"):
+        _, receipts = served.predict(rows, return_receipts=True)
+    broken = X.copy()
+    broken[["low", "high", "dear"]] = math.nan
+    check_receipts(regressor, broken, receipts)
+    with pytest.raises(AcquisitionError, match="source 'decoded' failed on object"):
+        OnDemandPredictor(regressor, made.sources).predict(rows)
+    made.sources._sources["decoded"] = replace(made.sources["decoded"], function=lambda raw: 7)
+    with pytest.raises(AcquisitionError, match="must return a sequence with a result per object"):
+        OnDemandPredictor(regressor, made.sources, n_jobs=2).predict(rows)
+
+
+def test_batches_in_stages_of_models_that_charge_alike(rows, X, y):
+    model, made = MiserRegressor(**SMALL).fit(X, y), Batches()
+    answer = OnDemandPredictor(model, made.sources, batch_size=100).predict(rows)
+    np.testing.assert_array_equal(answer, model.predict(X))
+    assert {len(objects) for _, objects in made.batches} == {100}

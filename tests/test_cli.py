@@ -127,7 +127,7 @@ def test_version():
 
 def test_help_names_every_command():
     told = succeed("--help")
-    for command in ("demo", "curve", "fit", "predict", "inspect", "costs-template"):
+    for command in ("demo", "curve", "fit", "predict", "protocol", "inspect", "costs-template"):
         assert command in told
         assert "Usage" in succeed(command, "--help")
 
@@ -788,7 +788,7 @@ OVER_FILES = [
 
 def test_there_are_commands_that_write():
     assert {command for command, *_ in OVER_FILES} == {
-        "fit", "curve", "predict", "costs-template"
+        "fit", "curve", "predict", "protocol", "costs-template"
     }  # fmt: skip
 
 
@@ -1342,7 +1342,10 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
         "fit",
         "inspect",
         "predict",
+        "protocol",
     }
+    assert "first, of all: " in told["demo"]
+    assert "asked of" in told["protocol"]
     assert "cost (dollars)" in told["demo"]
     assert "TSH" in told["demo"]
     assert unforeseen(Path("demo"), WRITES_DEMO) == []

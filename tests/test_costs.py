@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
@@ -436,13 +437,15 @@ def purchases():
 
 
 def test_receipt_prints_as_a_table():
-    assert repr(Receipt(purchases())).splitlines() == [
+    assert repr(Receipt(purchases())) == "<Receipt of 3 purchases, 32 in all>"
+    assert str(Receipt(purchases())).splitlines() == [
         "round  feature  pays for   price  spent     gain",
         "    0  TSH      draw, TSH     22     22     0.25",
         "   12  T3       T3             9     31  0.00123",
         "   12  age      age            1     32    1e-05",
     ]
-    assert repr(Receipt([])) == "round  feature  pays for  price  spent  gain"
+    assert repr(Receipt([])) == "<Receipt of 0 purchases, 0 in all>"
+    assert str(Receipt([])) == "round  feature  pays for  price  spent  gain"
 
 
 def test_receipt_is_a_sequence():
@@ -619,7 +622,8 @@ def test_a_feature_may_be_named_like_its_group():
         ({"price": None}, {}, "no column 'price'; it has"),
         ({"feature": ["age", "TSH", "age"]}, {}, "'age' is in the table twice, again in row 2"),
         ({"feature": ["age", None, "T3"]}, {}, "'feature' in row 1 must be a name"),
-        ({"price": [1.0, -2.0, 3.0]}, {}, "'TSH' in row 1 must be finite and not negative, got -2"),
+        ({"price": [1.0, -2.0, 3.0]}, {}, "'TSH' in row 1 must not be negative, got -2"),
+        ({"price": [1.0, float("inf"), 3.0]}, {}, "'TSH' in row 1 must be finite, got inf"),
         ({"price": [1.0, None, 3.0]}, {}, "'price' of 'TSH' in row 1 is missing"),
         ({"price": ["1", "dear", "2"]}, {}, "'price' of 'TSH' in row 1 must be a number"),
         ({}, {}, "group 'blood' has no price"),
@@ -639,3 +643,58 @@ def test_tables_that_are_no_price_lists(change, arguments, message):
 def test_what_is_no_frame():
     with pytest.raises(TypeError, match="must be a data frame of pandas, polars or pyarrow, got"):
         CostModel.from_frame([("age", 1.0)])
+
+
+# Views
+
+
+class Cells(HTMLParser):
+    """The text of all cells, row by row."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.rows, self._cell = [], None
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+        self._cell = tag in ("td", "th")
+
+    def handle_endtag(self, tag):
+        self._cell = False
+
+    def handle_data(self, data):
+        if self._cell:
+            self.rows[-1].append(data)
+
+
+def test_notebooks_show_prices_and_what_they_are_made_of():
+    page = BLOOD._repr_html_()
+    assert Cells(page).rows == [
+        ["feature", "price at first", "needs"],
+        ["age", "1", "age 1"],
+        ["TSH", "22.78", "TSH 20.68 + blood 2.1"],
+        ["T3", "11.41", "T3 9.31 + blood 2.1"],
+    ]
+    assert "CostModel of 3 features" in page
+
+
+def test_notebooks_show_receipts():
+    rows = Cells(Receipt(purchases())._repr_html_()).rows
+    assert rows[0] == ["round", "feature", "pays for", "price", "spent", "gain"]
+    assert rows[1] == ["0", "TSH", "draw, TSH", "22", "22", "0.25"]
+    assert len(rows) == 4
+
+
+def test_names_are_no_markup():
+    page = CostModel({"<b>a</b>": 1.0})._repr_html_()
+    assert "<b>" not in page
+    assert Cells(page).rows[1][0] == "<b>a</b>"
+
+
+def test_long_tables_are_cut_in_the_middle():
+    rows = Cells(CostModel(np.arange(1000.0))._repr_html_()).rows
+    assert len(rows) == 1 + 40 + 1
+    assert rows[21] == ["\u2026 960 more"]
+    assert [rows[1][0], rows[20][0], rows[22][0], rows[-1][0]] == ["0", "19", "980", "999"]

@@ -17,7 +17,7 @@ import greedymiser
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Pages that are one tour: each snippet goes on where the last one ended.
-TOURS = {"start.md"}
+TOURS = {"protocol.md", "start.md"}
 
 
 def snippets_of(page: Path) -> list[str]:

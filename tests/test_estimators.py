@@ -777,7 +777,7 @@ def test_receipt_reads_like_one():
     assert set(table["feature"]) == set(model.features_used_)
     assert (table["price"] == table["feature"].map(costs)).all()
     assert table["iteration"].is_monotonic_increasing
-    for line in repr(model.receipt()).splitlines()[1:]:
+    for line in str(model.receipt()).splitlines()[1:]:
         assert line.split()[1] in costs
 
 

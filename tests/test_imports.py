@@ -22,7 +22,7 @@ ROOMS = [
     "compiling",
     "threads",
     "tables",
-    "costtables",
+    "prices",
     "costs",
     "costfiles",
     "metrics",
@@ -76,8 +76,9 @@ OPEN_ROOMS = {
     "_intrinsics": set(),
     "_files": set(),
     "_progress": set(),
+    "_views": set(),
     "arithmetic": {"_intrinsics", "compiling"},
-    "datasets": {"costs"},
+    "datasets": {"costs", "prices"},
 }
 
 # Methods that open a room above when they are called, and only then: ``curve.plot()``.

@@ -107,7 +107,7 @@ def assert_same(model: Any, path: Path, X: Any, qid: Any = None) -> Predictor:
             type(c) for c in mine.classes.tolist()
         ]
     assert loaded.receipt() == mine.receipt()
-    assert repr(loaded.receipt()) == repr(mine.receipt())
+    assert str(loaded.receipt()) == str(mine.receipt())
     assert loaded.costs == mine.costs
     assert loaded.feature_names == mine.feature_names
     for attribute in ("kind", "rule", "n_features", "cost_", "features_used_", "resources_used_"):
@@ -617,7 +617,7 @@ def test_kept_files_load_for_ever(path):
         np.testing.assert_allclose(model.predict_proba(X), answers["predict_proba"], rtol=1e-12)
     else:
         np.testing.assert_allclose(model.predict(X, qid), answers["predict"], rtol=1e-12)
-    assert repr(model.receipt()) == answers["receipt"]
+    assert str(model.receipt()) == answers["receipt"]
     assert model.features_used_ == answers["features_used"]
     assert model.resources_used_ == answers["resources_used"]
 

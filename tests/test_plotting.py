@@ -24,8 +24,17 @@ from curves import (
     wide_curve,
     with_test_scores,
 )
-from greedymiser import plotting
-from greedymiser.plotting import compare_curves, plot_curve, plot_features, plot_receipt
+from greedymiser.plotting import (
+    CurveComparisonDisplay,
+    FeatureSharesDisplay,
+    ReceiptDisplay,
+    TradeoffCurveDisplay,
+    compare_curves,
+    features,
+    plot_curve,
+    plot_features,
+    plot_receipt,
+)
 from greedymiser.tradeoff import TradeoffCurve
 
 
@@ -269,10 +278,10 @@ def test_many_prices_share_groups():
 
 def test_price_groups_hold_every_feature_once():
     for prices in (np.zeros(4), np.r_[np.zeros(90), np.arange(1.0, 11)], np.arange(9.0)):
-        groups = plotting._price_groups(prices)
+        groups = features._price_groups(prices)
         members = sorted(member for group in groups.values() for member in group)
         assert members == list(range(len(prices)))
-        assert len(groups) <= plotting.MOST_COST_GROUPS
+        assert len(groups) <= features.MOST_COST_GROUPS
         ends = [max(prices[list(group)]) for group in groups.values()]
         assert all(low < high for low, high in pairwise(ends))
 
@@ -396,3 +405,46 @@ def test_comparison_of_bad_input():
         compare_curves({})
     with pytest.raises(ValueError, match="curve 'a' has no column 'score'"):
         compare_curves({"a": pd.DataFrame({"cost": [1.0]})})
+
+
+# Displays
+
+DISPLAYS = {
+    "curve": (TradeoffCurveDisplay.from_curve, plot_curve, thyroid_curve),
+    "shares": (FeatureSharesDisplay.from_curve, plot_features, thyroid_curve),
+    "receipt": (ReceiptDisplay.from_estimator, plot_receipt, lambda: thyroid_curve().best()),
+    "comparison": (
+        CurveComparisonDisplay.from_curves,
+        compare_curves,
+        lambda: {"one": thyroid_curve(), "other": thyroid_curve().points},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISPLAYS)
+def test_displays_are_the_pictures(name):
+    make, draw, subject = DISPLAYS[name]
+    given = subject()
+    figure = Figure(layout="constrained")
+    ax = figure.add_subplot()
+    display = make(given, ax=ax)
+    assert display.ax_ is ax
+    assert display.figure_ is figure
+    plain = draw(given)
+    assert len(ax.lines) == len(plain.lines) > 0
+    for ours, theirs in zip(ax.lines, plain.lines, strict=True):
+        np.testing.assert_array_equal(ours.get_xydata(), theirs.get_xydata())
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (plain.get_xlabel(), plain.get_ylabel())
+
+
+@pytest.mark.parametrize("name", DISPLAYS)
+def test_displays_ask_pyplot_for_a_figure(name):
+    make, _, subject = DISPLAYS[name]
+    display = make(subject())
+    try:
+        assert plt.gcf() is display.figure_
+        first = display.figure_
+        assert display.plot() is display
+        assert display.figure_ is not first
+    finally:
+        plt.close("all")

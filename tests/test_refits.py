@@ -38,7 +38,7 @@ def answers(model, rows=X):
     return (
         model.predict(rows[:, : model.n_features_in_]).tobytes(),
         model.cost_,
-        repr(model.receipt()),
+        str(model.receipt()),
         model.n_iter_,
         model.features_used_,
         model.train_score_.tobytes(),

@@ -152,7 +152,12 @@ def test_csv_and_frame(curve, tmp_path):
     frame = curve.to_frame()
     frame.loc[0, "cost"] = -1.0
     assert curve.points.loc[0, "cost"] != -1.0
-    assert "7 models" in repr(curve)
+    assert repr(curve).startswith("<TradeoffCurve of 7 models, cost 0 to ")
+    assert "\n" not in repr(curve)
+    assert str(curve.points) in str(curve)
+    page = curve._repr_html_()
+    assert page.count("<tr>") == 1 + len(curve.points)
+    assert "<th>tradeoff</th>" in page
     assert (curve.scoring, curve.cost_unit) == ("negative half the squared error", "cents")
 
 

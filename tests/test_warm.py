@@ -40,6 +40,8 @@ PROBE = """if True:
         MiserRegressor(**few, loss="absolute_error", max_depth=8).fit(X, y, y / 2),
         MiserRegressor(**few, loss="gamma", max_depth=12, min_samples_leaf=1).fit(X, y),
         MiserRegressor(**few, subsample=0.5, max_features=3).fit(X, y, y / 2),
+        MiserClassifier(**few, charge="row").fit(X, y, y / 2, X_val=X, y_val=y),
+        MiserRegressor(**few, charge="row", row_budget=30.0, subsample=0.5).fit(X, y),
         MiserRanker(**few, subsample=0.5).fit(X, y, qid=qid),
         MiserRanker(**few).fit(X, y, qid=qid),
         MiserRanker(**few, loss="squared_error", early_stopping=True).fit(X, y, qid=qid),

@@ -95,7 +95,7 @@ def expected(predictor: Predictor, X: Any, qid: Any) -> dict[str, Any]:
         "predict": predictor.predict(X, qid).tolist(),
         "prediction_costs": predictor.prediction_costs(X, qid).tolist(),
         "leaving_stages": predictor.leaving_stages(X, qid).tolist(),
-        "receipt": repr(predictor.receipt()),
+        "receipt": str(predictor.receipt()),
         "features_used": predictor.features_used_,
         "resources_used": predictor.resources_used_,
     }

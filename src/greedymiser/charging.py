@@ -10,11 +10,12 @@ of its node that lack what its feature needs,
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser import settling
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.engines import Columns, Floats, PlacedRows
 from greedymiser.engines.marks import Marks
@@ -37,8 +38,8 @@ class Account(Protocol):
     def spent(self) -> float:
         """What the resources bought so far cost."""
 
-    def plant(self) -> None:
-        """A tree begins; its rows are those of node 0."""
+    def plant(self, is_whole: bool) -> None:
+        """A tree begins, which grows on all rows or on some; its rows are those of node 0."""
 
     def price(self, nodes: NDArray[np.int64], n_trees: int) -> tuple[Floats, Columns]:
         """Prices of features at the nodes of a level, and whether nothing must be bought."""
@@ -83,7 +84,7 @@ class ModelAccount:
     def spent(self) -> float:
         return self.ledger.spent
 
-    def plant(self) -> None:
+    def plant(self, is_whole: bool) -> None:
         pass
 
     def price(self, nodes: NDArray[np.int64], n_trees: int) -> tuple[Floats, Columns]:
@@ -160,14 +161,16 @@ class RowAccount:
         self._rows = rows
         self._budget, self._row_budget = budget, row_budget
         # (feature, resource) pairs of what has a price.
-        marks = marks_of(costs).of_feature
-        self._needs = marks
-        self._pair_feature = np.repeat(np.arange(costs.n_features), [len(some) for some in marks])
-        self._pair_resource = np.array([r for some in marks for r in some], dtype=np.intp)
-        # Resources that some row may own, in ascending order, and which those are.
+        self._needs = marks_of(costs).of_feature
+        sizes = [len(some) for some in self._needs]
+        feature = np.repeat(np.arange(costs.n_features), sizes)
+        resource = [r for some in self._needs for r in some]
+        self._pairs = np.array([feature, resource], dtype=np.int64)
+        # Resources that some row may own.
         self._begun = np.zeros(len(costs.resource_names), dtype=bool)
-        self._n_trees = 0
+        self._n_trees, self._is_whole = 0, True
         self._count()
+        self._root_weight = self._weight
         self._dearest = self._dearest_row()
 
     # -- the account ------------------------------------------------------------------------------
@@ -203,35 +206,34 @@ class RowAccount:
 
     # -- a tree, and a level of it ----------------------------------------------------------------
 
-    def plant(self) -> None:
-        root = self._rows.marked(np.zeros(1, dtype=np.int64), ())
-        self._root_weight = max(int(root[0, 0]), 1)
-        if self._root_weight != self._weight:
+    def plant(self, is_whole: bool) -> None:
+        self._is_whole, self._root_weight = is_whole, self._weight
+        if not is_whole:
             self._count()  # what was added for rows that were drawn is an estimate
+            root = self._rows.marked(np.zeros(1, dtype=np.int64), ())
+            self._root_weight = max(int(root[0, 0]), 1)
 
     def price(self, nodes: NDArray[np.int64], n_trees: int) -> tuple[Floats, Columns]:
         self._n_trees = n_trees
-        begun = np.flatnonzero(self._begun)
-        found = self._rows.marked(nodes, begun.tolist())
-        # Weight of the rows of each node without each resource: all of it, where nobody owns it.
-        self._lacking = np.repeat(found[:, :1], len(self._begun), axis=1)
-        self._lacking[:, begun] -= found[:, 1:]
-        shares = self._lacking / self._root_weight
-        missing = self._lacking[:, self._pair_resource] > 0
-        # Sums in the order of resources, which is part of the definition of a model.
-        self._dues = self._by_feature((self.costs.resource_costs * shares)[:, self._pair_resource])
-        self._prices = self._by_feature((self._weighed * shares)[:, self._pair_resource])
-        self._owned = self._by_feature(missing) == 0
+        shape = len(nodes), self.costs.n_features
+        self._lacking = np.empty((len(nodes), len(self._begun)), dtype=np.int64)
+        self._dues, self._prices = np.empty(shape), np.empty(shape)
+        self._owned = np.empty(shape, dtype=np.bool_)
+        begun, found = self._weigh(nodes)
+        settling.price(
+            found, begun, self._pairs, self.costs.resource_costs, self._weighed, self._root_weight,
+            self._lacking, self._dues, self._prices, self._owned,
+        )  # fmt: skip
         self._nodes = nodes
         self._reachable = self._within_budgets()
         return self._prices, self._owned
 
-    def _by_feature(self, dues: NDArray[Any]) -> Floats:
-        """Sums over what each feature needs, (n_nodes, n_features)."""
-        n, d = len(dues), self.costs.n_features
-        cells = (np.arange(n)[:, None] * d + self._pair_feature).ravel()
-        found = np.bincount(cells, weights=dues.ravel(), minlength=n * d)
-        return found.astype(np.float64).reshape(n, d)
+    def _weigh(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Resources that somebody may own; weights of nodes, and of the owners of each."""
+        begun = np.flatnonzero(self._begun)
+        if self._is_whole and len(nodes) == 1 and nodes[0] == 0:  # as the account has it
+            return begun, np.append(self._weight, self._charged[begun])[None]
+        return begun, self._rows.marked(nodes, begun.tolist())
 
     def _within_budgets(self) -> Columns:
         """Leave out what is too dear beyond doubt, and in the case of single rows what is."""
@@ -302,7 +304,7 @@ class RowAccount:
         costs, limit = self.costs.resource_costs, self._row_budget
         beyond = np.zeros(self.costs.n_features, dtype=bool)
         needed = np.zeros((len(costs), self.costs.n_features))
-        needed[self._pair_resource, self._pair_feature] = costs[self._pair_resource]
+        needed[self._pairs[1], self._pairs[0]] = costs[self._pairs[1]]
         rest = self.costs.tree_cost * self._n_trees
         for first in range(0, len(patterns), TOGETHER):
             some = patterns[first : first + TOGETHER]

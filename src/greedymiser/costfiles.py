@@ -41,7 +41,8 @@ from pathlib import Path
 from typing import Any
 
 from greedymiser._files import write_file
-from greedymiser.costs import CostModel, first_repeated
+from greedymiser.costs import CostModel
+from greedymiser.prices import first_repeated
 
 PathLike = str | os.PathLike[str]
 

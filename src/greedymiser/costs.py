@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from greedymiser.costtables import merged_group_prices, read_price_list
+from greedymiser._views import aligned, html_table
+from greedymiser.prices import (
+    checked_price,
+    labels_of,
+    listing,
+    merged_group_prices,
+    positions,
+    read_feature_costs,
+    read_group_costs,
+    read_groups,
+    read_price_list,
+)
 
 Feature = int | str
 """A feature, by position or by column name."""
@@ -56,11 +66,11 @@ class CostModel:
         group_costs: Mapping[Hashable, float] | None = None,
         tree_cost: float = 0.0,
     ):
-        names, own = _read_feature_costs(feature_costs)
-        group_of = _read_groups(groups, names, len(own))
-        prices = _read_group_costs(group_costs, group_of)
+        names, own = read_feature_costs(feature_costs)
+        group_of = read_groups(groups, names, len(own))
+        prices = read_group_costs(group_costs, group_of)
         taken = {str(group) for group in prices}
-        labels = _labels(names, len(own))
+        labels = labels_of(names, len(own))
         resources = [f"{label} itself" if label in taken else label for label in labels]
         entry = {group: len(own) + i for i, group in enumerate(prices)}
         needs = [
@@ -100,7 +110,7 @@ class CostModel:
         position = {resource: i for i, resource in enumerate(resources)}
         names = list(needs) if isinstance(needs, Mapping) else None
         per_feature = list(needs.values()) if isinstance(needs, Mapping) else list(needs)
-        labels = _labels(names, len(per_feature))
+        labels = labels_of(names, len(per_feature))
         indices: list[list[int]] = []
         for label, wanted in zip(labels, per_feature, strict=True):
             if isinstance(wanted, str):
@@ -113,7 +123,10 @@ class CostModel:
                         f"feature {label!r} needs resource {resource!r}, which has no cost"
                     )
             indices.append(sorted({position[resource] for resource in wanted}))
-        values = [_price(f"resource {name!r}", cost) for name, cost in resource_costs.items()]
+        values = [
+            checked_price(f"the cost of resource {name!r}", cost)
+            for name, cost in resource_costs.items()
+        ]
         return cls.from_parts(
             names, [str(r) for r in resources], np.array(values), indices, tree_cost
         )
@@ -194,7 +207,7 @@ class CostModel:
         self.resource_names = resources
         self.resource_costs = np.asarray(resource_costs, dtype=np.float64)
         self.needs = [tuple(wanted) for wanted in needs]
-        self.tree_cost = _price("tree_cost", tree_cost)
+        self.tree_cost = checked_price("the cost of tree_cost", tree_cost)
         if math.isinf(sum(self.resource_costs.tolist())):
             raise ValueError("the costs add up to more than a float can hold")
 
@@ -262,10 +275,10 @@ class CostModel:
         present = set(columns)
         unknown = [name for name in self.feature_names if name not in present]
         if missing:
-            stray = f"; it names {_listing(unknown)}, which X does not have" if unknown else ""
-            raise ValueError(f"costs has no entry for feature {_listing(missing)}{stray}")
+            stray = f"; it names {listing(unknown)}, which X does not have" if unknown else ""
+            raise ValueError(f"costs has no entry for feature {listing(missing)}{stray}")
         if unknown:
-            raise ValueError(f"costs names a feature that X does not have: {_listing(unknown)}")
+            raise ValueError(f"costs names a feature that X does not have: {listing(unknown)}")
         return CostModel.from_parts(
             list(columns),
             self.resource_names,
@@ -290,6 +303,23 @@ class CostModel:
             f"<CostModel of {self.n_features} features, {len(self.resource_names)} resources, "
             f"total {self.total(range(self.n_features)):g}, tree_cost {self.tree_cost:g}>"
         )
+
+    def _repr_html_(self) -> str:
+        alone = self.prices()
+        rows = [
+            (
+                label,
+                f"{alone[feature]:.6g}",
+                " + ".join(
+                    f"{self.resource_names[r]} {self.resource_costs[r]:.6g}" for r in wanted
+                ),
+            )
+            for feature, (label, wanted) in enumerate(
+                zip(labels_of(self.feature_names, self.n_features), self.needs, strict=True)
+            )
+        ]
+        heads = ("feature", "price at first", "needs")
+        return html_table(repr(self).strip("<>"), heads, rows, left={0, 2})
 
 
 @dataclass(frozen=True)
@@ -362,7 +392,19 @@ class Receipt(Sequence[Purchase]):
         )
 
     def __repr__(self) -> str:
-        rows = [
+        n = len(self)
+        return f"<Receipt of {n} purchase{'s' if n != 1 else ''}, {self.total:g} in all>"
+
+    def __str__(self) -> str:
+        return aligned([self._heads, *self._rows()], left={1, 2})
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self).strip("<>"), self._heads, self._rows(), left={1, 2})
+
+    _heads = ("round", "feature", "pays for", "price", "spent", "gain")
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
             (
                 str(line.iteration),
                 str(line.feature),
@@ -373,15 +415,6 @@ class Receipt(Sequence[Purchase]):
             )
             for line in self._purchases
         ]
-        heads = ("round", "feature", "pays for", "price", "spent", "gain")
-        widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if 1 <= i <= 2 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in [heads, *rows]
-        )
 
 
 class Ledger:
@@ -482,119 +515,3 @@ def as_cost_model(costs: Any, n_features: int, columns: Sequence[str] | None) ->
     if model.feature_names is None and columns is not None:
         model.resource_names = list(columns)  # one resource per feature: they share a name
     return model.align(n_features, columns)
-
-
-def positions(names: Iterable[str]) -> dict[str, int]:
-    """Position of each name: one look at all of them, instead of one at each look-up."""
-    return {name: i for i, name in enumerate(names)}
-
-
-def first_repeated(names: Iterable[Any]) -> Any | None:
-    """The first name that is there twice; None if there is none."""
-    return next((name for name, times in Counter(names).items() if times > 1), None)
-
-
-def _labels(names: Sequence[str] | None, n: int) -> list[str]:
-    return list(names) if names is not None else [str(i) for i in range(n)]
-
-
-def _listing(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def _price(what: str, cost: Any) -> float:
-    try:
-        value = float(cost)
-    except (TypeError, ValueError):
-        raise TypeError(f"the cost of {what} must be a number, got {cost!r}") from None
-    if not math.isfinite(value):
-        raise ValueError(f"the cost of {what} must be finite, got {value}")
-    if value < 0:
-        raise ValueError(f"the cost of {what} must not be negative, got {value:g}")
-    return value
-
-
-def _read_feature_costs(
-    feature_costs: Any,
-) -> tuple[list[str] | None, NDArray[np.float64]]:
-    if getattr(feature_costs, "ndim", 1) != 1:  # a data frame, or a table of numbers
-        raise ValueError(
-            f"feature_costs must have one dimension, got shape {np.shape(feature_costs)}"
-        )
-    if hasattr(feature_costs, "to_dict") and not isinstance(feature_costs, Mapping):
-        feature_costs = _read_series(feature_costs)
-    if isinstance(feature_costs, Mapping):
-        not_names = [key for key in feature_costs if not isinstance(key, str)]
-        if not_names:
-            raise TypeError(f"feature_costs must be keyed by column name, got {not_names[0]!r}")
-        names = list(feature_costs)
-        values = [_price(f"feature {name!r}", cost) for name, cost in feature_costs.items()]
-        return names, np.array(values, dtype=np.float64)
-    array = np.asarray(feature_costs)
-    if array.ndim != 1:
-        raise ValueError(f"feature_costs must have one dimension, got shape {array.shape}")
-    values = [_price(f"feature {i}", cost) for i, cost in enumerate(array.tolist())]
-    return None, np.array(values, dtype=np.float64)
-
-
-def _read_series(series: Any) -> Any:
-    """A pandas Series: by name, or by position where its index is 0, 1, 2, ..."""
-    index = list(series.index)
-    if len(set(index)) != len(index):
-        again = first_repeated(index)
-        raise ValueError(f"feature_costs has two entries for {again!r}")
-    if all(isinstance(key, int | np.integer) for key in index):
-        if index != list(range(len(index))):
-            raise ValueError(
-                "feature_costs must be indexed by column name, or by 0, 1, 2, ... in order, "
-                f"got {index[:3]} ..."
-            )
-        return list(series)
-    return series.to_dict()
-
-
-def _read_groups(groups: Any, names: list[str] | None, n: int) -> list[Hashable | None]:
-    """One group (or None) per feature."""
-    if groups is None:
-        return [None] * n
-    if not isinstance(groups, Mapping):
-        labels = list(groups)
-        if len(labels) != n:
-            raise ValueError(f"groups has {len(labels)} entries, but there are {n} features")
-        return labels
-    group_of: list[Hashable | None] = [None] * n
-    position_of = positions(names or ())
-    for group, members in groups.items():
-        if isinstance(members, str):
-            raise TypeError(
-                f"groups[{group!r}] must be a sequence of features, got the string {members!r}"
-            )
-        for member in members:
-            if isinstance(member, str):
-                if member not in position_of:
-                    raise ValueError(f"group {group!r} has an unknown feature {member!r}")
-                position = position_of[member]
-            else:
-                position = int(member)
-                if not 0 <= position < n:
-                    raise ValueError(f"group {group!r} has an unknown feature {member!r}")
-            if group_of[position] is not None:
-                raise ValueError(
-                    f"feature {member!r} is in two groups, {group_of[position]!r} and {group!r}; "
-                    "use CostModel.from_resources for features that share more than one thing"
-                )
-            group_of[position] = group
-    return group_of
-
-
-def _read_group_costs(group_costs: Any, group_of: list[Hashable | None]) -> dict[Hashable, float]:
-    used = dict.fromkeys(group for group in group_of if group is not None)
-    prices = dict(group_costs or {})
-    for group in used:
-        if group not in prices:
-            raise ValueError(f"group {group!r} has no entry in group_costs")
-    for group in prices:
-        if group not in used:
-            raise ValueError(f"group_costs names group {group!r}, which has no features")
-    return {group: _price(f"group {group!r}", prices[group]) for group in used}

@@ -186,7 +186,7 @@ class Grower:
         grid = self.rows.grid
         self._settings["gradient"], self._settings["hessian"] = grid.gradient, grid.hessian
         settling.plant(self._draft, *root)
-        self.account.plant()
+        self.account.plant(round_.rows is None)
         nodes = np.empty(1, dtype=OPEN_DTYPE)
         return _Level(nodes[: settling.write_open(self._draft, 0, 1, self._fewest, nodes)], 0)
 

@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
 )
 
 from greedymiser.binning import BinMapper, BinnedMatrix, Cuts, PartedTable
-from greedymiser.costs import CostModel, Feature, as_cost_model, positions
+from greedymiser.costs import CostModel, Feature, as_cost_model
 from greedymiser.dividing import divide
 from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
@@ -35,6 +35,7 @@ from greedymiser.losses import Loss
 from greedymiser.meter import Meter
 from greedymiser.metrics import query_order
 from greedymiser.parameters import Parameters
+from greedymiser.prices import positions
 from greedymiser.serving import Kind
 from greedymiser.tables import (
     Categories,

@@ -53,7 +53,9 @@ class Step:
         """What is asked for: the features, if they are few, and what else is paid with them."""
         if len(self.features) > 2:
             return ", ".join(self.resources)
-        rest = [resource for resource in self.resources if resource not in self.features]
+        # A feature without a name is told as "feature 3", and its own resource is called "3".
+        own = {feature.removeprefix("feature ") for feature in self.features}
+        rest = [resource for resource in self.resources if resource not in own]
         features = " or ".join(self.features)
         return f"{features} with {', '.join(rest)}" if rest else features
 
@@ -83,6 +85,18 @@ class Protocol:
     """Which resources a model asks of which rows, in which order, at what mean cost.
 
     ``print(protocol)`` tells it in words, ``table`` has a line per resource, ``plot()`` draws it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor
+    >>> X = np.random.default_rng(0).integers(0, 10, (1000, 2))
+    >>> y = np.where(X[:, 0] == 9, X[:, 1], 0.0)
+    >>> model = MiserRegressor(costs=[1.0, 5.0], charge="row", max_depth=2, max_iter=3)
+    >>> print(model.fit(X, y).protocol(X))
+    1000 rows at a mean cost of 1.54, at most 6
+      first, of all: feature 0 (1); 89.2% end here
+        then, of the 10.8% with feature 0 > 8.5: feature 1 (5)
     """
 
     n_rows: int

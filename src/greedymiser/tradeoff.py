@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from greedymiser._progress import Bar
+from greedymiser._views import html_table
 from greedymiser.estimators import Miser, MiserRanker
 from greedymiser.frontier import front
 from greedymiser.paths import TradeoffPath
@@ -165,7 +166,22 @@ class TradeoffCurve:
         write_report(self, path, title, X)
 
     def __repr__(self) -> str:
-        return f"<TradeoffCurve of {len(self.models)} models>\n{self.points}"
+        costs, scores = self.points["cost"], self.points["score"]
+        return (
+            f"<TradeoffCurve of {len(self.models)} models, cost {costs.min():g} to "
+            f"{costs.max():g}, {self.scoring} {scores.min():.4g} to {scores.max():.4g}>"
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.points}"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [f"{cell:.6g}" if isinstance(cell, Real) else str(cell) for cell in row]
+            for row in self.points.itertuples(index=False, name=None)
+        ]
+        heads = [str(name) for name in self.points.columns]
+        return html_table(repr(self).strip("<>"), heads, rows, left=())
 
 
 def tradeoff_curve(

@@ -57,7 +57,7 @@ ROWS_AT_A_TIME = 4096
 CELLS_AT_A_TIME = 2**22
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tree:
     """One grown tree."""
 
@@ -74,8 +74,11 @@ class Tree:
         """Features that the tree splits on."""
         return set(self.nodes["feature"][self.nodes["feature"] >= 0].tolist())
 
+    def __repr__(self) -> str:
+        return f"<Tree of {len(self.nodes)} nodes, {len(self.features)} features>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Ensemble:
     """Boosted trees as flat arrays. Tree t adds to output ``t % n_outputs``."""
 
@@ -207,6 +210,13 @@ class Ensemble:
             add(0, table.n_rows)
         else:
             threads.run(add, threads.slices(table.n_rows, 4 * ROW_BLOCK, per_thread=4))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Ensemble of {self.n_trees} trees, {self.n_outputs} "
+            f"output{'s' if self.n_outputs != 1 else ''}, {len(self.features)} of "
+            f"{self.n_features} features>"
+        )
 
     def __getstate__(self) -> dict[str, object]:
         """Leave what is only cached out of copies and pickles."""

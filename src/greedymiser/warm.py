@@ -144,6 +144,9 @@ def _train() -> None:
             regressor.fit(values, y, given, X_val=values, y_val=y)
     MiserRegressor(**more, monotonic_cst=[1, 0, 0, 0], max_leaf_nodes=5).fit(X, y)
     MiserRegressor(**more, loss="quantile").fit(X, y)
+    for given in (None, weight):
+        rows = MiserRegressor(**more, tradeoff=1e-6, charge="row", subsample=0.5)
+        rows.fit(X, y, given, X_val=X, y_val=y)
     MiserRegressor(**more, subsample=0.5, max_features=0.5).fit(X, y)
     MiserRegressor(**more, loss=_OwnLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.

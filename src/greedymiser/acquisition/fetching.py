@@ -40,6 +40,7 @@ from greedymiser.acquisition.sources import (
     SourceTimeoutError,
     Values,
     read_values,
+    split_batch,
 )
 from greedymiser.tables import is_frame
 from greedymiser.threads import thread_count
@@ -130,6 +131,11 @@ class Request(NamedTuple):
     # What one of the objects needs next, given what was fetched; nothing where it has to wait for
     # others. For those who need not go in step.
     then: Callable[[Visit], Sequence[Source]] | None = None
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether something in the plan takes many objects at once."""
+        return any(source.is_batch for source in self.plan)
 
     def finish(self, visit: Visit) -> None:
         """Note that all is known of an object."""
@@ -237,14 +243,38 @@ class Fetcher:
 
     def _in_turn(self, request: Request, lanes: Lanes) -> None:
         """Answer a request in this thread, one call after the other."""
+        if request.is_batch:
+            self._in_step(request, lanes)
+            return
         for visit in request.visits:
             for source in request.plan:
-                if visit.knows(source) or visit.is_blocked(source):
-                    continue
-                with lanes.functions:
-                    outcome = self._call_here(source, visit.arguments(source, self.raw))
-                self._settle(visit, source, outcome)
+                self._visit_here(visit, source, lanes)
             request.finish(visit)
+
+    def _in_step(self, request: Request, lanes: Lanes) -> None:
+        """Answer a request source by source, since some take many objects at once."""
+        for source in request.plan:
+            if not source.is_batch:
+                for visit in request.visits:
+                    self._visit_here(visit, source, lanes)
+            elif visits := _in_need(request.visits, source):
+                with lanes.functions:
+                    outcome = self._call_here(source.gathered(), self._lists(visits, source))
+                self._settle_all(visits, source, outcome)
+        for visit in request.visits:
+            request.finish(visit)
+
+    def _visit_here(self, visit: Visit, source: Source, lanes: Lanes) -> None:
+        if visit.knows(source) or visit.is_blocked(source):
+            return
+        with lanes.functions:
+            outcome = self._call_here(source, visit.arguments(source, self.raw))
+        self._settle(visit, source, outcome)
+
+    def _lists(self, visits: Sequence[Visit], source: Source) -> list[list[Any]]:
+        """What a source needs of some objects, a list per parameter."""
+        each = [visit.arguments(source, self.raw) for visit in visits]
+        return [list(column) for column in zip(*each, strict=True)]
 
     async def arun(self, job: Job[T]) -> T:
         """Answer the requests of a job on the running event loop."""
@@ -264,6 +294,9 @@ class Fetcher:
             try:
                 async with asyncio.TaskGroup() as group:
                     for request in requests:
+                        if request.is_batch:
+                            group.create_task(self._fetch_in_step(request, lanes))
+                            continue
                         for visit in request.visits:
                             group.create_task(self._fetch(visit, request, lanes, held))
             except BaseExceptionGroup as errors:
@@ -273,6 +306,21 @@ class Fetcher:
                     raise error.reason from None
                 raise error from error.__cause__
         return job.answer()
+
+    async def _fetch_in_step(self, request: Request, lanes: Lanes) -> None:
+        """Answer a request source by source, since some take many objects at once."""
+        for source in request.plan:
+            visits = _in_need(request.visits, source)
+            if not source.is_batch:
+                async with asyncio.TaskGroup() as group:
+                    for visit in visits:
+                        group.create_task(self._step(visit, source, [], lanes))
+            elif visits:
+                lists = self._lists(visits, source)
+                outcome = await self._in_lane(source.gathered(), lists, lanes)
+                self._settle_all(visits, source, outcome)
+        for visit in request.visits:
+            request.finish(visit)
 
     async def _fetch(
         self, visit: Visit, request: Request, lanes: Lanes, held: asyncio.Semaphore
@@ -302,11 +350,14 @@ class Fetcher:
             await asyncio.wait(before)
         if visit.is_blocked(source):
             return
+        outcome = await self._in_lane(source, visit.arguments(source, self.raw), lanes)
+        self._settle(visit, source, outcome)
+
+    async def _in_lane(self, source: Source, arguments: Sequence[Any], lanes: Lanes) -> Outcome:
         async with lanes.coroutines if source.is_coroutine else lanes.functions:
             _inside.set(_inside.get() | {self._lanes})  # until the end of this task
             # The clock of a time-out starts here: waiting for a lane is not the source's fault.
-            outcome = await self._limited(source, visit.arguments(source, self.raw))
-        self._settle(visit, source, outcome)
+            return await self._limited(source, arguments)
 
     async def _limited(self, source: Source, arguments: Sequence[Any]) -> Outcome:
         limit = self.timeouts.get(source.name)
@@ -324,6 +375,18 @@ class Fetcher:
         if clock.expired() or (limit is not None and outcome.seconds > limit):
             return outcome._replace(error=outcome.error or TimeoutError(), timed_out=True)
         return outcome
+
+    def _settle_all(self, visits: Sequence[Visit], source: Source, outcome: Outcome) -> None:
+        """Write down how a call for many objects ended, which share its time."""
+        results: Sequence[Any] = [None] * len(visits)
+        share = outcome._replace(seconds=outcome.seconds / len(visits))
+        if outcome.error is None:
+            try:
+                results = split_batch(outcome.value, len(visits))
+            except (TypeError, ValueError) as fault:
+                share = share._replace(error=fault)
+        for visit, result in zip(visits, results, strict=True):
+            self._settle(visit, source, share._replace(value=result))
 
     def _settle(self, visit: Visit, source: Source, outcome: Outcome) -> None:
         """Write down how a call ended; raise if it failed and that is the policy."""
@@ -362,6 +425,11 @@ class Fetcher:
         except Exception as fault:
             return fault
         return None
+
+
+def _in_need(visits: Sequence[Visit], source: Source) -> list[Visit]:
+    """Those of whom a source is to be called."""
+    return [visit for visit in visits if not visit.knows(source) and not visit.is_blocked(source)]
 
 
 def whole_number(argument: str, value: Any, least: int) -> int:

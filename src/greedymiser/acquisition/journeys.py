@@ -54,6 +54,8 @@ class Journeys:
         self.raw = predictor.begin(n)
         self._stage = np.zeros(n, dtype=np.intp)
         self.left = np.full(n, -1, dtype=np.intp)
+        # Objects for which something is being fetched, in step with others.
+        self._fetched: set[int] = set()
         # Per object, the stage and the node of every question, in the order of asking.
         self.questions: list[list[tuple[int, int]]] = [[] for _ in visits]
         self._enter(np.arange(n), 0)
@@ -71,8 +73,8 @@ class Journeys:
             going = self._settle(ended)
         waiting: dict[str, list[int]] = {}
         for i in np.flatnonzero(self.way.wanted >= 0).tolist():
-            self._note(i)
             waiting.setdefault(self._supply(i).filling.source, []).append(i)
+        self._fetched = {i for places in waiting.values() for i in places}
         return [
             Request(
                 [self.visits[i] for i in places],
@@ -84,8 +86,8 @@ class Journeys:
         ]
 
     def take_in(self) -> None:
-        """Take what was fetched for those that wait."""
-        for i in np.flatnonzero(self.way.wanted >= 0).tolist():
+        """Take what was fetched for those that went in step with the others."""
+        for i in self._fetched:
             self._take(i)
 
     def finish(self) -> Floats:
@@ -98,13 +100,15 @@ class Journeys:
     def _follow(self, visit: Visit) -> tuple[Source, ...]:
         """Take what was fetched for one object, and let it walk on; what it needs next."""
         i = self._place[visit.index]
+        self._fetched.discard(i)
         self._take(i)
         alone = np.array([i])
         while True:
             self._walk(alone)
             if self.way.wanted[i] >= 0:
-                self._note(i)
-                return self._supply(i).plan
+                plan = self._supply(i).plan
+                # It waits for others where a source takes many objects at once.
+                return () if any(source.is_batch for source in plan) else plan
             if self._predictor.compares_rows or not len(self._settle(alone)):
                 return ()
 
@@ -146,13 +150,9 @@ class Journeys:
     def _supply(self, i: int) -> Supply:
         return self._supplies[int(self.way.wanted[i])]
 
-    def _note(self, i: int) -> None:
-        self.questions[i].append((int(self._stage[i]), int(self.way.node[i])))
-
     def _take(self, i: int) -> None:
         """What was fetched for an object, or is not to be had, is known from now on."""
-        if self.way.wanted[i] < 0:
-            return
+        self.questions[i].append((int(self._stage[i]), int(self.way.node[i])))
         columns = self.visits[i].columns
         for source, values in columns.items():
             filling = self._fillings.get(source)

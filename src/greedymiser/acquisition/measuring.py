@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from greedymiser._views import aligned, html_table
 from greedymiser.acquisition.calls import in_own_loop, is_cancelled
 from greedymiser.acquisition.fetching import (
     FailureLog,
@@ -106,8 +107,19 @@ class CostTable(Sequence[Timing]):
         return pd.DataFrame(rows, columns=names)
 
     def __repr__(self) -> str:
-        heads = ("name", "needs", "columns", "cost", "quartiles", "cpu", "wall", "clock", "samples")
-        rows = [
+        whole = pretty_seconds(sum(timing.cost for timing in self._timings))
+        return f"<CostTable of {len(self)} sources and intermediates, {whole} in all>"
+
+    def __str__(self) -> str:
+        return aligned([self._heads, *self._rows()], left={0, 1, 7})
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self).strip("<>"), self._heads, self._rows(), left={0, 1, 7})
+
+    _heads = ("name", "needs", "columns", "cost", "quartiles", "cpu", "wall", "clock", "samples")
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
             (
                 timing.name,
                 ", ".join(timing.needs),
@@ -122,7 +134,6 @@ class CostTable(Sequence[Timing]):
             )
             for timing in self._timings
         ]
-        return aligned([heads, *rows], left={0, 1, 7})
 
 
 class MeasuredCosts(NamedTuple):
@@ -441,15 +452,3 @@ def pretty_seconds(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
-
-
-def aligned(rows: Sequence[Sequence[str]], left: set[int]) -> str:
-    """Lines of a table; columns in ``left`` are flush left, the others right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )

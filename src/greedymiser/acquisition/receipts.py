@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.acquisition.measuring import aligned, pretty_seconds
+from greedymiser._views import aligned, html_table
+from greedymiser.acquisition.measuring import pretty_seconds
 from greedymiser.acquisition.sources import AcquisitionError
 
 
@@ -146,8 +147,23 @@ class Receipts(Sequence[ObjectReceipt]):
         return pd.DataFrame(rows, columns=[*names, "missing", "not_called", "stopped"])
 
     def __repr__(self) -> str:
-        heads = ("object", "cost", "trees", "measured", "fetched", "stopped")
-        rows = [
+        costs = f", {self.costs.mean():g} each on average" if len(self) else ""
+        return f"<Receipts of {len(self)} predictions{costs}>"
+
+    def __str__(self) -> str:
+        rows = self._rows(self._receipts[:20])
+        more = len(self) - len(rows)
+        table = aligned([self._heads, *rows], left={4, 5})
+        return f"{table}\n... and {more} more" if more else table
+
+    def _repr_html_(self) -> str:
+        rows = self._rows(self._receipts)
+        return html_table(repr(self).strip("<>"), self._heads, rows, left={4, 5})
+
+    _heads = ("object", "cost", "trees", "measured", "fetched", "stopped")
+
+    def _rows(self, receipts: Sequence[ObjectReceipt]) -> list[tuple[str, ...]]:
+        return [
             (
                 str(receipt.index),
                 f"{receipt.cost:.6g}",
@@ -159,8 +175,5 @@ class Receipts(Sequence[ObjectReceipt]):
                 ),
                 receipt.stopped,
             )
-            for receipt in self._receipts[:20]
+            for receipt in receipts
         ]
-        more = len(self) - len(rows)
-        table = aligned([heads, *rows], left={4, 5})
-        return f"{table}\n... and {more} more" if more else table

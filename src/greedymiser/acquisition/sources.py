@@ -10,13 +10,16 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Real
 from typing import Any, TypeVar, overload
 
+import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
+
+from greedymiser.tables import is_frame
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,13 +86,28 @@ class Source:
     # Those of the columns that hold labels instead of numbers.
     categorical: frozenset[str]
     is_coroutine: bool
+    # Whether it takes many objects at once: lists of what it needs, for a result each.
+    is_batch: bool = False
 
     @property
     def kind(self) -> str:
         return "source" if self.columns else "intermediate"
 
     def call(self, arguments: Sequence[Any]) -> Any:
-        """Call the function with what it needs, in the order of ``needs``."""
+        """Call the function with what it needs of one object, in the order of ``needs``."""
+        if not self.is_batch:
+            return self._call(arguments)
+        called = self._call([[argument] for argument in arguments])
+        return self._only(called) if self.is_coroutine else split_batch(called, 1)[0]
+
+    async def _only(self, called: Any) -> Any:
+        return split_batch(await called, 1)[0]
+
+    def gathered(self) -> Source:
+        """The same as a function of lists, which returns all results as they come."""
+        return replace(self, is_batch=False)
+
+    def _call(self, arguments: Sequence[Any]) -> Any:
         if not self.n_keywords:
             return self.function(*arguments)
         n = len(arguments) - self.n_keywords
@@ -141,7 +159,7 @@ class Sources:
 
     @overload
     def intermediate(
-        self, *, name: str | None = None, needs: Sequence[str] | None = None
+        self, *, name: str | None = None, needs: Sequence[str] | None = None, batch: bool = False
     ) -> Callable[[Function], Function]: ...
 
     def intermediate(
@@ -150,11 +168,12 @@ class Sources:
         *,
         name: str | None = None,
         needs: Sequence[str] | None = None,
+        batch: bool = False,
     ) -> Any:
         """Register a function whose result others need; with or without parentheses."""
 
         def register(function: Function) -> Function:
-            self.add(function, name=name, needs=needs)
+            self.add(function, name=name, needs=needs, batch=batch)
             return function
 
         return register if function is None else register(function)
@@ -169,6 +188,7 @@ class Sources:
         categorical: bool | Sequence[str] = False,
         name: str | None = None,
         needs: Sequence[str] | None = None,
+        batch: bool = False,
     ) -> Callable[[Function], Function]: ...
 
     def columns(
@@ -177,6 +197,7 @@ class Sources:
         categorical: bool | Sequence[str] = False,
         name: str | None = None,
         needs: Sequence[str] | None = None,
+        batch: bool = False,
     ) -> Any:
         """Register a function that makes these columns.
 
@@ -187,12 +208,14 @@ class Sources:
         *columns : str
         categorical : bool or sequence of str
             Columns that hold labels; True for all of them.
-        name, needs : optional
+        name, needs, batch : optional
             As for ``add``.
         """
 
         def register(function: Function) -> Function:
-            self.add(function, columns, categorical=categorical, name=name, needs=needs)
+            self.add(
+                function, columns, categorical=categorical, name=name, needs=needs, batch=batch
+            )
             return function
 
         if len(columns) == 1 and callable(columns[0]):
@@ -210,6 +233,7 @@ class Sources:
         categorical: bool | Sequence[str] = False,
         name: str | None = None,
         needs: Sequence[str] | None = None,
+        batch: bool = False,
     ) -> None:
         """Register a function without a decorator.
 
@@ -224,6 +248,9 @@ class Sources:
             The function's own name by default.
         needs : sequence of str, optional
             What to call it with, by position. By default its parameters say it.
+        batch : bool
+            It takes many objects at once: a list of what it needs for each parameter. It returns a
+            sequence, an array or a data frame, with an entry or a row per object.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
@@ -233,7 +260,7 @@ class Sources:
         if name in self._sources:
             raise ValueError(f"there are two sources or intermediates named {name!r}")
         made = tuple(columns)
-        self._check_columns(name, made)
+        _check_columns(self._maker, name, made)
         wanted, n_keywords = _needs_of(name, function, needs)
         source = Source(
             name=name,
@@ -243,21 +270,10 @@ class Sources:
             columns=made,
             categorical=_labelled(name, made, categorical),
             is_coroutine=_is_coroutine_function(function),
+            is_batch=bool(batch),
         )
         self._sources[name] = source
         self._maker.update(dict.fromkeys(made, name))
-
-    def _check_columns(self, name: str, columns: tuple[Any, ...]) -> None:
-        for column in columns:
-            if not isinstance(column, str) or not column:
-                raise TypeError(f"source {name!r} makes a column that is no name: {column!r}")
-            if column in self._maker:
-                raise ValueError(
-                    f"column {column!r} is made by two sources, {self._maker[column]!r} and "
-                    f"{name!r}"
-                )
-            if columns.count(column) > 1:
-                raise ValueError(f"source {name!r} names column {column!r} twice")
 
     @classmethod
     def from_transformer(cls, transformer: Any) -> Sources:
@@ -423,6 +439,19 @@ def _needs_of(
     return (*by_position, *by_keyword), len(by_keyword)
 
 
+def _check_columns(maker: Mapping[str, str], name: str, columns: tuple[Any, ...]) -> None:
+    """Raise if columns have no names, or names that are taken; ``maker`` knows those."""
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise TypeError(f"source {name!r} makes a column that is no name: {column!r}")
+        if column in maker:
+            raise ValueError(
+                f"column {column!r} is made by two sources, {maker[column]!r} and {name!r}"
+            )
+        if columns.count(column) > 1:
+            raise ValueError(f"source {name!r} names column {column!r} twice")
+
+
 def _labelled(
     name: str, columns: tuple[str, ...], categorical: bool | Sequence[str]
 ) -> frozenset[str]:
@@ -442,6 +471,21 @@ def _is_coroutine_function(function: Any) -> bool:
 
 
 # -- what a source returns ----------------------------------------------------------------------
+
+
+def split_batch(returned: Any, n: int) -> Sequence[Any]:
+    """What a source of many objects returned, object by object; raise if it is not n results."""
+    if is_frame(returned):
+        frame = nw.from_native(returned, eager_only=True)
+        returned = frame.rows(named=True)
+    if isinstance(returned, str | bytes | bytearray | Mapping) or not hasattr(returned, "__len__"):
+        raise TypeError(
+            f"a source with batch=True must return a sequence with a result per object, got "
+            f"{_short.repr(returned)}"
+        )
+    if len(returned) != n:
+        raise ValueError(f"it returned {len(returned)} results for {n} objects")
+    return returned
 
 
 def read_values(source: Source, returned: Any, labelled: frozenset[str]) -> Values:

@@ -54,6 +54,15 @@ class Baseline(Miser):
         The trees.
     predictor_ : Predictor
         The model without its library, for serving and saving.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.ensemble import RandomForestRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> forest = RandomForestRegressor(2, max_depth=2, random_state=0).fit(X, y)
+    >>> isinstance(baseline(forest), Baseline)
+    True
     """
 
     # Parameters of the estimators that train; a baseline does not.
@@ -134,15 +143,44 @@ class Baseline(Miser):
 
 
 class BaselineRegressor(Baseline, MiserRegressor):
-    """A finished regression model; see ``baseline``."""
+    """A finished regression model; see ``baseline``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.ensemble import RandomForestRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> forest = RandomForestRegressor(2, max_depth=2, random_state=0).fit(X, y)
+    >>> bool(np.allclose(baseline(forest).predict(X), forest.predict(X)))
+    True
+    """
 
 
 class BaselineClassifier(Baseline, MiserClassifier):
-    """A finished classification model; see ``baseline``."""
+    """A finished classification model; see ``baseline``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.ensemble import RandomForestClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> metered = baseline(RandomForestClassifier(2, random_state=0).fit(X, y))
+    >>> metered.predict_proba(X).shape
+    (150, 3)
+    """
 
 
 class BaselineRanker(Baseline, MiserRanker):
-    """A finished ranking model; see ``baseline``."""
+    """A finished ranking model; see ``baseline``.
+
+    Examples
+    --------
+    >>> from lightgbm import LGBMRanker
+    >>> X, y = np.arange(80.0).reshape(40, 2), np.arange(40) % 4
+    >>> ranker = LGBMRanker(n_estimators=2, min_child_samples=5, verbose=-1, n_jobs=1)
+    >>> baseline(ranker.fit(X, y, group=[20, 20])).predict(X).shape
+    (40,)
+    """
 
 
 BASELINES: dict[Kind, type[Baseline]] = {
@@ -189,12 +227,12 @@ def baseline(
     >>> from greedymiser import baseline
     >>> from greedymiser.datasets import load_thyroid
     >>> data = load_thyroid()
-    >>> X = data.X_train.to_numpy()
-    >>> present = HistGradientBoostingClassifier(max_iter=20).fit(X, data.y_train)
+    >>> X, y = data.X_train, data.y_train
+    >>> present = HistGradientBoostingClassifier(max_iter=20).fit(X, y)
     >>> metered = baseline(present, data.costs)
     >>> bool((metered.predict(X) == present.predict(X)).all())
     True
-    >>> metered.cost_ > 60
+    >>> metered.cost_ > 50
     True
     """
     return BASELINES[read_model(model).kind](model, costs, charge, n_jobs).fit()

@@ -44,6 +44,7 @@ from greedymiser.cli.outputs import (
     rows_differ,
     save_model,
     write_curve,
+    write_picture,
     write_predictions,
     write_table,
 )
@@ -60,6 +61,7 @@ from greedymiser.cli.showing import (
     show_features,
     show_files,
     show_points,
+    show_protocol,
     show_receipt,
     show_settings,
     show_stages,
@@ -82,10 +84,13 @@ if TYPE_CHECKING:
     from greedymiser.serving import Predictor
 
 # What the demo writes below its folder.
-WRITES_DEMO = Writes((*WRITES_CURVE.below, "thyroid_*.csv", "thyroid_costs.toml"))
+WRITES_DEMO = Writes((*WRITES_CURVE.below, "thyroid_*.csv", "thyroid_costs.toml", "protocol.*"))
 
 # Rounds of the demo: no model of it is at its best after more than 60.
 DEMO_ROUNDS = 100
+
+# Dollars per patient for the protocol at the end of the demo, and how many trade-offs it tries.
+DEMO_BUDGET, DEMO_TRADEOFFS = 25.5, 4
 
 
 class _Commands(TyperGroup):
@@ -265,9 +270,34 @@ def demo(
     write_costs(out / "thyroid_costs.toml", data.costs, unit="dollars")
     files.append((out / "thyroid_costs.toml", "the prices"))
     show_points(trained, models, "dollars", "tests ordered", _tests_ordered)
+    if not interruption.happened:
+        files += _demo_protocol(job, out)
     show_files(files)
     say(f"Done in {time.perf_counter() - start:.0f} s. Open {out / 'report.html'} in a browser.")
     _tell_of_half_a_curve(models, out)
+
+
+def _demo_protocol(job: TrainingData, out: Path) -> list[tuple[Path, str]]:
+    """Train a model that orders more tests only where the first ones ask for it; its protocol."""
+    from sklearn.metrics import balanced_accuracy_score
+
+    from greedymiser.estimators import MiserClassifier
+
+    say("", "Now each patient pays for the tests that are ordered for this patient alone.")
+    estimator = MiserClassifier(max_iter=DEMO_ROUNDS, charge="row")
+    trained = trained_curve(job, estimator, DEMO_TRADEOFFS, "balanced_accuracy", None)
+    best = trained.best(DEMO_BUDGET, train=False)
+    assert job.test is not None
+    protocol = best.protocol(job.test.X)
+    show_protocol(protocol)
+    score = balanced_accuracy_score(job.test.y, best.predict(job.test.X))
+    say(f"Its balanced accuracy on these patients is {score:.4f}.", "")
+    save_model(best, out / "protocol.miser", "dollars", {})
+    write_picture(protocol.plot(), out / "protocol.png")
+    return [
+        (out / "protocol.png", "who is asked for which tests"),
+        (out / "protocol.miser", "the model behind it"),
+    ]
 
 
 @app.command()
@@ -327,7 +357,7 @@ def curve(
     )  # fmt: skip
     models = chosen_models(trained)
     # Written before anything is shown: whatever happens to the terminal, the work is kept.
-    files = write_curve(trained, models, out)
+    files = write_curve(trained, models, out, None if job.valid is None else job.valid.X)
     show_points(trained, models, job.costs.unit, "uses", features_of)
     show_files(files)
     _tell_of_half_a_curve(models, out)
@@ -462,6 +492,36 @@ def _tell_of_predictions(trained: Predictor, n_rows: int, cost: float, out: Path
         f"{n_rows} predictions at {paid} of {bill} each, "
         f"from {len(trained.features_used_)} of {trained.n_features} features: {out}"
     )
+
+
+@app.command()
+@guarded
+def protocol(
+    model: ModelFile,
+    data: DataFile,
+    out: Annotated[
+        Path | None, typer.Option(help="PNG file for a picture of it."), Writes()
+    ] = None,
+    min_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Questions to fewer rows are left out.")
+    ] = 0.01,
+    qid: Qid = None,
+    drop: Drop = None,
+) -> None:
+    """Show what a model trained with --charge row asks of which rows, and in which order."""
+    trained = load_model(model)
+    if trained.charge != "row":
+        raise InputError(
+            f"{str(model)!r} asks every row for the same; a protocol needs a model that was "
+            "trained with --charge row"
+        )
+    X, queries = rows_for(trained, data, qid, drop or ())
+    told = trained.protocol(X, queries, min_share=min_share)
+    if out is not None:
+        write_picture(told.plot(), new_file(out))
+    show_protocol(told)
+    if out is not None:
+        say(f"A picture of it: {out}")
 
 
 @app.command()

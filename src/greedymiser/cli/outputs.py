@@ -162,9 +162,12 @@ def _rows_and_cost(model: Predictor, folder: Path) -> tuple[int, float]:
 
 
 def write_curve(
-    trained: TradeoffCurve, models: Sequence[Model], out: Path
+    trained: TradeoffCurve, models: Sequence[Model], out: Path, X: Any = None
 ) -> list[tuple[Path, str]]:
-    """Write all there is to a curve; tell the files and what they are."""
+    """Write all there is to a curve; tell the files and what they are.
+
+    The report has the protocols of models that charge by row, counted over X.
+    """
     folder = make_folder(out / "models")
     written = [folder / f"model-{number}{MODEL_SUFFIX}" for number, _ in enumerate(models, 1)]
     for model, path in zip(models, written, strict=True):
@@ -172,7 +175,7 @@ def write_curve(
     write_table(trained.points, out / "curve.csv", "a curve")
     for name, picture in _pictures(trained).items():
         write_file(out / name, picture, "a picture")
-    trained.report(out / "report.html")
+    trained.report(out / "report.html", X=X)
     for model_file in folder.glob(f"model-*{MODEL_SUFFIX}"):
         if model_file not in written:  # of an earlier, longer curve
             model_file.unlink()
@@ -194,7 +197,18 @@ def _pictures(trained: TradeoffCurve) -> dict[str, bytes]:
             "receipt.png": plot_receipt(trained.best(), trained),
         }
         for name, ax in axes.items():
-            picture = io.BytesIO()
-            ax.figure.savefig(picture, format="png", dpi=150)
-            pictures[name] = picture.getvalue()
+            pictures[name] = _drawn(ax)
     return pictures
+
+
+def _drawn(ax: Any) -> bytes:
+    picture = io.BytesIO()
+    ax.figure.savefig(picture, format="png", dpi=150)
+    return picture.getvalue()
+
+
+def write_picture(ax: Any, out: Path) -> None:
+    """Write the figure of some axes, all of it or nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        write_file(out, _drawn(ax), "a picture")

@@ -17,6 +17,7 @@ from greedymiser.cli.printing import (
     say,
     show_table,
 )
+from greedymiser.protocols import Protocol
 from greedymiser.score_names import score_name
 from greedymiser.serving import Predictor
 
@@ -159,6 +160,25 @@ def show_receipt(model: Predictor) -> None:
     price = in_unit("price", cost_unit(model))
     heads = ["round", "feature", "pays for", price, "spent", "gain"]
     show_table("Receipt", heads, rows, left="feature,pays for")
+
+
+def show_protocol(protocol: Protocol) -> None:
+    """Print what is asked of which rows, and what each resource adds to the mean cost."""
+    say(*str(protocol).splitlines(), "")
+    rows = [
+        (
+            line.resource,
+            f"{100 * line.share:.3g}%",
+            f"{line.order:.3g}",
+            as_number(line.price),
+            as_number(line.mean_cost),
+        )
+        for line in protocol.lines
+        if line.share > 0
+    ]
+    if rows:
+        heads = ["resource", "asked of", "place", "price", "adds to the mean cost"]
+        show_table("Protocol", heads, rows, left="resource")
 
 
 def show_features(model: Predictor) -> None:

@@ -56,6 +56,17 @@ class ProtocolDisplay:
     ----------
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor, ProtocolDisplay
+    >>> X = np.random.default_rng(0).integers(0, 10, (1000, 2))
+    >>> y = np.where(X[:, 0] == 9, X[:, 1], 0.0)
+    >>> model = MiserRegressor(costs=[1.0, 5.0], charge="row", max_depth=2, max_iter=3)
+    >>> display = ProtocolDisplay.from_estimator(model.fit(X, y), X)
+    >>> display.figure_ is display.ax_.figure
+    True
     """
 
     ax_: Axes

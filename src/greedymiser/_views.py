@@ -1,0 +1,57 @@
+"""Tables for people: aligned text for terminals, HTML for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from html import escape
+
+# Rows of a table in a notebook; longer ones are cut in the middle.
+MOST_ROWS = 40
+
+# Inherits the colours of the page, light or dark.
+STYLE = (
+    "<style scoped>.miser td,.miser th{padding:.15em .7em;text-align:right;white-space:nowrap}"
+    ".miser .l{text-align:left}.miser caption{text-align:left;font-weight:600;padding:.2em 0}"
+    ".miser td:empty::after{content:'\\a0'}</style>"
+)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    """Lines of a table; columns in ``left`` are flush left, the others right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def html_table(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]
+) -> str:
+    """The same as HTML, with a caption; what is in the cells is text, and no markup.
+
+    Examples
+    --------
+    >>> "<td class='l'>a&lt;b</td>" in html_table("names", ["name"], [["a<b"]], left={0})
+    True
+    """
+    shown = [_row("td", row, left) for row in rows]
+    if len(rows) > MOST_ROWS:
+        half = MOST_ROWS // 2
+        gap = f"<td class='l' colspan='{len(heads)}'>&hellip; {len(rows) - MOST_ROWS} more</td>"
+        shown = [*shown[:half], f"<tr>{gap}</tr>", *shown[-half:]]
+    return (
+        f"<div class='miser'>{STYLE}<table><caption>{escape(caption)}</caption>"
+        f"<thead>{_row('th', heads, left)}</thead><tbody>{''.join(shown)}</tbody></table></div>"
+    )
+
+
+def _row(tag: str, cells: Sequence[str], left: Collection[int]) -> str:
+    inside = [
+        f"<{tag}{' class=' + repr('l') if i in left else ''}>{escape(cell)}</{tag}>"
+        for i, cell in enumerate(cells)
+    ]
+    return f"<tr>{''.join(inside)}</tr>"
