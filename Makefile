@@ -39,7 +39,7 @@ test-env: $(VENV)/.installed-dev  ## only set up what test and lint need
 lint: $(VENV)/.installed-dev  ## check format, style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src experiments
+	$(BIN)/mypy src experiments tests/typed_snippet.py
 	$(BIN)/python -m pytest tests/test_imports.py -q
 
 .PHONY: format
@@ -75,6 +75,12 @@ SEED ?=
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-dev  ## damage files for SECONDS (60), and see that readers survive it
 	$(BIN)/python tools/fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# All interpreters from 3.11 on that run here; PYTHONS="python3.12" for some of them.
+PYTHONS ?=
+.PHONY: package
+package: $(VENV)/.installed-package  ## build the wheel, check it, try it in empty environments
+	$(BIN)/python tools/try_wheel.py $(if $(PYTHONS),--pythons $(PYTHONS))
 
 .PHONY: clean
 clean:  ## remove the environment, caches and build results

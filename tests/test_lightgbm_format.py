@@ -819,7 +819,7 @@ def test_models_that_charge_by_row_export_what_they_predict():
     model = MiserClassifier(costs=data.costs, tradeoff=0.009, max_iter=5, charge="row")
     model.fit(data.X_train, data.y_train)
     flat = replace(model.predictor_, charge="model", mean_cost=None)
-    assert to_lightgbm(model) == to_lightgbm(flat)
+    assert to_lightgbm(model.predictor_) == to_lightgbm(flat)
     booster = lightgbm.Booster(model_str=to_lightgbm(model))
     raw = booster.predict(data.X_test, raw_score=True)
     np.testing.assert_array_equal(raw, model.decision_function(data.X_test))

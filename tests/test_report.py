@@ -10,6 +10,7 @@ import stat
 from html.parser import HTMLParser
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("plotly")
@@ -25,7 +26,7 @@ from curves import (
 )
 from greedymiser import MiserRegressor
 from greedymiser.report import MOST_POINTS, write_report
-from greedymiser.tradeoff import TradeoffCurve
+from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
 
 NASTY = "</script><b>"
 
@@ -423,3 +424,42 @@ def test_colours_follow_the_system(browser, tmp_path):
     browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0], 50))")
     dark = browser.execute_script(read)
     assert all(one != other for one, other in zip(light, dark, strict=True))
+
+
+# Protocols
+
+
+@pytest.fixture(scope="module")
+def row_curve():
+    """A tenth of the rows need the dear column."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"<first>": rng.uniform(0, 10, 600), "dear": rng.uniform(0, 1, 600)})
+    y = np.where(X["<first>"] > 9, 5 * X["dear"], 0.0)
+    model = MiserRegressor(costs={"<first>": 1.0, "dear": 9.0}, charge="row", max_depth=2)
+    more = {"tradeoffs": [1e-4], "search": "path", "X_val": X, "y_val": y}
+    return tradeoff_curve(model.set_params(max_iter=3), X, y, **more), X
+
+
+def test_reports_have_the_protocols_of_models_that_charge_by_row(row_curve, tmp_path):
+    curve, X = row_curve
+    without = page_of(curve, tmp_path).data
+    assert {row["protocol"] for row in without["front"]} == {None}
+    told = page_of(curve, tmp_path, X=X).data["front"][-1]["protocol"]
+    assert [step["name"] for step in told["steps"]] == ["<first>", "dear"]
+    assert [step["depth"] for step in told["steps"]] == [0, 1]
+    assert told["steps"][1]["conditions"].startswith("<first> > ")
+    high = told["steps"][1]["share"]
+    assert told["steps"][0]["ends"] == pytest.approx(1 - high)
+    assert told["mean_cost"] == pytest.approx(1.0 + 9.0 * high)
+    assert told["n_rows"] == 600
+
+
+def test_a_browser_shows_the_protocol(browser, row_curve, tmp_path):
+    curve, X = row_curve
+    browser.get(write_report(curve, tmp_path / "page.html", X=X).as_uri())
+    cells = browser.find_elements("css selector", "#protocol tbody tr td:first-child")
+    assert [cell.text.splitlines()[0] for cell in cells] == ["<first>", "dear"]
+    assert cells[1].text.splitlines()[1].startswith("if <first> > ")
+    assert "600 rows cost " in browser.find_element("id", "protocol-note").text
+    browser.get(write_report(curve, tmp_path / "plain.html").as_uri())
+    assert not browser.find_element("id", "protocol-part").is_displayed()

@@ -12,7 +12,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -365,9 +365,16 @@ class Receipt(Sequence[Purchase]):
     def __init__(self, purchases: Iterable[Purchase]):
         self._purchases = tuple(purchases)
 
-    def __getitem__(self, index: Any) -> Any:
-        chosen = self._purchases[index]
-        return Receipt(chosen) if isinstance(index, slice) else chosen
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Purchase: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Receipt: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Purchase | Receipt:
+        if isinstance(index, slice):
+            return Receipt(self._purchases[index])
+        return self._purchases[index]
 
     def __len__(self) -> int:
         return len(self._purchases)
