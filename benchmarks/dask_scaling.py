@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--workers", default="1,2,4,8")
     parser.add_argument("--threads", type=int, default=2, help="of each worker")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds, for the penalty")
+    parser.add_argument("--alone", action="store_true", help="without LightGBM")
     parser.add_argument("--penalty", action="store_true", help="only LightGBM with its penalty")
     given = parser.parse_args()
     counts = [int(count) for count in given.workers.split(",")]
@@ -143,8 +144,10 @@ def main() -> None:
         with cluster_of(count, given.threads) as client:
             X, y = made(given.rows, given.columns, max(8, 2 * count))
             start, spent, talk = ours(client, X, y)
-            rival = theirs(client, X, y, given.threads)
-        told = with_penalty(given.rows, given.columns, count, given.threads, given.patience)
+            rival = np.nan if given.alone else theirs(client, X, y, given.threads)
+        told = "-"
+        if not given.alone:
+            told = with_penalty(given.rows, given.columns, count, given.threads, given.patience)
         print(
             f"{count:7d}  {start:17.1f}  {1e3 * spent:9.1f}  {talk:4.0%}  {1e3 * rival:18.1f}  "
             f"{spent / rival:5.2f}  {told}"

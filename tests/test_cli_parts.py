@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from distributed import LocalCluster
 
 from greedymiser import (
     EarlyExitClassifier,
     EarlyExitRanker,
     MiserClassifier,
     MiserRanker,
+    MiserRegressor,
     load,
     save,
 )
@@ -154,3 +156,31 @@ def test_complaints_about_clusters(here, monkeypatch):
     searched = [a for a in arguments if a not in ("--tradeoff", "0.001")]
     said = complain(*searched, "--budget", 5, "--workers", 1)
     assert "needs --valid" in said
+
+
+@pytest.fixture
+def scheduler():
+    """A cluster in this process, which takes no time to start, and its address."""
+    options = {"processes": False, "dashboard_address": None, "protocol": "tcp"}
+    with LocalCluster(n_workers=1, threads_per_worker=1, **options) as cluster:
+        yield cluster
+
+
+def test_fit_on_a_cluster_that_runs(here, table, scheduler):
+    """From CSV, and with rows to validate with that the estimator sets aside."""
+    arguments = ["--target", "price", *FIT, "--scheduler", scheduler.scheduler_address]
+    told = succeed("fit", "parts/price-*.csv", *arguments, "--out", "many.miser")
+    assert "Task: regression (guessed from 'price'" in told
+    assert "600 rows in 2 parts; 4 features" in told
+    X = table[["age", "x", "dear", "colour"]].assign(colour=table["colour"].astype("category"))
+    alone = MiserRegressor(
+        costs=pd.read_csv("costs.csv").set_index("feature")["cost"].to_dict(), max_iter=6,
+        tradeoff=0.001, early_stopping=True, validation_fraction=0.25, random_state=0, n_jobs=1,
+    ).fit(X, table["price"])  # fmt: skip
+    assert np.array_equal(load("many.miser").predict(X), alone.predict(X))
+    said = complain("fit", "parts/price-*.csv", *arguments, "--out", "parts/price-0.csv")
+    assert "is the data file itself" in said
+    scheduler.scale(0)
+    scheduler.sync(scheduler._correct_state)
+    said = complain("fit", "parts/price-*.csv", *arguments, "--out", "none.miser")
+    assert said.endswith("has no workers")

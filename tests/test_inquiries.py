@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
+from greedymiser.arithmetic import SUM_WORDS, rounded
 from greedymiser.inquiries import ask_here, conduct, selection
-from greedymiser.inquiries.selection import ask_quantiles, from_places, places, weighted_quantile
+from greedymiser.inquiries.selection import (
+    ask_quantiles,
+    from_places,
+    places,
+    tally_weights,
+    weighted_quantile,
+)
 from greedymiser.inquiries.sums import ask_class_masses, ask_extent, ask_sums
 from greedymiser.losses import (
     AbsoluteError,
@@ -144,6 +151,15 @@ def test_large_arrays_take_few_questions_and_small_answers():
     assert found[0] == weighted_quantile(y, weight, 0.3)
     assert len(answers) <= 4
     assert max(len(pickle.dumps(answer)) for answer in answers) < 600_000
+
+
+def test_sums_of_a_part_leave_room_for_those_of_others():
+    weight = np.full(1000, 1.0 - 2.0**-53)
+    table = np.zeros((2, 1 + SUM_WORDS), dtype=np.int64)
+    tally_weights(np.arange(1000) % 2, weight, table)
+    assert table[:, 0].tolist() == [500, 500]
+    assert 0 <= table[:, 1:].min() <= table[:, 1:].max() < 2**32
+    assert rounded(table[0, 1:]) == math.fsum(weight[::2])
 
 
 @patient

@@ -45,9 +45,7 @@ def test_names(scoring, loss, name):
     assert score_name(scoring, loss) == name
 
 
-@pytest.mark.parametrize(
-    "scoring", ["loss", None, "accuracy", named, make_scorer(accuracy_score)], ids=str
-)
+@pytest.mark.parametrize("scoring", ["loss", None, "accuracy", named, make_scorer(accuracy_score)])
 def test_one_name_everywhere(tmp_path, scoring):
     """On the curve, in plots, in reports and in files."""
     rng = np.random.default_rng(0)

@@ -37,7 +37,7 @@ model.fit(data.X_train, data.y_train)
 save(model, "m.miser")
 served = load("m.miser")
 assert np.array_equal(served.predict(data.X_test), model.predict(data.X_test))
-assert served.cost_ <= 40.0 and model.score(data.X_test, data.y_test) > 0.95
+assert served.cost_ <= 40.0 and model.score(data.X_test, data.y_test) > 0.9
 print(f"greedymiser {greedymiser.__version__} on Python {sys.version.split()[0]}:",
       f"cost {served.cost_:g}, accuracy {model.score(data.X_test, data.y_test):.4f}")
 """

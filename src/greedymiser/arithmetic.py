@@ -273,6 +273,12 @@ def carry(digits):
 
 
 @inner
+def settle(total):
+    """Pass on all carries of an exact sum: as many numbers as before can then be added to it."""
+    carry(total[:_DIGITS])
+
+
+@inner
 def scaled(mantissa, exponent):
     """Float nearest to mantissa * 2^exponent; the mantissa has 64 bits or is 0."""
     if exponent < -1074:

@@ -95,8 +95,8 @@ class Sketch(NamedTuple):
     # Whether these are all the distinct values.
     is_complete: bool
     has_missing: bool
-    # Rows that were looked at; distinct values of all parts, one after the other; those of the
-    # part that has most.
+    # Rows with a value that were looked at; distinct values of all parts, one after the other;
+    # those of the part that has most.
     n_rows: int
     n_entries: int
     most_entries: int
@@ -271,7 +271,8 @@ class TableQuestion:
     ) -> Sketch | Pieces:
         if not question.regions.is_everything:
             values, shares = question.regions.choose(values, shares)
-        return question.answer(summarise(values, shares), len(values))
+        n_known = len(values) - int(np.count_nonzero(np.isnan(values)))
+        return question.answer(summarise(values, shares), n_known)
 
     def merge(
         self, one: dict[int, Sketch | Pieces], other: dict[int, Sketch | Pieces]

@@ -14,7 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import SUM_WORDS, add_exactly, add_number, new_sums, rounded
+from greedymiser.arithmetic import (
+    SUM_WORDS,
+    add_exactly,
+    add_number,
+    new_sums,
+    rounded,
+    settle,
+)
 from greedymiser.compiling import njit
 from greedymiser.inquiries import Inquiry
 
@@ -256,3 +263,6 @@ def tally_weights(at, weight, table):  # type: ignore[no-untyped-def]
         table[at[i], 0] += 1
         if weight.size:
             add_number(table[at[i], 1:], weight[i])
+    if weight.size:  # so that the sums of any number of parts can be added
+        for row in range(table.shape[0]):
+            settle(table[row, 1:])

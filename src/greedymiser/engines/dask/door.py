@@ -56,12 +56,9 @@ class DaskEngine:
 
     def take(self, X: Any, *others: Any) -> tuple[Any, ...]:
         """X as partitions on the cluster, and the others brought here: a number per row each."""
-        lengths, here = None, []
-        for other in others:
-            if is_lazy(other):
-                lengths, other = brought(self.session.client, other)
-            here.append(other)
-        return parts_of(self.session, X, lengths) if is_lazy(X) else X, *here
+        client = self.session.client
+        here = [brought(client, other) if is_lazy(other) else other for other in others]
+        return parts_of(self.session, X) if is_lazy(X) else X, *here
 
     def close(self) -> None:
         """Leave nothing behind."""

@@ -59,7 +59,7 @@ class Reading:
         if part.shape != (self.n_rows, self.n_columns):
             raise ValueError(
                 f"partition {self.part} of X has shape {part.shape}, but it should be "
-                f"{(self.n_rows, self.n_columns)}: y has so many rows there"
+                f"{(self.n_rows, self.n_columns)}: it is not the same each time it is made"
             )
         return as_table(part, self.categories)
 

@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from distributed import Client
@@ -79,12 +79,18 @@ class Session:
         sweep()
 
     def _run_everywhere(self, function: Any, addresses: list[str], *args: Any) -> dict[str, Any]:
-        if not addresses:
-            return {}
-        found: dict[str, Any] = self.client.run(
-            function, self.id, *args, workers=addresses, on_error="return"
-        )
+        """Call a function on workers that may not know the session yet; errors are answers."""
+        found: dict[str, Any] = self.client.sync(self._run_all, function, addresses, *args)
         return found
+
+    async def _run_all(self, function: Any, addresses: list[str], *args: Any) -> dict[str, Any]:
+        async def run(address: str) -> Any:
+            answers = await self.client.run(function, self.id, *args, workers=[address])
+            return answers[address]
+
+        calls = [self._watched(address, run(address)) for address in addresses]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        return dict(zip(addresses, found, strict=True))
 
     def ask(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Ask each of some workers for something, all at once."""
@@ -115,8 +121,14 @@ class Session:
         return dict(zip(tasks, found, strict=True))
 
     async def _ask(self, address: str, name: str, args: tuple[Any, ...]) -> Any:
-        """The answer of a worker; an error as soon as the scheduler no longer knows it."""
-        task = asyncio.ensure_future(self._send(address, name, *args))
+        return await self._watched(address, self._send(address, name, *args))
+
+    async def _watched(self, address: str, answer: Coroutine[Any, Any, Any]) -> Any:
+        """The answer of a worker; an error as soon as the scheduler no longer knows it.
+
+        Dask would try for half a minute to reach it.
+        """
+        task = asyncio.ensure_future(answer)
         try:
             while True:
                 done, _ = await asyncio.wait({task}, timeout=GLANCE)
