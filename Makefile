@@ -23,8 +23,9 @@ demo: $(VENV)/.installed-cli  ## draw the accuracy/cost curve of the embedded th
 	$(BIN)/greedymiser demo --out demo-output
 
 .PHONY: test
+# Two processes; a file's tests stay together, since they share what is dear to make.
 test: $(VENV)/.installed-dev  ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: test-gpu
 # numba-cuda 0.30 uses what NumPy 2.5 warns of.
