@@ -439,6 +439,19 @@ def test_a_tradeoff_and_a_budget(here):
     assert load("m.miser").cost_ == 1
 
 
+def test_rows_that_pay_for_themselves(here):
+    given = ("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", *FAST)
+    succeed(*given, "--charge", "row", "--tradeoff", "0", "--row-budget", "3", "--out", "m.miser")
+    model = load("m.miser")
+    assert model.charge == "row"
+    assert model.cost_ <= 3
+    succeed("predict", "m.miser", "regression.csv", "--out", "p.csv")
+    assert pd.read_csv("p.csv")["cost"].max() <= model.cost_max_
+    wrong = greedymiser(*given, "--row-budget", "3", "--out", "n.miser")
+    assert wrong.exit_code == 2
+    assert "needs --charge row" in wrong.stderr
+
+
 # What can be wrong with the input
 
 
