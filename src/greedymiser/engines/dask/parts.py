@@ -33,8 +33,8 @@ from greedymiser.tables import (
 )
 from greedymiser.threads import Threads
 
-# Answers that are joined at a time.
-FAN = 8
+# Answers that are joined at a time: few, since one about cuts takes up to 64 MB.
+FAN = 2
 
 # How often a pass over all partitions is begun again when what was sent for it is lost.
 ATTEMPTS = 3
