@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,6 +153,16 @@ def _read(arrays: Any) -> Model:
     )
 
 
+class Base(NamedTuple):
+    """What a model begins with, where rows pay: what everybody is asked for."""
+
+    # Resources, as flags, that count as paid; and the features for which they are enough.
+    resources: NDArray[np.bool_]
+    features: NDArray[np.bool_]
+    # Rounds that use nothing else.
+    n_iter: int
+
+
 @dataclass(frozen=True)
 class Trainer:
     """Trains models on the same data, and none of them twice where there is a folder to keep them.
@@ -173,18 +183,18 @@ class Trainer:
         params: Parameters,
         allowed: NDArray[np.bool_] | None = None,
         is_patient: bool | None = None,
-        sunk: NDArray[np.bool_] | None = None,
+        base: Base | None = None,
     ) -> Model:
         """All rounds of a model; raises KeyboardInterrupt if somebody interrupts it."""
         prepared = self.prepared
         if is_patient is not None:
             prepared = replace(prepared, is_patient=is_patient)
         if self.checkpoint is None:
-            return self._trained(prepared, params, allowed, sunk)
-        key = _key(self.name, params, (allowed, sunk), prepared.is_patient)
+            return self._trained(prepared, params, allowed, base)
+        key = _key(self.name, params, allowed, prepared.is_patient, base)
         model = self.checkpoint.find(key)
         if model is None:
-            model = self._trained(prepared, params, allowed, sunk)
+            model = self._trained(prepared, params, allowed, base)
             self.checkpoint.keep(key, model)
         return model
 
@@ -193,9 +203,16 @@ class Trainer:
         prepared: Prepared,
         params: Parameters,
         allowed: NDArray[np.bool_] | None,
-        sunk: NDArray[np.bool_] | None,
+        base: Base | None,
     ) -> Model:
         start = replace(self.start, charge=params.charge)  # it has no trees yet
+        sunk = None
+        if base is not None:
+            sunk, n_iter = base.resources, min(base.n_iter, params.max_iter)
+            opening = replace(params, tradeoff=0.0, max_iter=n_iter)
+            whole = replace(prepared, is_patient=False)
+            start = train(whole, opening, start, self.watch, allowed=base.features)
+            start.raise_if_cut_short()
         model = train(prepared, params, start, self.watch, allowed=allowed, sunk=sunk)
         model.raise_if_cut_short()
         return model
@@ -264,14 +281,16 @@ def _on_one_thread(trainer: Trainer) -> Trainer:
     return replace(trainer, prepared=trainer.prepared.twin(CpuEngine(threads), threads))
 
 
-def _key(name: str, params: Parameters, marked: Sequence[Any], is_patient: bool) -> str:
-    """Name of the file of a model; ``marked`` are features and resources that it may use."""
-    columns = ["all" if some is None else np.packbits(some).tobytes().hex() for some in marked]
+def _key(name: str, params: Parameters, allowed: Any, is_patient: bool, base: Base | None) -> str:
+    """Name of the file of a model."""
+    columns = "all" if allowed is None else np.packbits(allowed).tobytes().hex()
+    opening = None if base is None else (np.packbits(base.resources).tobytes().hex(), base.n_iter)
     rounds = (params.max_iter, params.n_iter_no_change if is_patient else None)
     budget = None if params.budget is None else float(params.budget)
     rate = float(params.learning_rate)
     pace = (rate, params.shopping_interval, *rounds)
-    text = repr((float(params.tradeoff), budget, pace, columns, params.charge, params.row_budget))
+    paid = params.charge, params.row_budget, opening
+    text = repr((float(params.tradeoff), budget, pace, columns, paid))
     return f"{name}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 

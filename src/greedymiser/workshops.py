@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser.checkpoints import Trainer
+from greedymiser.checkpoints import Base, Trainer
 from greedymiser.estimators import Miser
 from greedymiser.frontier import Candidate, FrontierSearch, front, spread
 from greedymiser.parameters import Parameters
@@ -26,7 +27,7 @@ MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 
 # Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
 # terms of the one at which nothing pays at the first root.
-MOST_BASES, BEYOND = 12, (8.0, 2.0, 0.5, 0.125)
+MOST_BASES, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
 
 # What filling a gap may take of the effort of a search.
 FILL_EFFORT = 0.25
@@ -79,18 +80,21 @@ class Workshop:
         """What rows pay beyond the sets that are worth it for everybody.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
-        root, and then more. Here a set of the frontier counts as paid, at trade-offs at which
-        nothing else pays but for the rows that need it; and each set is also tried by itself.
+        root, and then more. Here a set of the frontier is the beginning: some rounds make do with
+        it, and have done with the rows for which it is enough. Then more is bought, for the others;
+        the set itself counts as paid. Each set is also tried by itself.
         """
         bases = [found.resources for found in search.judged() if found.resources]
         bases = [bases[i] for i in spread([self.shop.price(base) for base in bases], MOST_BASES)]
         highest = self.path.highest()
+        n_iter = math.ceil(1.0 / params.learning_rate)
         tasks: list[tuple[Any, ...]] = []
         for base in bases:
-            sunk = self.shop.marked(base)
+            features = self.shop.features(base)
+            opening = Base(self.shop.marked(base), features, n_iter)
             for factor in BEYOND:
-                tasks.append((replace(params, tradeoff=factor * highest), None, None, sunk))
-            tasks.append((replace(params, tradeoff=0.0), self.shop.features(base), None, None))
+                tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
+            tasks.append((replace(params, tradeoff=0.0), features, None, None))
         models = self.path.crew.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 

@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Step:
+class FittedStep:
     """Transforms what comes before it, one row at a time."""
 
     transformer: Any
@@ -94,7 +94,7 @@ def sources_of(transformer: Any, sources: Sources) -> None:
         *steps, (last_name, last) = _real_steps(transformer)
         for name, step in steps:
             name = _qualified(name, parent, sources)
-            sources.add(Step(step), name=name, needs=[before])
+            sources.add(FittedStep(step), name=name, needs=[before])
             before = name
         names, transformer, parent = list(transformer.get_feature_names_out()), last, last_name
     for name, part, columns in _parts(transformer, parent, names):
