@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from html.parser import HTMLParser
 
 import numpy as np
@@ -252,13 +253,17 @@ def opened(browser, curve, folder, width=1280, scheme="light"):
 
 
 def requests(browser):
-    """The addresses that the page asked for."""
-    entries = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    return [
-        entry["params"]["request"]["url"]
-        for entry in entries
-        if entry["method"] == "Network.requestWillBeSent"
-    ]
+    """The addresses that the page asked for, once the browser tells of any."""
+    found, end = [], time.monotonic() + 10.0
+    while not found and time.monotonic() < end:
+        log = browser.get_log("performance")
+        entries = [json.loads(entry["message"])["message"] for entry in log]
+        found += [
+            entry["params"]["request"]["url"]
+            for entry in entries
+            if entry["method"] == "Network.requestWillBeSent"
+        ]
+    return found
 
 
 def shown(browser, what):

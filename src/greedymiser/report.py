@@ -144,9 +144,10 @@ def _data(curve: TradeoffCurve, X: Any) -> dict[str, Any]:
 def _front_row(curve: TradeoffCurve, row: Any, X: Any) -> dict[str, Any]:
     position = curve.position(row)
     told = _row(row, position)
-    model = curve.models[position].truncate(told["n_iter"])
-    by_row = model.predictor_.charge == "row"
-    return {**told, "protocol": _protocol(model.protocol(X)) if by_row and X is not None else None}
+    model = curve.models[position]
+    if X is None or model.predictor_.charge != "row":
+        return {**told, "protocol": None}
+    return {**told, "protocol": _protocol(model.truncate(told["n_iter"]).protocol(X))}
 
 
 def _protocol(protocol: Protocol) -> dict[str, Any]:
