@@ -248,8 +248,17 @@ def opened(browser, curve, folder, width=1280, scheme="light"):
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(path.as_uri())
-    assert browser.find_elements("css selector", "#curve .scatterlayer .trace")
+    assert waited_for(browser, "#curve .scatterlayer .trace")
+    assert waited_for(browser, "#features tbody td")
     return path
+
+
+def waited_for(browser, selector, seconds=20.0):
+    """Elements of a page, which a busy browser may not have made yet."""
+    found, end = [], time.monotonic() + seconds
+    while not found and time.monotonic() < end:
+        found = browser.find_elements("css selector", selector)
+    return found
 
 
 def requests(browser):
@@ -462,7 +471,7 @@ def test_reports_have_the_protocols_of_models_that_charge_by_row(row_curve, tmp_
 def test_a_browser_shows_the_protocol(browser, row_curve, tmp_path):
     curve, X = row_curve
     browser.get(write_report(curve, tmp_path / "page.html", X=X).as_uri())
-    cells = browser.find_elements("css selector", "#protocol tbody tr td:first-child")
+    cells = waited_for(browser, "#protocol tbody tr td:first-child")
     assert [cell.text.splitlines()[0] for cell in cells] == ["<first>", "dear"]
     assert cells[1].text.splitlines()[1].startswith("if <first> > ")
     assert "600 rows cost " in browser.find_element("id", "protocol-note").text
