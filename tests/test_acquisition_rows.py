@@ -204,6 +204,10 @@ def test_failures_are_paid_for_and_taken_as_missing(regressor, rows, X):
         assert receipt.missing == ("low",)
         assert next(q for q in receipt.questions if q.feature == "low").answer is None
         assert "asked low: missing" in receipt.protocol()
+    since = [
+        said for receipt in failed for question in receipt.questions for said in question.since
+    ]
+    assert {said for said in since if "low" in said} == {"low missing"}
 
 
 def test_labels_and_resources_of_their_own():

@@ -186,6 +186,16 @@ def test_a_budget_of_rows_below_the_cheapest_feature_is_named():
     assert model.stopped_ == "budget"
 
 
+@pytest.mark.parametrize("limit", ["budget", "row_budget"])
+def test_a_budget_is_not_to_blame_where_nothing_would_have_paid(limit):
+    """Also without a trade-off, where nothing is known of gains before they are counted."""
+    for tradeoff in (0.0, 0.01):
+        model = regressor(tradeoff=tradeoff, costs=[1.0] * 5, **{limit: 0.5})
+        assert model.fit(np.ones_like(X), Y).stopped_ == "nothing pays"
+        with pytest.warns(BudgetWarning):
+            assert model.fit(X, Y).stopped_ == "budget"
+
+
 # -- everything else ------------------------------------------------------------------------------
 
 
@@ -196,6 +206,17 @@ def test_continued_fits_know_what_rows_own():
     assert model.cost_ == whole.cost_
     assert model.ensemble_.nodes["feature"].tolist() == whole.ensemble_.nodes["feature"].tolist()
     assert [line.price for line in model.receipt()] == [line.price for line in whole.receipt()]
+
+
+def test_continued_fits_stay_within_a_smaller_row_budget():
+    model = regressor(max_iter=5, warm_start=True, row_budget=6.0).fit(X, Y)
+    dearest = model.prediction_costs(X).max()
+    assert 1.0 < dearest <= 6.0
+    with pytest.raises(ValueError, match=rf"row_budget=1 is less than the {dearest:g} that the"):
+        model.set_params(max_iter=8, row_budget=1.0).fit(X, Y)
+    # What they cost now is no reason to refuse.
+    assert model.set_params(max_iter=8, row_budget=dearest).fit(X, Y).n_iter_ >= 5
+    assert model.prediction_costs(X).max() <= dearest
 
 
 def test_who_pays_cannot_change_in_between():

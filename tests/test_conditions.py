@@ -33,12 +33,12 @@ def tree_of(*splits):
     return Tree(np.array(nodes).reshape(-1), words), at
 
 
-def said(*splits, before=()):
+def said(*splits, before=(), missing=(), row=None):
     tree, at = tree_of(*splits)
     trees = [tree_of(split)[0] for split in before]
     ensemble = ensemble_of([*trees, tree], [0.0], 3)
-    conditions = Conditions(ensemble, dict(enumerate(NAMES)).get, {1: COLOURS})
-    return conditions.of(at + sum(len(tree.nodes) for tree in trees))
+    conditions = Conditions(ensemble, dict(enumerate(NAMES)).get, {1: COLOURS}, missing)
+    return conditions.of(at + sum(len(tree.nodes) for tree in trees), row)
 
 
 def test_ways_by_hand():
@@ -60,6 +60,26 @@ def test_ways_of_labels():
     assert said((1, {0, 1, 2}, True), (1, {1, 3}, False)) == ("colour = red or blue",)
 
 
+def test_missing_values_are_told_where_they_go():
+    """Here to the right, and only where some row has none."""
+    assert said((0, 6.0, False), missing={0}) == ("TSH > 6 (or missing)",)
+    assert said((0, 6.0, False), missing={2}) == ("TSH > 6",)
+    assert said((0, 6.0, True), missing={0}) == ("TSH ≤ 6",)
+    assert said((0, 6.0, False), (0, 9.0, True), missing={0}) == ("6 < TSH ≤ 9",)
+    assert said((1, {0}, False), missing={1}) == ("colour not red (or missing)",)
+    assert said((1, {0}, True), missing={1}) == ("colour = red",)
+    assert said((0, math.inf, True), missing={0}) == ("TSH known",)
+    assert said((0, math.inf, False), missing={0}) == ("TSH missing",)
+
+
+def test_what_a_row_lacks_is_told_as_missing():
+    way = (0, 6.0, False), (2, 41.5, True), (1, {0}, False)
+    row = np.array([math.nan, 2.0, 30.0])
+    assert said(*way, row=row) == ("TSH missing", "age ≤ 41.5", "colour not red")
+    row = np.array([7.0, math.nan, 30.0])
+    assert said(*way, row=row) == ("TSH > 6", "age ≤ 41.5", "colour missing")
+
+
 def test_features_without_names():
     tree, at = tree_of((2, 1.0, True))
     conditions = Conditions(ensemble_of([tree], [0.0], 3), lambda feature: None, {})
@@ -71,7 +91,7 @@ def test_features_without_names():
 def test_rows_meet_the_conditions_of_their_leaf(seed):
     rng = np.random.default_rng(seed)
     ensemble = ensemble_of([random_tree(rng, 3, 4) for _ in range(3)], [0.0], 3)
-    conditions = Conditions(ensemble, "abc".__getitem__, {})
+    conditions = Conditions(ensemble, "abc".__getitem__, {}, range(3))
     for row in random_rows(rng, 20, 3):
         for t in range(3):
             tree = ensemble.tree(t)
@@ -81,9 +101,14 @@ def test_rows_meet_the_conditions_of_their_leaf(seed):
 
 
 def check(condition, values):
-    """A condition, as Python reads it, is true of a value that is there."""
-    name = next(name for name in "abc" if name in condition.replace("and", ""))
-    if math.isnan(values[name]) or condition.endswith(("known", "missing")):
+    """A condition, as Python reads it, is true of a value, or says that it may be missing."""
+    told = condition.removesuffix(" (or missing)")
+    name = next(name for name in "abc" if name in told.split())
+    if math.isnan(values[name]):
+        assert condition.endswith(("missing", "(or missing)"))
         return
-    told = condition.replace("≤", "<=").replace("inf", "math.inf")
+    assert not told.endswith("missing")
+    if told.endswith("known"):
+        return
+    told = told.replace("≤", "<=").replace("inf", "math.inf")
     assert eval(told, {"math": math}, values), condition

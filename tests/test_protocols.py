@@ -114,6 +114,7 @@ def test_models_in_stages(kind):
     predictor = model.predictor_
     protocol = model.protocol(X, min_share=0.0)
     check_protocol(protocol, predictor, X, predictor.leaving_stages(X))
+    assert protocol.max_cost <= model.cost_max_ == predictor.cost_max_
 
 
 def rows_of_patients(n=2000):
@@ -164,6 +165,30 @@ def test_what_is_rare_is_left_out_and_said(patients):
     assert text.endswith(
         f"left out: rarer questions, each to less than 50% of the rows, to {share} of them in all"
     )
+
+
+def test_missing_values_are_told_where_rows_have_some():
+    rng = np.random.default_rng(0)
+    c, d = rng.choice(["a", "b", None], 600), rng.standard_normal(600)
+    X = pd.DataFrame({"c": pd.Categorical(c), "d": d})
+    kind = {"costs": [1.0, 5.0], "charge": "row", "max_depth": 2, "max_iter": 2, "tradeoff": 1e-4}
+    model = MiserRegressor(**kind).fit(X, np.where(X["c"] == "b", 10.0, d))
+    for rows, condition in [(X, "c = a (or missing)"), (X[X["c"] == "a"], "c = a")]:
+        assert f" with {condition}: d (5)" in str(model.protocol(rows))
+
+
+def test_questions_that_are_not_followed_are_said(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 4))
+    model = MiserRegressor(charge="row", max_depth=1, max_iter=30).fit(X, X @ [4.0, 3.0, 2.0, 1.0])
+    assert model.protocol(X).mean_cost > 2.0
+    monkeypatch.setattr("greedymiser.protocols.MOST_QUESTIONS", 2)
+    protocol = model.protocol(X)
+    *_, (depth, last) = protocol.start.each()
+    assert (depth, last.n_rows, last.n_done, last.n_far) == (2, 500, 0, 500)
+    note = "  left out: all questions after the first 2, to 100% of the rows"
+    assert str(protocol).endswith(note)
+    assert any("left out: those after the first" in text for text in words(protocol.plot()))
 
 
 def test_constants_ask_for_nothing():

@@ -250,8 +250,9 @@ class RowAccount:
         """A split charges the rows of its node alone, so that every node has its own bound."""
         if bounds is not None:
             within = within & (bounds[:, None] > tradeoff * self._prices)
-        self.is_held_back |= bool((within & ~self._reachable).any())
-        return within & self._reachable
+        # Only its gain tells whether what is too dear would have paid. So it is looked at until
+        # something that would have is refused.
+        return within & self._reachable if self.is_held_back else within
 
     def can_afford(self, row: int, feature: int) -> bool:
         if not self._reachable[row, feature]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,10 +29,16 @@ class _Range:
     codes: set[int] | None = None
     # Whether any value takes this way; else only a missing one does.
     may_be_there: bool = True
+    # Whether a missing one does.
+    may_be_missing: bool = True
 
-    def say(self, name: str, labels: NDArray[Any] | None) -> str:
+    def say(self, name: str, labels: NDArray[Any] | None, is_ever_missing: bool) -> str:
         if not self.may_be_there:
             return f"{name} missing"
+        said = self._say_values(name, labels)
+        return f"{said} (or missing)" if is_ever_missing and self.may_be_missing else said
+
+    def _say_values(self, name: str, labels: NDArray[Any] | None) -> str:
         if self.codes is not None and labels is not None:
             return _one_of(name, self.codes, labels)
         if math.isinf(self.low) and math.isinf(self.high):
@@ -63,19 +69,39 @@ class Conditions:
     name_of : callable
         The name of a feature, by its position; None where it has none.
     categories : dict from feature to labels
+    missing : collection of int
+        Features that some of the rows lack: where those take the way too, it is said.
     """
 
     def __init__(
-        self, ensemble: Ensemble, name_of: Callable[[int], str | None], categories: Categories
+        self,
+        ensemble: Ensemble,
+        name_of: Callable[[int], str | None],
+        categories: Categories,
+        missing: Collection[int] = (),
     ):
-        self._ensemble, self._name_of, self._categories = ensemble, name_of, categories
-        self._told: dict[int, tuple[str, ...]] = {}
+        self._ensemble, self._categories = ensemble, categories
+        self._given_name, self._missing = name_of, frozenset(missing)
+        # By node: what is said of each feature.
+        self._told: dict[int, dict[int, str]] = {}
 
-    def of(self, node: int) -> tuple[str, ...]:
-        """One condition per feature on the way from the root, which has none."""
+    def of(self, node: int, row: NDArray[np.floating] | None = None) -> tuple[str, ...]:
+        """One condition per feature on the way from the root, which has none.
+
+        Of a row that has come there, what it lacks is told as missing.
+        """
         if node not in self._told:
             self._told[node] = self._say(node)
-        return self._told[node]
+        told = self._told[node]
+        if row is None:
+            return tuple(told.values())
+        return tuple(
+            f"{self._name_of(feature)} missing" if np.isnan(row[feature]) else said
+            for feature, said in told.items()
+        )
+
+    def _name_of(self, feature: int) -> str:
+        return self._given_name(feature) or f"feature {feature}"
 
     @cached_property
     def _parents(self) -> NDArray[np.int64]:
@@ -87,7 +113,7 @@ class Conditions:
         parents[first] = parents[first + 1] = inner
         return parents
 
-    def _say(self, node: int) -> tuple[str, ...]:
+    def _say(self, node: int) -> dict[int, str]:
         way, nodes, starts = [node], self._ensemble.nodes, self._ensemble.tree_starts
         while (parent := int(self._parents[way[0]])) >= 0:
             way.insert(0, parent)
@@ -97,13 +123,16 @@ class Conditions:
             split = nodes[parent]
             known = ranges.setdefault(int(split["feature"]), _Range())
             self._narrow(known, split, went_left=child == start + int(split["left"]))
-        return tuple(
-            known.say(self._name_of(feature) or f"feature {feature}", self._categories.get(feature))
+        return {
+            feature: known.say(
+                self._name_of(feature), self._categories.get(feature), feature in self._missing
+            )
             for feature, known in ranges.items()
-        )
+        }
 
     def _narrow(self, known: _Range, split: np.void, went_left: bool) -> None:
         threshold, which = float(split["threshold"]), int(split["category_set"])
+        known.may_be_missing &= bool(split["missing_left"]) == went_left
         if which >= 0:
             labels = self._categories.get(int(split["feature"]), np.empty(0))
             words = self._ensemble.category_sets[which].tolist()
@@ -113,7 +142,7 @@ class Conditions:
             known.may_be_there = bool(known.codes)
         elif went_left:
             known.high = min(known.high, threshold)
-        elif math.isinf(threshold):
+        elif threshold == math.inf:
             known.may_be_there = False
         else:
             known.low = max(known.low, threshold)

@@ -47,6 +47,8 @@ class Step:
     # Rows that are asked nothing more, and rows that are asked something too rare to be shown.
     n_done: int
     n_rare: int
+    # Rows that are asked more after so many questions that they are not followed any further.
+    n_far: int = 0
 
     @property
     def name(self) -> str:
@@ -139,6 +141,11 @@ class Protocol:
                 f"  left out: rarer questions, each to less than {100 * self.min_share:g}% of the "
                 f"rows, to {self.share(hidden)} of them in all"
             )
+        if far := sum(step.n_far for _, step in self.start.each()):
+            lines.append(
+                f"  left out: all questions after the first {MOST_QUESTIONS}, to {self.share(far)} "
+                "of the rows"
+            )
         return "\n".join(lines)
 
     def _said(self, step: Step, depth: int) -> str:
@@ -188,6 +195,7 @@ class _Node:
     resources: tuple[int, ...]
     n_rows: int = 0
     n_rare: int = 0
+    n_far: int = 0
     features: Counter[int] = field(default_factory=Counter)
     places: Counter[int] = field(default_factory=Counter)
     children: list[_Node] = field(default_factory=list)
@@ -228,10 +236,6 @@ class Count:
         sizes = [len(ensemble.nodes) for ensemble in ensembles.values()]
         self._offsets = dict(zip(ensembles, np.cumsum([0, *sizes]).tolist(), strict=False))
         self._feature = np.concatenate([e.nodes["feature"] for e in ensembles.values()])
-        self._conditions = [
-            (self._offsets[key], Conditions(ensemble, self._name_of, categories))
-            for key, ensemble in ensembles.items()
-        ]
         longest = min(len(meter.resources), MOST_QUESTIONS)
         self._notes = Notes(
             place=np.full((self._n, longest), -1, dtype=np.int64),
@@ -241,7 +245,13 @@ class Count:
             order=np.zeros(len(meter.resources), dtype=np.int64),
         )
         self._left = left
+        # Features that some of the rows lack.
+        self._missing: set[int] = set()
         self._walk(table)
+        self._conditions = [
+            (self._offsets[key], Conditions(ensemble, self._name_of, categories, self._missing))
+            for key, ensemble in ensembles.items()
+        ]
 
     def _name_of(self, feature: int) -> str:
         return f"feature {feature}" if self._names is None else self._names[feature]
@@ -250,6 +260,7 @@ class Count:
         notes, features = self._notes, list(self._accounts.meter.features)
         for start, stop in blocks(self._n, self._stages[0].ensemble.n_features):
             rows = table.rows(start, stop, features)
+            self._missing.update(f for f in features if np.isnan(rows[:, f]).any())
             for k, stage in enumerate(self._stages):
                 going = start + np.flatnonzero(self._left[start:stop] >= k)
                 walk, offset = self._accounts.walk(k), self._offsets[id(stage.ensemble)]
@@ -307,6 +318,10 @@ class Count:
             if not len(here):
                 break
             level, at = self._next_level(level, at, here, place[here])
+        # Only who is still followed after the last level can have been asked more than was noted.
+        is_far = (at >= 0) & (self._notes.number > self._notes.place.shape[1])
+        for i, n in enumerate(np.bincount(at[is_far], minlength=len(level)).tolist()):
+            level[i].n_far = n
         return root
 
     def _next_level(
@@ -345,7 +360,7 @@ class Count:
     def _step(self, node: _Node) -> Step:
         children = sorted(node.children, key=lambda child: -child.n_rows)
         costs = self._costs
-        asked = sum(child.n_rows for child in children) + node.n_rare
+        asked = sum(child.n_rows for child in children) + node.n_rare + node.n_far
         return Step(
             resources=tuple(costs.resource_names[r] for r in node.resources),
             price=float(sum(costs.resource_costs[r] for r in node.resources)),
@@ -355,6 +370,7 @@ class Count:
             steps=tuple(self._step(child) for child in children),
             n_done=node.n_rows - asked,
             n_rare=node.n_rare,
+            n_far=node.n_far,
         )
 
     def _reasons(self, node: _Node) -> tuple[Reason, ...]:

@@ -152,11 +152,13 @@ def _front_row(curve: TradeoffCurve, row: Any, X: Any) -> dict[str, Any]:
 
 def _protocol(protocol: Protocol) -> dict[str, Any]:
     rare = sum(step.n_rare for _, step in protocol.start.each())
+    far = sum(step.n_far for _, step in protocol.start.each())
     return {
         "n_rows": protocol.n_rows,
         "mean_cost": protocol.mean_cost,
         "max_cost": protocol.max_cost,
         "rare": rare / protocol.n_rows,
+        "far": far / protocol.n_rows,
         "steps": [
             {
                 "depth": depth - 1,

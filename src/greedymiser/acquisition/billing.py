@@ -94,7 +94,8 @@ class Cashier:
             answer = None
         elif labels is not None:
             answer = labels[int(answer)]
-        return Question(name, source, answer, self._conditions[id(ensemble)].of(node))
+        since = self._conditions[id(ensemble)].of(node, journeys.rows[i])
+        return Question(name, source, answer, since)
 
     def _receipt(
         self, visit: Visit, k: int, bill: Bill, questions: tuple[Question, ...]

@@ -274,7 +274,8 @@ function showProtocol() {
   }));
   byId("protocol-note").textContent =
     `${count(protocol.n_rows, "row")} cost ${money(protocol.mean_cost)} on average, ${money(protocol.max_cost)} at most.` +
-    (protocol.rare ? ` Rarer questions to ${share(protocol.rare)} of the rows are left out.` : "");
+    (protocol.rare ? ` Rarer questions to ${share(protocol.rare)} of the rows are left out.` : "") +
+    (protocol.far ? ` ${share(protocol.far)} of the rows are asked more than is shown.` : "");
 }
 
 // -- the tables ---------------------------------------------------------------------------------

@@ -70,6 +70,10 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
         return self.predictor_.cost_
 
     @property
+    def cost_max_(self) -> float:
+        return self.predictor_.cost_max_
+
+    @property
     def features_used_(self) -> list[Feature]:
         return self.predictor_.features_used_
 

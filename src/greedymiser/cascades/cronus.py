@@ -118,7 +118,7 @@ class Cronus(OverEnsemble):
         The finished model, for serving and saving.
     stage_costs_ : array of shape (stages,)
         What a row pays that leaves after each stage.
-    cost_ : float
+    cost_, cost_max_ : float
         The most that a prediction can cost.
 
     Examples

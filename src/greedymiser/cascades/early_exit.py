@@ -87,7 +87,7 @@ class EarlyExit(OverEnsemble):
         Rounds after which rows may leave.
     predictor_ : Predictor
         The finished model, for serving and saving.
-    cost_ : float
+    cost_, cost_max_ : float
         The most that a prediction can cost: that of a row that never leaves early.
     """
 

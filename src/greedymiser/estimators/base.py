@@ -246,7 +246,7 @@ class Miser(Fitted):
             learn = learn_schema(params, self._kind, type(self).__name__, columns, seed)
         prepared = prepare(params, learn, given, given_val, engine, threads)
         if is_continued:
-            check_budget(self)
+            check_budget(self, prepared)
         return prepared
 
     def look_at(self, given: Given) -> None:

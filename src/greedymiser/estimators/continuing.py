@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from greedymiser.losses import Loss
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
     Checked,
+    Prepared,
     Schema,
     read_categorical_features,
     read_costs,
@@ -49,13 +52,30 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
     return learn
 
 
-def check_budget(estimator: Miser) -> None:
-    """Raise if a model costs more than it may before it is continued."""
+def check_budget(estimator: Miser, prepared: Prepared) -> None:
+    """Raise if a model, or one of the rows to learn from, costs too much before it is continued."""
     if estimator.budget is not None and estimator.cost_ > estimator.budget:
         raise ValueError(
             f"budget={estimator.budget:g} is less than the {estimator.cost_:g} that the model "
             "costs before it is continued (warm_start=True); truncate it first"
         )
+    if estimator.row_budget is None:
+        return
+    dearest = _dearest(estimator, prepared)
+    if dearest > estimator.row_budget:
+        raise ValueError(
+            f"row_budget={estimator.row_budget:g} is less than the {dearest:g} that the dearest "
+            "row costs before the model is continued (warm_start=True); truncate it first"
+        )
+
+
+def _dearest(estimator: Miser, prepared: Prepared) -> float:
+    """What the row pays that pays most, of those to learn from."""
+    ensemble, costs = estimator.ensemble_, estimator.costs_
+    owned = prepared.owned_by(ensemble, prepared.train)
+    if owned is None:
+        return 0.0
+    return max(costs.bill(some, ensemble.n_trees) for some in np.unique(owned, axis=0))
 
 
 def _changed(parameter: str, why: str) -> ValueError:

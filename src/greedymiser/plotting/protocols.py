@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, number, plain, short
-from greedymiser.protocols import Step, said_conditions
+from greedymiser.protocols import MOST_QUESTIONS, Step, said_conditions
 from greedymiser.serving import as_predictor
 
 if TYPE_CHECKING:
@@ -183,6 +183,8 @@ class ProtocolDisplay:
         rare = sum(step.n_rare for _, step in protocol.start.each())
         left_out = [f"{hidden} questions"] if hidden else []
         left_out += [f"rare ones to {protocol.share(rare)} of the rows"] if rare else []
+        if far := sum(step.n_far for _, step in protocol.start.each()):
+            left_out.append(f"those after the first {MOST_QUESTIONS}, to {protocol.share(far)}")
         if left_out:
             said = f"left out: {', '.join(left_out)}"
             self.ax_.text(0.0, n_lines - 0.45, said, color=self._ink, **SMALL)
