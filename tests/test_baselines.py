@@ -19,6 +19,7 @@ from sklearn.ensemble import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
@@ -380,12 +381,29 @@ def test_what_a_search_has_found():
             lambda: RandomForestRegressor(2).fit(X, np.stack([SIGNAL, SIGNAL], axis=1)),
             "2 targets",
         ),
+        (lambda: xgb(xgboost.XGBRegressor, missing=-999.0).fit(X, SIGNAL), "missing=-999"),
+        (
+            lambda: xgb(xgboost.XGBClassifier, objective="binary:logitraw").fit(X, SIGNAL > 0),
+            "objective 'binary:logitraw' are none of ours",
+        ),
+        (lambda: RandomForestClassifier(3).fit(X, np.zeros(N)), r"one class only, \[0.0\]"),
+        (lambda: lgb(lightgbm.LGBMClassifier).fit(X, np.ones(N)), r"one class only, \[1.0\]"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_our_trees_cannot_say_is_refused(make, message):
     with pytest.raises(UnreadableModelError, match=message):
         baseline(make(), COSTS)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [lightgbm.LGBMClassifier(), xgboost.XGBClassifier(), RandomForestClassifier()],
+    ids=["lightgbm", "xgboost", "forest"],
+)
+def test_a_model_must_be_fitted(model):
+    with pytest.raises(NotFittedError):
+        baseline(model)
 
 
 def test_xgboosts_categories_are_refused(frame):

@@ -247,11 +247,19 @@ def read_model(model: Any) -> ForeignModel:
     for kind in type(model).__mro__:
         library = kind.__module__.partition(".")[0]
         if library in readers:
-            return readers[library](model)
+            return _of_several_classes(readers[library](model))
     raise UnreadableModelError(
         "model must be a fitted booster or forest of LightGBM, XGBoost or scikit-learn, got "
         f"{type(model).__name__}"
     )
+
+
+def _of_several_classes(found: ForeignModel) -> ForeignModel:
+    if found.classes is not None and len(found.classes) < 2:
+        raise UnreadableModelError(
+            f"it knows one class only, {found.classes.tolist()}, and our classifiers at least two"
+        )
+    return found
 
 
 # Each is imported where somebody has a model of its library.

@@ -49,7 +49,8 @@ def read_lightgbm(model: Any) -> ForeignModel:
     """Read a Booster, or an estimator of LightGBM's."""
     import lightgbm
 
-    booster = getattr(model, "booster_", model)
+    # Not by getattr's default: what is not fitted raises an AttributeError of its own.
+    booster = model if isinstance(model, lightgbm.Booster) else model.booster_
     text = booster.model_to_string(num_iteration=booster.best_iteration)
     head, *blocks = re.split(r"\n\nTree=\d+\n", text.partition("\nend of trees")[0])
     about = _entries(head)

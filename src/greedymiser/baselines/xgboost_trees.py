@@ -28,7 +28,7 @@ IDENTITY = {
     "reg:quantileerror", "reg:squaredlogerror",
 }  # fmt: skip
 EXPONENTIAL = {"count:poisson", "reg:gamma", "reg:tweedie"}
-TWO_CLASSES = {"binary:logistic", "binary:logitraw"}
+TWO_CLASSES = {"binary:logistic"}
 CLASSES = {"multi:softprob", "multi:softmax"}
 
 
@@ -38,6 +38,7 @@ def read_xgboost(model: Any) -> ForeignModel:
 
     is_estimator = hasattr(model, "get_booster")
     booster = model.get_booster() if is_estimator else model
+    _check_missing(getattr(model, "missing", None))
     if is_estimator and booster.attr("best_iteration") is not None:
         booster = booster[: int(booster.attr("best_iteration")) + 1]  # as it predicts itself
     learner = json.loads(bytes(booster.save_raw("json")).decode())["learner"]
@@ -70,6 +71,15 @@ def read_xgboost(model: Any) -> ForeignModel:
         names=None if names is None else tuple(names),
         answer=answer,
     )
+
+
+def _check_missing(marker: float | None) -> None:
+    """Raise if an estimator takes a number for a missing value: its trees do not tell."""
+    if marker is not None and not np.isnan(marker):
+        raise UnreadableModelError(
+            f"it takes {marker:g} for a missing value (missing={marker:g}), and ours only NaN: "
+            f"train it with NaN for {marker:g} and without missing="
+        )
 
 
 def _meaning(objective: str, n_classes: int) -> tuple[Kind, Loss]:
