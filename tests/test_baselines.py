@@ -19,6 +19,7 @@ from sklearn.ensemble import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
@@ -202,6 +203,52 @@ def test_only_the_best_rounds_count():
     assert metered.predict(X) == near(model.predict(X))
 
 
+# Forests: means, not sums
+
+FEW = {"n_estimators": 6, "random_state": 0, "n_jobs": 1}
+BAGGED = {"boosting_type": "rf", "subsample": 0.5, "subsample_freq": 1, "verbose": -1}
+FORESTS = {
+    "forest": (RandomForestClassifier(**FEW), TWO),
+    "forest of three": (RandomForestClassifier(**FEW), THREE),
+    "regression": (RandomForestRegressor(**FEW), SIGNAL),
+    "lightgbm": (lightgbm.LGBMClassifier(**FEW, **BAGGED), TWO),
+    "xgboost": (xgboost.XGBRFRegressor(**FEW, base_score=3.0), SIGNAL),
+}
+
+
+def by_first_trees(model, n):
+    """What the library itself makes of the first trees: probabilities, or numbers."""
+    if isinstance(model, lightgbm.LGBMClassifier):
+        return model.predict_proba(X, num_iteration=n)
+    if isinstance(model, xgboost.XGBRFRegressor):
+        leaves = model.get_booster().trees_to_dataframe().query("Feature == 'Leaf'")
+        value = leaves.set_index(["Tree", "Node"])["Gain"]
+        found = [[value[t, node] for t, node in enumerate(row[:n])] for row in model.apply(X)]
+        return 3.0 + np.mean(found, axis=1) * FEW["n_estimators"]
+    said = [getattr(tree, "predict_proba", tree.predict)(X) for tree in model.estimators_[:n]]
+    return np.mean(said, axis=0)
+
+
+@pytest.mark.parametrize("name", FORESTS)
+def test_the_first_trees_of_a_forest_are_a_forest(name):
+    kind, y = FORESTS[name]
+    model = clone(kind).fit(X, y)
+    metered = baseline(model, COSTS)
+    probable = hasattr(metered, "predict_proba")
+    answer = "predict_proba" if probable else "predict"
+    staged = getattr(metered, "staged_" + answer)(X)
+    for n, said in enumerate(staged, start=1):
+        expected = near(by_first_trees(model, n))
+        assert said == expected
+        assert getattr(metered.truncate(n), answer)(X) == expected
+    assert getattr(metered.truncate(4).truncate(2), answer)(X) == near(by_first_trees(model, 2))
+    with pytest.raises(ValueError, match="n_iter must be at least 1"):
+        metered.truncate(0)
+    if probable:
+        with pytest.raises(ValueError, match=r"is a forest, .*truncate\(n\)"):
+            EarlyExitClassifier(metered, threshold=0.6).fit(X, y)
+
+
 # Categories
 
 
@@ -380,12 +427,29 @@ def test_what_a_search_has_found():
             lambda: RandomForestRegressor(2).fit(X, np.stack([SIGNAL, SIGNAL], axis=1)),
             "2 targets",
         ),
+        (lambda: xgb(xgboost.XGBRegressor, missing=-999.0).fit(X, SIGNAL), "missing=-999"),
+        (
+            lambda: xgb(xgboost.XGBClassifier, objective="binary:logitraw").fit(X, SIGNAL > 0),
+            "objective 'binary:logitraw' are none of ours",
+        ),
+        (lambda: RandomForestClassifier(3).fit(X, np.zeros(N)), r"one class only, \[0.0\]"),
+        (lambda: lgb(lightgbm.LGBMClassifier).fit(X, np.ones(N)), r"one class only, \[1.0\]"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_our_trees_cannot_say_is_refused(make, message):
     with pytest.raises(UnreadableModelError, match=message):
         baseline(make(), COSTS)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [lightgbm.LGBMClassifier(), xgboost.XGBClassifier(), RandomForestClassifier()],
+    ids=["lightgbm", "xgboost", "forest"],
+)
+def test_a_model_must_be_fitted(model):
+    with pytest.raises(NotFittedError):
+        baseline(model)
 
 
 def test_xgboosts_categories_are_refused(frame):

@@ -617,6 +617,27 @@ def test_a_feature_may_be_named_like_its_group():
 
 
 @pytest.mark.parametrize(
+    ("features", "groups", "prices"),
+    [
+        (["a", "a itself"], ["a", None], [3.0, 7.0]),
+        (["a", "b"], ["a", "a itself"], [3.0, 27.0]),
+        (["a", "a itself"], ["a", "a itself"], [3.0, 27.0]),
+    ],
+)
+def test_no_name_that_is_made_up_is_a_name_already(features, groups, prices):
+    pandas = pytest.importorskip("pandas")
+    cost_of = {"a": 2.0, "a itself": 20.0}
+    used = {group: cost_of[group] for group in groups if group is not None}
+    table = pandas.DataFrame({"feature": features, "price": [1.0, 7.0], "group": groups})
+    costs = CostModel.from_frame(table, group_costs=used)
+    assert costs.prices().tolist() == prices
+    assert costs == CostModel(
+        dict(zip(features, [1.0, 7.0], strict=True)), groups=groups, group_costs=used
+    )
+    assert len(set(costs.resource_names)) == len(costs.resource_names)
+
+
+@pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [
         ({"price": None}, {}, "no column 'price'; it has"),
@@ -626,7 +647,16 @@ def test_a_feature_may_be_named_like_its_group():
         ({"price": [1.0, float("inf"), 3.0]}, {}, "'TSH' in row 1 must be finite, got inf"),
         ({"price": [1.0, None, 3.0]}, {}, "'price' of 'TSH' in row 1 is missing"),
         ({"price": ["1", "dear", "2"]}, {}, "'price' of 'TSH' in row 1 must be a number"),
+        ({"price": [1.0, np.ones(2), 2.0]}, {}, "'TSH' in row 1 must be a number, got array"),
+        ({"price": [1.0, np.ones(1), 2.0]}, {}, "'TSH' in row 1 must be a number, got array"),
+        ({"group_price": [None, None, np.ones(2)]}, {}, "'group_price' in row 2 must be a number"),
         ({}, {}, "group 'blood' has no price"),
+        (
+            {"group_price": [None, 1.0, 1.0]},
+            {"group_costs": {"blood": 2.0}},
+            "group 'blood' costs 2 in group_costs, but 1 in the table",
+        ),
+        ({}, {"group_costs": {"blood": -1.0}}, "group 'blood' in group_costs must not be negative"),
         ({}, {"group_costs": {"blood": 1.0, "x": 1.0}}, "names group 'x'"),
         ({"group_price": [None, 1.0, 2.0]}, {}, "is 2, but group 'blood' cost 1 above"),
         ({"group_price": [1.0, 1.0, 1.0]}, {}, "in row 0 is 1.0, but the row names 0 groups"),

@@ -23,6 +23,7 @@ from greedymiser.prices import (
     labels_of,
     listing,
     merged_group_prices,
+    own_resources,
     positions,
     read_feature_costs,
     read_group_costs,
@@ -69,9 +70,7 @@ class CostModel:
         names, own = read_feature_costs(feature_costs)
         group_of = read_groups(groups, names, len(own))
         prices = read_group_costs(group_costs, group_of)
-        taken = {str(group) for group in prices}
-        labels = labels_of(names, len(own))
-        resources = [f"{label} itself" if label in taken else label for label in labels]
+        resources = own_resources(labels_of(names, len(own)), {str(group) for group in prices})
         entry = {group: len(own) + i for i, group in enumerate(prices)}
         needs = [
             [feature] if group is None else [feature, entry[group]]
@@ -168,7 +167,7 @@ class CostModel:
         """
         found = read_price_list(frame, feature, price, group, group_price)
         prices = merged_group_prices(found, group_costs)
-        own = {name: f"{name} itself" if name in prices else name for name in found.prices}
+        own = dict(zip(found.prices, own_resources(list(found.prices), prices), strict=True))
         resources = {own[name]: cost for name, cost in found.prices.items()} | prices
         needs = {name: [own[name], *found.groups.get(name, ())] for name in found.prices}
         return cls.from_resources(resources, needs, tree_cost=tree_cost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,10 @@ def _columns(frame: Any, needed: list[str], others: list[str]) -> dict[str, list
 
 def _is_missing(value: Any) -> bool:
     """None, NaN, and pandas' NA, which does not say whether it differs from itself."""
-    return value is None or type(value).__name__ == "NAType" or value != value
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    differs = value != value
+    return bool(differs) if isinstance(differs, bool | np.bool_) else False  # an array is no NaN
 
 
 def _cell_price(what: str, value: Any) -> float:
@@ -101,8 +104,15 @@ def _note_group_price(found: PriceList, groups: tuple[str, ...], what: str, cell
 
 
 def merged_group_prices(found: PriceList, given: Mapping[str, float] | None) -> dict[str, float]:
-    """Prices of all groups, from the table or from ``given``; raise where there is none."""
-    prices = found.group_prices | dict(given or {})
+    """Prices of all groups, from the table or from ``given``; raise where there is none, or two."""
+    prices = dict(found.group_prices)
+    for group, cost in (given or {}).items():
+        price = checked_price(f"the cost of group {group!r} in group_costs", cost)
+        if prices.setdefault(group, price) != price:
+            raise ValueError(
+                f"group {group!r} costs {price:g} in group_costs, but {prices[group]:g} in the "
+                "table"
+            )
     named = {group for groups in found.groups.values() for group in groups}
     for group in sorted(named.difference(prices)):
         raise ValueError(f"group {group!r} has no price: give it in the table, or in group_costs")
@@ -130,6 +140,23 @@ def labels_of(names: Sequence[str] | None, n: int) -> list[str]:
     return list(names) if names is not None else [str(i) for i in range(n)]
 
 
+def own_resources(labels: Sequence[str], groups: Collection[str]) -> list[str]:
+    """What a feature pays for by itself, named like it, or "X itself" where a group has its name.
+
+    No two are named alike, and none like a group.
+    """
+    taken = {*labels, *groups}
+    found = []
+    for label in labels:
+        name = label
+        if label in groups:
+            while name in taken:
+                name += " itself"
+            taken.add(name)
+        found.append(name)
+    return found
+
+
 def listing(names: Sequence[str], most: int = 5) -> str:
     """The first names in quotes, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:most])
@@ -139,6 +166,8 @@ def listing(names: Sequence[str], most: int = 5) -> str:
 def checked_price(what: str, cost: Any) -> float:
     """A cost as a number; raises if it is none, negative or not finite."""
     try:
+        if getattr(cost, "ndim", 0) > 0:  # of one number, float would take it
+            raise TypeError
         value = float(cost)
     except (TypeError, ValueError):
         raise TypeError(f"{what} must be a number, got {cost!r}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -15,6 +15,7 @@ from greedymiser.baselines.foreign import (
     ForeignModel,
     UnreadableModelError,
     purchases_of,
+    scaled,
 )
 from greedymiser.costs import CostModel, as_cost_model
 from greedymiser.estimators import (
@@ -114,6 +115,7 @@ class Baseline(Miser):
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
         self.has_copies_ = found.has_copies
+        self.is_mean_ = found.is_mean
         return self
 
     @property
@@ -128,6 +130,22 @@ class Baseline(Miser):
     @property
     def _n_trees(self) -> int:
         return self.n_iter_ if self.has_copies_ else self.ensemble_.n_trees
+
+    def truncate(self, n_iter: int) -> Self:
+        """Return a copy that stops after ``n_iter`` rounds: of a forest, the mean of so many."""
+        shorter = super().truncate(n_iter)
+        if self.is_mean_:
+            if n_iter == 0:
+                raise ValueError("n_iter must be at least 1: no trees of a forest have no mean")
+            whole = scaled(shorter.ensemble_, self.n_iter_ / n_iter)
+            ensemble = replace(whole, baseline=self.ensemble_.baseline)
+            shorter.model_ = replace(shorter.model_, ensemble=ensemble)
+        return shorter
+
+    def _staged_raw_predict(self, X: Any) -> Iterator[Floats]:
+        start = self.ensemble_.baseline[:, None]
+        for done, raw in enumerate(super()._staged_raw_predict(X), start=1):
+            yield start + (raw - start) * (self.n_iter_ / done) if self.is_mean_ else raw
 
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs; with ``charge="row"``, what its own paths ask for."""
@@ -247,11 +265,19 @@ def read_model(model: Any) -> ForeignModel:
     for kind in type(model).__mro__:
         library = kind.__module__.partition(".")[0]
         if library in readers:
-            return readers[library](model)
+            return _of_several_classes(readers[library](model))
     raise UnreadableModelError(
         "model must be a fitted booster or forest of LightGBM, XGBoost or scikit-learn, got "
         f"{type(model).__name__}"
     )
+
+
+def _of_several_classes(found: ForeignModel) -> ForeignModel:
+    if found.classes is not None and len(found.classes) < 2:
+        raise UnreadableModelError(
+            f"it knows one class only, {found.classes.tolist()}, and our classifiers at least two"
+        )
+    return found
 
 
 # Each is imported where somebody has a model of its library.

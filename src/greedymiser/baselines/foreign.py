@@ -50,6 +50,9 @@ class ForeignModel:
     codes: Mapping[int, Floats] = field(default_factory=dict)
     # Whether the trees of a round are copies of one tree that has several outputs.
     has_copies: bool = False
+    # Whether predictions are the baseline and a mean over the rounds, as those of forests are;
+    # values in the trees are divided by their number already.
+    is_mean: bool = False
     allows_missing: bool = True
 
     def check(self) -> None:

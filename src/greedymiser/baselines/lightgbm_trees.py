@@ -49,7 +49,8 @@ def read_lightgbm(model: Any) -> ForeignModel:
     """Read a Booster, or an estimator of LightGBM's."""
     import lightgbm
 
-    booster = getattr(model, "booster_", model)
+    # Not by getattr's default: what is not fitted raises an AttributeError of its own.
+    booster = model if isinstance(model, lightgbm.Booster) else model.booster_
     text = booster.model_to_string(num_iteration=booster.best_iteration)
     head, *blocks = re.split(r"\n\nTree=\d+\n", text.partition("\nend of trees")[0])
     about = _entries(head)
@@ -62,7 +63,8 @@ def read_lightgbm(model: Any) -> ForeignModel:
     trees = [_tree(_entries(block), codes) for block in blocks]
     ensemble = make_ensemble(trees, np.zeros(n_outputs), n_features)
     factor = float(options.get("sigmoid", 1)) if parts[0] == "binary" else 1.0
-    if "average_output" in about:  # a random forest
+    is_mean = "average_output" in about  # a random forest
+    if is_mean:
         factor /= max(1, ensemble.n_iter)
     classes = getattr(model, "classes_", np.arange(n_classes)) if kind == "classifier" else None
 
@@ -82,6 +84,7 @@ def read_lightgbm(model: Any) -> ForeignModel:
         answer=answer,
         categories=categories,
         codes=codes,
+        is_mean=is_mean,
     )
 
 

@@ -227,6 +227,7 @@ def _read_forest(model: Any) -> ForeignModel:
         classes=None,
         names=_names(model),
         answer=_quietly(model.predict),
+        is_mean=True,
         allows_missing=bool(model.__sklearn_tags__().input_tags.allow_nan),
     )
 
@@ -250,6 +251,7 @@ def _read_voting_forest(model: Any, grown: Sequence[Any]) -> ForeignModel:
         names=_names(model),
         answer=_quietly(lambda rows: model.predict_proba(rows)[:, outputs]),
         has_copies=len(outputs) > 1,
+        is_mean=True,
         allows_missing=bool(model.__sklearn_tags__().input_tags.allow_nan),
     )
 

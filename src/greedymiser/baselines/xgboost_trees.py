@@ -28,7 +28,7 @@ IDENTITY = {
     "reg:quantileerror", "reg:squaredlogerror",
 }  # fmt: skip
 EXPONENTIAL = {"count:poisson", "reg:gamma", "reg:tweedie"}
-TWO_CLASSES = {"binary:logistic", "binary:logitraw"}
+TWO_CLASSES = {"binary:logistic"}
 CLASSES = {"multi:softprob", "multi:softmax"}
 
 
@@ -38,6 +38,7 @@ def read_xgboost(model: Any) -> ForeignModel:
 
     is_estimator = hasattr(model, "get_booster")
     booster = model.get_booster() if is_estimator else model
+    _check_missing(getattr(model, "missing", None))
     if is_estimator and booster.attr("best_iteration") is not None:
         booster = booster[: int(booster.attr("best_iteration")) + 1]  # as it predicts itself
     learner = json.loads(bytes(booster.save_raw("json")).decode())["learner"]
@@ -69,7 +70,17 @@ def read_xgboost(model: Any) -> ForeignModel:
         classes=None if classes is None else np.asarray(classes),
         names=None if names is None else tuple(names),
         answer=answer,
+        is_mean=_is_forest(learner["gradient_booster"]),
     )
+
+
+def _check_missing(marker: float | None) -> None:
+    """Raise if an estimator takes a number for a missing value: its trees do not tell."""
+    if marker is not None and not np.isnan(marker):
+        raise UnreadableModelError(
+            f"it takes {marker:g} for a missing value (missing={marker:g}), and ours only NaN: "
+            f"train it with NaN for {marker:g} and without missing="
+        )
 
 
 def _meaning(objective: str, n_classes: int) -> tuple[Kind, Loss]:
@@ -106,12 +117,24 @@ def _trees(booster: Mapping[str, Any]) -> tuple[list[Tree], list[int]]:
     if booster["name"] == "gblinear":
         raise UnreadableModelError("it is linear (gblinear) and has no trees")
     weights = booster.get("weight_drop")  # of DART
-    model = booster["gbtree"]["model"] if weights is not None else booster["model"]
+    model = _model_of(booster)
     factors = weights or [1.0] * len(model["trees"])
     trees = [
         _tree(entries, factor) for entries, factor in zip(model["trees"], factors, strict=True)
     ]
     return trees, model["tree_info"]
+
+
+def _model_of(booster: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = booster.get("gbtree", booster)["model"]  # the first of DART
+    return found
+
+
+def _is_forest(booster: Mapping[str, Any]) -> bool:
+    """Whether all trees were grown at once, each for its share of one round (XGBRF...)."""
+    model = _model_of(booster)
+    at_once = int(model["gbtree_model_param"]["num_parallel_tree"])
+    return at_once > 1 and model["tree_info"].count(0) == at_once
 
 
 def _tree(entries: Mapping[str, Any], factor: float) -> Tree:

@@ -162,7 +162,13 @@ class EarlyExit(OverEnsemble):
         return self
 
     def _check_loss(self) -> None:
-        """Raise if the rule has no meaning for the raw predictions of the ensemble's loss."""
+        """Raise if the rule has no meaning for the raw predictions of the ensemble."""
+        if self.estimator_.is_mean_:
+            raise ValueError(
+                "early exits need trees that are added up, as those of boosting are, but "
+                f"estimator={self.estimator_!r} is a forest, which predicts the mean of all of "
+                "them; estimator.truncate(n) is the forest of its first n trees"
+            )
 
     def _set_threshold(self, threshold: float) -> None:
         base: Predictor = self.estimator_.predictor_
@@ -370,6 +376,7 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
         return self.estimator_.classes_
 
     def _check_loss(self) -> None:
+        super()._check_loss()
         if not has_log_link(self.estimator_.schema_.loss):
             raise ValueError(
                 "early exits read class probabilities by the link of the log-loss, but the "

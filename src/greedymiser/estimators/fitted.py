@@ -43,6 +43,8 @@ class Fitted(BaseEstimator):
     _kind: ClassVar[Kind]
     schema_: Schema
     model_: Model
+    # Whether predictions are means over the rounds, so that a sum of some of them says nothing.
+    is_mean_: bool = False
     # Parameters that prediction needs.
     n_jobs: int | None
 
