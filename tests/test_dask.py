@@ -186,6 +186,19 @@ def test_queries(client, is_scattered):
     assert_same(there, here)
 
 
+def test_queries_score_as_they_do_among_all_others(client):
+    """Also where one worker alone has the highest label, by which all gains are rounded."""
+    X, _ = problem()
+    labels, qid = np.random.default_rng(2).random(N), np.arange(N) // 12
+    labels[-1] = 30.0
+    held_out = {"X_val": X, "y_val": labels, "qid_val": qid}
+    here = MiserRanker(**QUICK).fit(X, labels, qid=qid, **held_out)
+    held_out = {name: parts(values) for name, values in held_out.items()}
+    there = MiserRanker(**QUICK).fit(parts(X), parts(labels), qid=parts(qid), **held_out)
+    assert len(here.validation_score_) > 0
+    assert_same(there, here)
+
+
 def test_frames_and_categories(client):
     frame, y = frames()
     settings = {**QUICK, "categorical_features": ["kind", "size"], "subsample": 0.6}
