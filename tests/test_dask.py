@@ -299,7 +299,7 @@ def test_codes_of_a_chunk_are_there_once(data):
         chunk.move(rows, shard, columns)
         assert (chunk.take(None) == codes).all()
     chunk.move(None, np.pad(chunk.take(None), ((0, 0), (3, 0))), 3)
-    assert chunk.n_own == 0
+    assert not any(place.is_own for place in chunk._places)
     assert (chunk.take(None) == codes).all()
 
 
