@@ -25,6 +25,7 @@ from greedymiser.estimators import (
     table_for,
 )
 from greedymiser.estimators.constraints import CONSTRAINTS
+from greedymiser.lazy import or_lazily
 from greedymiser.preparation import Schema
 from greedymiser.serving import Charge, Kind, Predictor
 from greedymiser.targets import Classes, Numbers, Target
@@ -129,6 +130,7 @@ class Baseline(Miser):
     def _n_trees(self) -> int:
         return self.n_iter_ if self.has_copies_ else self.ensemble_.n_trees
 
+    @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs; with ``charge="row"``, what its own paths ask for."""
         table = table_for(self, X)
