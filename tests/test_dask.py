@@ -415,10 +415,18 @@ def test_clear_errors(client):
         MiserRegressor().fit(parts(np.full((N, 2), "a")), y)
     with pytest.raises(ValueError, match="X must have two dimensions"):
         MiserRegressor().fit(parts(X)[:, 0], y)
-    with pytest.raises(ValueError, match="a loss of nothing"):
-        MiserRegressor(loss=Failing()).fit(parts(X), y)
+
+
+@pytest.mark.parametrize("kind", [ValueError, FileNotFoundError, TimeoutError])
+def test_an_error_of_a_loss_is_not_the_loss_of_a_worker(client, kind):
+    X, y = problem()
+    with pytest.raises(kind, match="a loss of nothing"):
+        MiserRegressor(loss=Failing(kind)).fit(parts(X), y)
 
 
 class Failing(LogCosh):
+    def __init__(self, kind):
+        self.kind = kind
+
     def gradients(self, y, raw):
-        raise ValueError("a loss of nothing")
+        raise self.kind("a loss of nothing")
