@@ -186,6 +186,19 @@ def test_queries(client, is_scattered):
     assert_same(there, here)
 
 
+def test_queries_score_as_they_do_among_all_others(client):
+    """Also where one worker alone has the highest label, by which all gains are rounded."""
+    X, _ = problem()
+    labels, qid = np.random.default_rng(2).random(N), np.arange(N) // 12
+    labels[-1] = 30.0
+    held_out = {"X_val": X, "y_val": labels, "qid_val": qid}
+    here = MiserRanker(**QUICK).fit(X, labels, qid=qid, **held_out)
+    held_out = {name: parts(values) for name, values in held_out.items()}
+    there = MiserRanker(**QUICK).fit(parts(X), parts(labels), qid=parts(qid), **held_out)
+    assert len(here.validation_score_) > 0
+    assert_same(there, here)
+
+
 def test_frames_and_categories(client):
     frame, y = frames()
     settings = {**QUICK, "categorical_features": ["kind", "size"], "subsample": 0.6}
@@ -286,7 +299,7 @@ def test_codes_of_a_chunk_are_there_once(data):
         chunk.move(rows, shard, columns)
         assert (chunk.take(None) == codes).all()
     chunk.move(None, np.pad(chunk.take(None), ((0, 0), (3, 0))), 3)
-    assert chunk.n_own == 0
+    assert not any(place.is_own for place in chunk._places)
     assert (chunk.take(None) == codes).all()
 
 
@@ -402,10 +415,18 @@ def test_clear_errors(client):
         MiserRegressor().fit(parts(np.full((N, 2), "a")), y)
     with pytest.raises(ValueError, match="X must have two dimensions"):
         MiserRegressor().fit(parts(X)[:, 0], y)
-    with pytest.raises(ValueError, match="a loss of nothing"):
-        MiserRegressor(loss=Failing()).fit(parts(X), y)
+
+
+@pytest.mark.parametrize("kind", [ValueError, FileNotFoundError, TimeoutError])
+def test_an_error_of_a_loss_is_not_the_loss_of_a_worker(client, kind):
+    X, y = problem()
+    with pytest.raises(kind, match="a loss of nothing"):
+        MiserRegressor(loss=Failing(kind)).fit(parts(X), y)
 
 
 class Failing(LogCosh):
+    def __init__(self, kind):
+        self.kind = kind
+
     def gradients(self, y, raw):
-        raise ValueError("a loss of nothing")
+        raise self.kind("a loss of nothing")

@@ -18,7 +18,7 @@ from greedymiser.inquiries.selection import (
     tally_weights,
     weighted_quantile,
 )
-from greedymiser.inquiries.sums import ask_class_masses, ask_extent, ask_sums
+from greedymiser.inquiries.sums import ask_extent, ask_sums
 from greedymiser.losses import (
     AbsoluteError,
     BinaryLogLoss,
@@ -87,13 +87,6 @@ def test_sums_and_extents(case):
     extent = asked(ask_extent(), parts)
     assert (extent.n_rows, extent.lowest, extent.highest) == (len(y), y.min(), y.max())
     assert (extent.least_weight, extent.most_weight) == (ones.min(), ones.max())
-
-
-def test_masses_of_classes():
-    parts = [(np.array([0.0, 2.0]), np.array([0.1, 0.2])), (np.array([2.0]), np.array([0.3]))]
-    masses, total = asked(ask_class_masses(3), parts)
-    assert masses.tolist() == [0.1, 0.0, 0.5]
-    assert total == math.fsum([0.1, 0.2, 0.3])
 
 
 # -- quantiles ------------------------------------------------------------------------------------

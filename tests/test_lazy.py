@@ -10,14 +10,18 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
 
 from greedymiser import (
+    Cronus,
     EarlyExitClassifier,
     EarlyExitRanker,
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
     as_predictor,
+    baseline,
     load,
     save,
 )
@@ -163,16 +167,61 @@ def test_rankers_score_rows_and_exits_of_rankers_are_refused(frame):
     rows = dd.from_pandas(X, npartitions=2)
     assert np.array_equal(ranker.predict(rows).compute(), ranker.predict(X))
     early = EarlyExitRanker(ranker, threshold=0.1, every=2).fit(X, frame["a"] > 0, qid=qid)
-    with pytest.raises(ValueError, match="compares the rows of a query"):
-        as_predictor(early).predict(rows)
+    for model in (early, as_predictor(early)):
+        for method in ("predict", "prediction_costs"):
+            with pytest.raises(ValueError, match="compares the rows of a query"):
+                getattr(model, method)(rows)
+
+
+def assert_lazy(model, methods, X):
+    for method in methods:
+        found = getattr(model, method)(dd.from_pandas(X, npartitions=2))
+        assert is_lazy(found), method
+        assert np.array_equal(found.compute(), getattr(model, method)(X))
 
 
 def test_early_exits_of_classifiers(frame):
+    X, y = frame[["a", "b", "c"]], labels_of(frame, 2)
+    model = MiserClassifier(max_iter=6).fit(X, y)
+    early = EarlyExitClassifier(model, threshold=0.6, every=2).fit(X, y)
+    assert len(np.unique(early.prediction_costs(X))) > 1
+    assert_lazy(early, METHODS, X)
+    assert_lazy(as_predictor(early), METHODS, X)
+    with pytest.raises(ValueError, match="feature names"):
+        early.predict(dd.from_pandas(X[["a", "b"]], npartitions=2))
+    with pytest.raises(NotFittedError):
+        EarlyExitClassifier(model).predict(dd.from_pandas(X, npartitions=2))
+
+
+def test_thresholds_for_a_budget_are_chosen_from_collections(frame):
+    X, y, qid = frame[["a", "b", "c"]], frame["a"].to_numpy() > 0, np.arange(300) // 10
+    rows = da.from_array(X.to_numpy(), chunks=(130, 3))
+    ranker = MiserRanker(max_iter=6).fit(X.to_numpy(), y, qid=qid)
+    early = EarlyExitRanker(ranker, budget=ranker.cost_, every=2, scoring="r2")
+    found, expected = [early.fit(data, y, qid=qid).threshold_ for data in (rows, X.to_numpy())]
+    assert found == expected
+    assert early.score(rows, y, qid=qid) == early.score(X.to_numpy(), y, qid=qid)
+
+
+def test_cascades(frame):
     X = frame[["a", "b", "c"]]
-    model = MiserClassifier(max_iter=6).fit(X, frame["a"] > 0)
-    early = as_predictor(EarlyExitClassifier(model, threshold=0.6, every=2).fit(X, frame["a"] > 0))
-    found = early.prediction_costs(dd.from_pandas(X, npartitions=2))
-    assert np.array_equal(found.compute(), early.prediction_costs(X))
+    y = 10.0 + X["a"] + X["c"] * (X["a"] > 0)
+    cascade = Cronus(MiserRegressor(max_iter=40).fit(X, y), tradeoff=0.1).fit(X, y)
+    assert cascade.n_stages_ > 1
+    assert_lazy(cascade, ["predict", "prediction_costs"], X)
+    ranker = MiserRanker(max_iter=40, loss="squared_error").fit(X, y)
+    cascade = Cronus(ranker, tradeoff=0.1).fit(X, y)
+    assert cascade.n_stages_ > 1
+    for method in ("predict", "prediction_costs"):
+        with pytest.raises(ValueError, match="compares the rows of a query"):
+            getattr(cascade, method)(dd.from_pandas(X, npartitions=2))
+
+
+@pytest.mark.parametrize("charge", ["model", "row"])
+def test_baselines(frame, charge):
+    X, y = frame[["a", "c"]], labels_of(frame, 2)
+    forest = RandomForestClassifier(3, max_depth=3, random_state=0).fit(X, y)
+    assert_lazy(baseline(forest, charge=charge), METHODS, X)
 
 
 # -- what is wrong is said at once ----------------------------------------------------------------

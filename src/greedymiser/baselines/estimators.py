@@ -26,6 +26,7 @@ from greedymiser.estimators import (
     table_for,
 )
 from greedymiser.estimators.constraints import CONSTRAINTS
+from greedymiser.lazy import or_lazily
 from greedymiser.preparation import Schema
 from greedymiser.serving import Charge, Kind, Predictor
 from greedymiser.targets import Classes, Numbers, Target
@@ -147,6 +148,7 @@ class Baseline(Miser):
         for done, raw in enumerate(super()._staged_raw_predict(X), start=1):
             yield start + (raw - start) * (self.n_iter_ / done) if self.is_mean_ else raw
 
+    @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
         """What each row's prediction costs; with ``charge="row"``, what its own paths ask for."""
         table = table_for(self, X)

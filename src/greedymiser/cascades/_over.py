@@ -40,6 +40,12 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
             raise TypeError(f"{type(self).__name__} needs {self._wants}, got {given!r}")
         return given
 
+    def served_for(self, sample: Any) -> Predictor:
+        """The finished model for parts of rows like these, once they are checked."""
+        check_is_fitted(self)
+        table_for(self.estimator_, sample)
+        return self.predictor_.served_for(sample)
+
     def _run(self, X: Any, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
         """Raw predictions, and the stage after which each row leaves."""
         check_is_fitted(self)

@@ -43,6 +43,7 @@ from greedymiser.cascades._cascade_objective import (
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.estimators import Miser, MiserRanker, MiserRegressor
 from greedymiser.exits import Above
+from greedymiser.lazy import or_lazily
 from greedymiser.losses import SquaredError
 from greedymiser.metrics import ndcg_score, queries_or_one
 from greedymiser.preparation import Cases, Given, check, check_same_queries, encode_held_out
@@ -262,6 +263,7 @@ class Cronus(OverEnsemble):
 
     # -- prediction -------------------------------------------------------------------------------
 
+    @or_lazily
     def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """Scores with which rows leave.
 
@@ -274,6 +276,7 @@ class Cronus(OverEnsemble):
         """
         return self._run(X, qid)[0][0]
 
+    @or_lazily
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """What each row pays: the trees that it meets, and the resources that those trees need."""
         return self._costs_of(X, qid)
@@ -292,7 +295,7 @@ class Cronus(OverEnsemble):
 
         A query without any relevant document scores ``no_relevant``.
         """
-        scores = self.predict(X, qid)
+        scores = self._run(X, qid)[0][0]
         if self.predictor_.kind == "regressor":
             return float(r2_score(y, scores, sample_weight=sample_weight))
         query = queries_or_one(qid, len(scores))

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like, table_for
 from greedymiser.exits import Confident, ExitRule, Proximity, check_queries, place_scores
+from greedymiser.lazy import or_lazily
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
 from greedymiser.preparation import Given
 from greedymiser.responses import (
@@ -33,7 +34,7 @@ from greedymiser.responses import (
     probabilities,
 )
 from greedymiser.serving import Predictor, stages_every
-from greedymiser.tables import Table
+from greedymiser.tables import Table, is_lazy
 from greedymiser.threads import Threads, thread_count
 
 if TYPE_CHECKING:
@@ -251,6 +252,7 @@ class EarlyExit(OverEnsemble):
         """Threshold, mean cost and score."""
         if weight is not None and not np.any(weight):
             raise ValueError("sample_weight must not be 0 for every row")
+        X = X.compute() if is_lazy(X) else X  # once, for all thresholds
         return [
             (
                 exits.threshold,
@@ -355,18 +357,22 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
         """
         return self._fit(X, y, sample_weight, None, X_val, y_val, None)
 
+    @or_lazily
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict class labels."""
         return labels(self._run(X)[0], self.classes_, self.predictor_.loss)
 
+    @or_lazily
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities with which rows leave, shape (n, n_classes)."""
         return probabilities(self._run(X)[0], self.predictor_.loss, len(self.classes_))
 
+    @or_lazily
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions with which rows leave."""
         return decisions(self._run(X)[0])
 
+    @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
         """What each row pays: the trees that it meets, and the resources that those trees need."""
         return self._costs_of(X)
@@ -441,10 +447,12 @@ class EarlyExitRanker(EarlyExit):
         """
         return self._fit(X, y, sample_weight, qid, X_val, y_val, qid_val)
 
+    @or_lazily
     def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """Scores; within a query, higher comes first."""
         return self._run(X, qid)[0][0]
 
+    @or_lazily
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """What each row pays: the trees that it meets, and the resources that those trees need."""
         return self._costs_of(X, qid)
@@ -460,7 +468,7 @@ class EarlyExitRanker(EarlyExit):
         no_relevant: float = 1.0,
     ) -> float:
         """Mean NDCG@k over queries; one without any relevant document scores ``no_relevant``."""
-        scores = self.predict(X, qid)
+        scores = self._run(X, qid)[0][0]
         query = queries_or_one(qid, len(scores))
         return ndcg_score(
             y, scores, query, k=k, sample_weight=sample_weight, no_relevant=no_relevant

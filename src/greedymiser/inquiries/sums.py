@@ -48,20 +48,6 @@ def ask_sums(terms: Terms) -> Inquiry[tuple[list[float], float]]:
     return sums, weight
 
 
-def ask_class_masses(n_classes: int) -> Inquiry[tuple[Floats, float]]:
-    """Weight of each class, where the entries are numbers of classes, and that of all rows."""
-    masses, total = yield from ask_sums(_OfClass(n_classes))
-    return np.array(masses), total
-
-
-@dataclass(frozen=True)
-class _OfClass:
-    n_classes: int
-
-    def __call__(self, codes: Floats) -> list[Floats]:
-        return [(codes == k).astype(np.float64) for k in range(self.n_classes)]
-
-
 @dataclass(frozen=True)
 class Extent:
     """How many rows there are, and between which bounds their entries and weights lie.

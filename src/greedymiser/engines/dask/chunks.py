@@ -73,12 +73,6 @@ class Chunk:
             part for place in self._places for part in _divided(place, moved[order], codes, there)
         ]
 
-    @property
-    def n_own(self) -> int:
-        """How many rows have codes that no shard has."""
-        sizes = [self._n_rows if p.rows is None else len(p.rows) for p in self._places if p.is_own]
-        return sum(sizes)
-
 
 def _divided(place: _Place, moved: Numbers, codes: Codes, columns: Numbers) -> list[_Place]:
     """What becomes of a place when some rows have moved."""

@@ -22,6 +22,7 @@ from greedymiser.engines.dask.messages import (
     OPERATION,
     Command,
     Level,
+    OwnWorkError,
     PeerLostError,
     SessionLostError,
     Share,
@@ -120,6 +121,8 @@ class Holder:
         begun = time.perf_counter()
         try:
             return function(*args)
+        except OSError as error:
+            raise OwnWorkError(error) from error
         finally:
             self.busy += time.perf_counter() - begun
 

@@ -30,6 +30,14 @@ class PeerLostError(RuntimeError):
     """A worker could not reach another one."""
 
 
+class OwnWorkError(RuntimeError):
+    """An OSError of what a worker computes, a user's loss, say: no connection is lost."""
+
+    def __init__(self, cause: OSError):
+        super().__init__(cause)
+        self.cause = cause
+
+
 @dataclass(frozen=True)
 class Piece:
     """Some rows of a chunk, and where they go."""

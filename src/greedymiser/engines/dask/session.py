@@ -16,6 +16,7 @@ from greedymiser.engines import EngineLostError
 from greedymiser.engines.dask.holding import close_session, open_session, sweep
 from greedymiser.engines.dask.messages import (
     OPERATION,
+    OwnWorkError,
     PeerLostError,
     SessionLostError,
     call,
@@ -98,6 +99,8 @@ class Session:
         errors = [answer for answer in answers.values() if isinstance(answer, BaseException)]
         # An error of the loss, say, is the same wherever it happens, and does not go away.
         for error in errors:
+            if isinstance(error, OwnWorkError):
+                raise error.cause from error
             if not _is_loss_of_worker(error):
                 raise error
         if errors:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from greedymiser.engines import Sample
 from greedymiser.engines.dask.messages import Piece, Places, Share
 from greedymiser.engines.dask.stores import Store
+from greedymiser.losses import Loss
 
 
 class _Cut(NamedTuple):
@@ -79,9 +80,16 @@ def _shares_by_query(store: Store, sample: Sample, cuts: list[_Cut]) -> dict[str
             pieces.append(Piece(store.where[chunk], chunk, row_of[mine[target]], target))
         own = _sample_of(store, sample, (mine,))
         starts = np.flatnonzero(np.append(True, np.diff(query[mine]) != 0))
-        told = sample.loss.over(np.append(starts, len(mine)))  # type: ignore[attr-defined]
+        told = _told(sample, np.append(starts, len(mine)))
         found[worker] = Share(store.name, tuple(pieces), replace(own, loss=told), (mine,))
     return found
+
+
+def _told(sample: Sample, starts: NDArray[np.intp]) -> Loss:
+    """The loss for some of the queries, which score as they would among all of them."""
+    loss: Any = sample.loss
+    # A user's loss need not know how to speak of a part.
+    return loss.over_part(starts, sample.y) if hasattr(loss, "over_part") else loss.over(starts)
 
 
 def _sample_of(store: Store, sample: Sample, places: tuple[Places, ...]) -> Sample:

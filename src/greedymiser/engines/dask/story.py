@@ -20,6 +20,10 @@ class Story:
     """
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        """A new model: nothing has happened yet."""
         self._start: list[Command] = []
         # Trees before the last derivatives, and after: one output's tree does not change the
         # derivatives of the others.
@@ -33,7 +37,7 @@ class Story:
         return [*self._start, *self._before, *self._derive, *self._after, *self._growing]
 
     def start(self, raw: Floats, marks: Marks | None, had: NDArray[np.bool_] | None) -> Command:
-        self.__init__()  # type: ignore[misc]
+        self._clear()
         self._start = [("start", raw, marks, had)]
         return self._start[0]
 
