@@ -316,6 +316,12 @@ def test_a_curve_chooses_within_a_mean_cost(traced):
     assert set(traced.points["found_by"]) == {"path", "search"}
 
 
+def test_a_curve_has_what_is_free(traced):
+    free = traced.best(budget=0.0, train=False)
+    assert free.features_used_ == [3]
+    assert free.prediction_costs(X_VAL).max() == 0.0
+
+
 def test_a_curve_goes_on_from_a_checkpoint(traced, tmp_path):
     first = curve(checkpoint=tmp_path)
     again = curve(checkpoint=tmp_path)

@@ -182,6 +182,13 @@ class FinishedModel:
     def resources_used_(self) -> list[str]:
         return Ledger(self.costs, self.features).resources
 
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Class labels, in the order of the columns of ``predict_proba``."""
+        if self.classes is None:
+            raise AttributeError(f"a {self.kind} has no classes, and so no class probabilities")
+        return self.classes
+
     def receipt(self) -> Receipt:
         """What was bought in training, when, at what price."""
         return Receipt(self.purchases)
@@ -283,7 +290,7 @@ class Predictor(FinishedModel):
     @or_lazily
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
-        self._known_classes()  # before any work is done
+        self.classes_  # noqa: B018 - before any work is done
         refuse_improbable(self.loss)
         return self.probabilities(self.raw_predict(X))
 
@@ -314,17 +321,12 @@ class Predictor(FinishedModel):
     def respond(self, raw: Floats) -> NDArray[Any]:
         """What ``predict`` says of raw predictions."""
         if self.kind == "classifier":
-            return labels(raw, self._known_classes(), self.loss)
+            return labels(raw, self.classes_, self.loss)
         return raw[0] if self.kind == "ranker" else self.loss.response(raw[0])
 
     def probabilities(self, raw: Floats) -> Floats:
         """What ``predict_proba`` says of raw predictions."""
-        return probabilities(raw, self.loss, len(self._known_classes()))
-
-    def _known_classes(self) -> NDArray[Any]:
-        if self.classes is None:
-            raise AttributeError(f"a {self.kind} has no classes, and so no class probabilities")
-        return self.classes
+        return probabilities(raw, self.loss, len(self.classes_))
 
     def protocol(
         self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01

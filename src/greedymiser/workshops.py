@@ -86,6 +86,9 @@ class Workshop:
         """
         bases = [found.resources for found in search.judged() if found.resources]
         bases = [bases[i] for i in spread([self.shop.price(base) for base in bases], MOST_BASES)]
+        if self.shop.features(0).any():
+            # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
+            bases = [0, *bases]
         highest = self.path.highest()
         n_iter = math.ceil(1.0 / params.learning_rate)
         tasks: list[tuple[Any, ...]] = []
