@@ -492,6 +492,10 @@ def test_unknown_and_missing_costs(here):
     assert "'costs.csv' has no cost for 'x.y', 'colour', which 'regression.csv' has" in fit(
         "regression.csv"
     )
+    Path("costs.csv").write_text("feature,cost\nage,1\nx.z,1\ndear,10\ncolour,2\n")
+    assert "no cost for 'x.y', which 'regression.csv' has (it has one for 'x.z'" in fit(
+        "regression.csv"
+    )
     Path("costs.csv").write_text("feature,cost\nage,1\nx.y,1\ndear,10\ncolour,2\nprice,1\n")
     assert "a cost for 'price', which is not a feature of 'regression.csv'" in fit("regression.csv")
 

@@ -287,12 +287,15 @@ def _check_costs(
 ) -> None:
     known = prices.costs.feature_names or []
     missing = [name for name in features if name not in set(known)]
+    unknown = [name for name in known if name not in set(features)]
     if missing:
+        beside = (
+            f" (it has one for {quoted(unknown)}, which is no feature there)" if unknown else ""
+        )
         raise InputError(
-            f"{str(path)!r} has no cost for {quoted(missing)}, which {str(data)!r} has; "
+            f"{str(path)!r} has no cost for {quoted(missing)}, which {str(data)!r} has{beside}; "
             "add it, or leave the column out with --drop"
         )
-    unknown = [name for name in known if name not in set(features)]
     if unknown:
         why = "is not a feature" if unknown[0] in columns.others else "is not a column"
         raise InputError(
