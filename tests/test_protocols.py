@@ -222,6 +222,7 @@ def words(ax):
 
 def test_displays_are_as_scikit_learn_has_them(patients):
     model, X = patients
+    open_before = plt.get_fignums()
     display = ProtocolDisplay.from_estimator(model, X)
     assert display.figure_ is display.ax_.figure
     said = words(display.ax_)
@@ -229,7 +230,7 @@ def test_displays_are_as_scikit_learn_has_them(patients):
     assert "FTI  (10)" in said
     assert any(text.startswith("if TSH > ") for text in said)
     assert display.ax_.get_title(loc="left").startswith("2000 rows: mean cost 23.")
-    assert plt.get_fignums() == []
+    assert plt.get_fignums() == open_before
     figure, ax = plt.subplots()
     try:
         again = ProtocolDisplay(model.protocol(X)).plot(ax=ax)
