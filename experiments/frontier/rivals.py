@@ -319,10 +319,13 @@ def knows_search() -> bool:
     return "search" in inspect.signature(tradeoff_curve).parameters
 
 
-def curve_of(problem: Problem, split: Split, search: str, n_jobs: int = 1) -> Any:
+def curve_of(
+    problem: Problem, split: Split, search: str, n_jobs: int = 1, charge: str = "model"
+) -> Any:
     """Our curve, by the path alone or by the search of the frontier."""
     common: dict[str, Any] = {
         "costs": problem.costs,
+        "charge": charge,
         "max_iter": problem.rounds,
         "max_depth": DEPTH,
         "learning_rate": RATE,

@@ -15,10 +15,9 @@ import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.frontier import rivals
 from experiments.frontier.problems import Problem, Rows, Split
 from experiments.frontier.rivals import (
-    DEPTH,
-    RATE,
     Lightgbm,
     free,
     full_prices,
@@ -29,9 +28,6 @@ from greedymiser import (
     CostModel,
     EarlyExitClassifier,
     EarlyExitRanker,
-    MiserClassifier,
-    MiserRanker,
-    tradeoff_curve,
 )
 
 Floats = NDArray[np.float64]
@@ -80,31 +76,8 @@ def curve_of(charge: str, problem: Problem, split: Split, n_jobs: int) -> Any:
     key = (charge, problem.name, split.name, problem.budgets)
     if key not in _last:
         _last.clear()
-        _last[key] = _trained_curve(charge, problem, split, n_jobs)
+        _last[key] = rivals.curve_of(problem, split, "frontier", n_jobs, charge)
     return _last[key]
-
-
-def _trained_curve(charge: str, problem: Problem, split: Split, n_jobs: int) -> Any:
-    common: dict[str, Any] = {
-        "costs": problem.costs,
-        "charge": charge,
-        "max_iter": problem.rounds,
-        "max_depth": DEPTH,
-        "learning_rate": RATE,
-        "min_samples_leaf": problem.min_samples_leaf,
-        "max_bins": problem.max_bins,
-    }
-    train, valid = split.train, split.valid
-    given: dict[str, Any] = {"X_val": valid.X, "y_val": valid.y}
-    if problem.n_classes == 0:
-        estimator: Any = MiserRanker(loss="squared_error", **common)
-        given |= {"qid": train.qid, "qid_val": valid.qid}
-    else:
-        estimator = MiserClassifier(**common)
-    return tradeoff_curve(
-        estimator, train.X, train.y, tradeoffs=N_TRADEOFFS, scoring=problem.scoring,
-        n_jobs=n_jobs, **given,
-    )  # fmt: skip
 
 
 def offered(problem: Problem, model: Any, cost: float, score: float) -> Offer:

@@ -92,6 +92,23 @@ class Slots:
             had[:, mark] = (bits[slot // WORD_BITS] >> np.uint64(slot % WORD_BITS)) & np.uint64(1)
         return had
 
+    def node_masks(self, features: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The bits (n_nodes, n_words) that the nodes of a tree leave; leaves have feature -1."""
+        masks = np.zeros((len(features), self.n_words), dtype=np.uint64)
+        inner = np.flatnonzero(features >= 0)
+        masks[inner] = self.masks[features[inner]]
+        return masks
+
+    def patterns(self, bits: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """The different sets of marks (n_sets, n_marks) of rows with these bits."""
+        if len(bits) == 0:
+            bits = bits[:, :1]  # nobody has any
+        elif len(bits) == 1:
+            bits = np.unique(bits[0])[None]
+        else:
+            bits = np.unique(bits, axis=1)
+        return distinct(self.unpacked(bits))
+
     def chosen(
         self, totals: NDArray[np.int64], by_slot: NDArray[np.int64], marks: Sequence[int]
     ) -> NDArray[np.int64]:

@@ -55,7 +55,19 @@ class Display:
         raise NotImplementedError
 
 
-class TradeoffCurveDisplay(Display):
+class _CurveDisplay(Display):
+    """A picture of a curve."""
+
+    def __init__(self, curve: TradeoffCurve):
+        self.curve = curve
+
+    @classmethod
+    def from_curve(cls, curve: TradeoffCurve, *, ax: Axes | None = None) -> Self:
+        """Draw a curve."""
+        return cls(curve).plot(ax)
+
+
+class TradeoffCurveDisplay(_CurveDisplay):
     """The score that each cost buys: see ``plot_curve``.
 
     Parameters
@@ -75,33 +87,17 @@ class TradeoffCurveDisplay(Display):
     'cost of one prediction'
     """
 
-    def __init__(self, curve: TradeoffCurve):
-        self.curve = curve
-
-    @classmethod
-    def from_curve(cls, curve: TradeoffCurve, *, ax: Axes | None = None) -> Self:
-        """Draw a curve."""
-        return cls(curve).plot(ax)
-
     def _draw(self, ax: Axes) -> Axes:
         return plot_curve(self.curve, ax)
 
 
-class FeatureSharesDisplay(Display):
+class FeatureSharesDisplay(_CurveDisplay):
     """Which share of the features of each price is bought: see ``plot_features``.
 
     Parameters
     ----------
     curve : TradeoffCurve
     """
-
-    def __init__(self, curve: TradeoffCurve):
-        self.curve = curve
-
-    @classmethod
-    def from_curve(cls, curve: TradeoffCurve, *, ax: Axes | None = None) -> Self:
-        """Draw what the models of a curve buy."""
-        return cls(curve).plot(ax)
 
     def _draw(self, ax: Axes) -> Axes:
         return plot_features(self.curve, ax)

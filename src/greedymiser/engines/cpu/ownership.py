@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from greedymiser.engines import SPLIT_DTYPE, Sample
 from greedymiser.engines.cpu import marking
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
-from greedymiser.engines.marks import WORD_BITS, Marks, Slots, distinct, known_features
+from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
 from greedymiser.threads import Team, Threads
 from greedymiser.trees import Tree
 
@@ -53,10 +53,8 @@ class Ownership:
     def walk(self, data: Data, tree: Tree) -> None:
         """Leave the marks of a finished tree on all rows."""
         features = tree.nodes["feature"]
-        inner = np.flatnonzero(features >= 0)
-        self._begin(features[inner].tolist())
-        masks = np.zeros((len(features), self._slots.n_words), dtype=np.uint64)
-        masks[inner] = self._slots.masks[features[inner]]
+        self._begin(features[features >= 0].tolist())
+        masks = self._slots.node_masks(features)
         if masks.any():
             team = self._team(self._bits.shape[1])
             sets = tree.category_sets
@@ -82,14 +80,7 @@ class Ownership:
 
     def patterns(self, rows: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
         """The different sets of marks of some rows, None for all."""
-        bits = self._bits if rows is None else self._bits[:, rows]
-        if len(bits) == 0:
-            bits = bits[:, :1]  # nobody has any
-        elif len(bits) == 1:
-            bits = np.unique(bits[0])[None]
-        else:
-            bits = np.unique(bits, axis=1)
-        return distinct(self._slots.unpacked(bits))
+        return self._slots.patterns(self._bits if rows is None else self._bits[:, rows])
 
     def _begin(self, features: list[int]) -> None:
         self._slots.begin(features)

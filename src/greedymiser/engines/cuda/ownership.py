@@ -14,7 +14,7 @@ from greedymiser.engines.cuda.device import room_for, sent
 from greedymiser.engines.cuda.letters import Letter
 from greedymiser.engines.cuda.line import Line
 from greedymiser.engines.cuda.rows import THREADS
-from greedymiser.engines.marks import WORD_BITS, Marks, Slots, distinct, known_features
+from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
 from greedymiser.trees import Tree
 
 
@@ -48,10 +48,8 @@ class CudaOwnership:
         It must have waited for everything else that was in the letter with the plan.
         """
         features = tree.nodes["feature"]
-        inner = np.flatnonzero(features >= 0)
-        self._begin(features[inner].tolist())
-        masks = np.zeros((len(features), self._slots.n_words), dtype=np.uint64)
-        masks[inner] = self._slots.masks[features[inner]]
+        self._begin(features[features >= 0].tolist())
+        masks = self._slots.node_masks(features)
         if masks.any():
             self._plan.room(masks.size)[: masks.size] = masks.view(np.int64).ravel()
             self._plan.send(masks.size)
@@ -76,11 +74,7 @@ class CudaOwnership:
     def patterns(self, rows: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
         """The different sets of marks of some rows, None for all."""
         bits = self._here()
-        if rows is not None:
-            bits = bits[:, rows]
-        if len(bits) == 0:
-            bits = bits[:, :1]  # nobody has any
-        return distinct(self._slots.unpacked(np.unique(bits, axis=1)))
+        return self._slots.patterns(bits if rows is None else bits[:, rows])
 
     def _send(self, nodes: NDArray[np.void], per_tile: int, masks: NDArray[np.int64]) -> int:
         """Tell the device where nodes are; return how many tiles their rows have, at least one."""
