@@ -320,7 +320,13 @@ def knows_search() -> bool:
 
 
 def curve_of(
-    problem: Problem, split: Split, search: str, n_jobs: int = 1, charge: str = "model"
+    problem: Problem,
+    split: Split,
+    search: str,
+    n_jobs: int = 1,
+    *,
+    charge: str = "model",
+    tradeoffs: int = N_TRADEOFFS,
 ) -> Any:
     """Our curve, by the path alone or by the search of the frontier."""
     common: dict[str, Any] = {
@@ -342,7 +348,7 @@ def curve_of(
     if knows_search():
         given["search"] = search
     return tradeoff_curve(
-        estimator, train.X, train.y, tradeoffs=N_TRADEOFFS, scoring=problem.scoring,
+        estimator, train.X, train.y, tradeoffs=tradeoffs, scoring=problem.scoring,
         n_jobs=n_jobs, **given,
     )  # fmt: skip
 

@@ -76,7 +76,9 @@ def curve_of(charge: str, problem: Problem, split: Split, n_jobs: int) -> Any:
     key = (charge, problem.name, split.name, problem.budgets)
     if key not in _last:
         _last.clear()
-        _last[key] = rivals.curve_of(problem, split, "frontier", n_jobs, charge)
+        _last[key] = rivals.curve_of(
+            problem, split, "frontier", n_jobs, charge=charge, tradeoffs=N_TRADEOFFS
+        )
     return _last[key]
 
 
