@@ -18,7 +18,8 @@ from greedymiser import (
     MiserRanker,
     MiserRegressor,
 )
-from greedymiser.meter import Meter, mean_cost, row_costs
+from greedymiser.meter import Accounts, Meter, mean_cost
+from greedymiser.serving import stages_every
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
 from test_trees import ensemble_of, plain_trees, random_rows, random_tree
@@ -95,11 +96,11 @@ def test_threads_and_order_do_not_matter():
 
 def test_bills_round_by_round():
     ensemble, costs, X = some_rows(n=200)
-    walk = Meter.of(costs, ensemble.features).over(ensemble)
     with Threads(2) as threads:
-        staged = list(walk.staged(ArrayTable(X), threads))
-        by_fives = list(walk.staged(ArrayTable(X), threads, every=5))
-        whole = row_costs(ensemble, costs, ArrayTable(X), threads)
+        staged, by_fives, whole = (
+            Accounts(costs, stages_every(ensemble, every)).staged(ArrayTable(X), threads)
+            for every in (1, 5, 12)
+        )
     for k, bills in enumerate(staged):
         meter, owned = walked(ensemble, costs, X, upto=k + 1)
         np.testing.assert_array_equal(bills, meter.bills(owned, 2 * (k + 1)))
@@ -107,7 +108,7 @@ def test_bills_round_by_round():
     assert len(by_fives) == 3
     for k, bills in zip((4, 9, 11), by_fives, strict=True):
         np.testing.assert_array_equal(bills, staged[k])
-    np.testing.assert_array_equal(whole, staged[-1])
+    np.testing.assert_array_equal(whole[0], staged[-1])
     assert (np.diff(staged, axis=0) >= 0).all()
 
 

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,12 +19,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from scipy import sparse
 
 from greedymiser import CostModel, MiserClassifier, MiserRegressor, load, save
 from greedymiser.binning import BinMapper
 from greedymiser.engines import Sample
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.losses import Huber, Loss, SquaredError
+from greedymiser.meter import Walk
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
 from greedymiser.trees import Ensemble
@@ -44,6 +47,47 @@ def answers(model, rows=X):
         model.train_score_.tobytes(),
         model.stopped_,
     )
+
+
+# -- a fit that goes on ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("charge", ["model", "row"])
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csc_matrix, pd.DataFrame])
+def test_a_continued_fit_asks_each_row_once(monkeypatch, charge, convert):
+    """Rows that are set aside are of the same X: what each part needs is asked of it alone."""
+    some = convert(np.round(X, 1))
+    some = some.rename(columns=str) if isinstance(some, pd.DataFrame) else some
+    params = {"early_stopping": True, "n_iter_no_change": 50, "random_state": 0, "charge": charge}
+    whole = MiserRegressor(max_iter=9, min_samples_leaf=5, **params).fit(some, Y)
+    model = MiserRegressor(max_iter=6, min_samples_leaf=5, warm_start=True, **params).fit(some, Y)
+    model = model.truncate(6)
+    walked, looked = [], []
+    add, ask = Ensemble.raw_predict, Walk.rounds
+    monkeypatch.setattr(
+        Ensemble,
+        "raw_predict",
+        lambda self, table, *rest: walked.append(table.n_rows) or add(self, table, *rest),
+    )
+    monkeypatch.setattr(
+        Walk,
+        "rounds",
+        lambda self, table, *rest: looked.append(table.n_rows) or ask(self, table, *rest),
+    )
+    model.set_params(max_iter=9).fit(some, Y)
+    assert sorted(walked) == [12, 108]
+    assert sorted(looked) == ([12, 108] if charge == "row" else [])
+    np.testing.assert_array_equal(model.validation_score_, whole.validation_score_)
+    assert model.predict(some).tobytes() == whole.predict(some).tobytes()
+    assert model.cost_ == whole.cost_
+
+
+def test_rows_are_copied_a_few_at_a_time(monkeypatch):
+    params = {"early_stopping": True, "random_state": 0, "min_samples_leaf": 5}
+    model = MiserRegressor(max_iter=6, warm_start=True, **params).fit(X, Y)
+    twin = copy.deepcopy(model).set_params(max_iter=9).fit(X, Y)
+    monkeypatch.setattr("greedymiser.training.ROWS_COPIED", 7)
+    assert answers(model.set_params(max_iter=9).fit(X, Y)) == answers(twin)
 
 
 # -- a fit that fails -----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ or threads. Bills are sums that are rounded once, so that they are those of ``Co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from greedymiser.compiling import inner, njit
 from greedymiser.costs import CostModel
 from greedymiser.tables import Table
 from greedymiser.threads import Threads
-from greedymiser.trees import CELLS_AT_A_TIME, ROW_BLOCK, ROWS_AT_A_TIME, Ensemble, next_node
+from greedymiser.trees import Ensemble, next_node, row_blocks
 
 Floats = NDArray[np.float64]
 Owned = NDArray[np.uint64]
@@ -185,29 +185,7 @@ class Walk:
             rows = table.rows(start, stop, ensemble.features)
             self.trees(rows, owned[start:stop], *trees)
 
-        threads.run(walk, blocks(table.n_rows, ensemble.n_features))
-
-    def staged(self, table: Table, threads: Threads, every: int = 1) -> Iterator[Floats]:
-        """What rows have paid after each ``every`` rounds, and after the last."""
-        owned, n_iter = self.meter.nothing(table.n_rows), self.ensemble.n_iter
-        for first in range(0, n_iter, every):
-            last = min(first + every, n_iter)
-            self.rounds(table, threads, owned, first, last)
-            yield self.meter.bills(owned, last * self.ensemble.n_outputs)
-
-
-def blocks(n: int, n_features: int) -> list[tuple[int, int]]:
-    """Rows to turn into numbers together."""
-    step = max(ROW_BLOCK, min(ROWS_AT_A_TIME, CELLS_AT_A_TIME // max(1, n_features)))
-    return [(start, min(start + step, n)) for start in range(0, n, step)]
-
-
-def row_costs(ensemble: Ensemble, costs: CostModel, table: Table, threads: Threads) -> Floats:
-    """What each row pays that walks through all trees of an ensemble."""
-    meter = Meter.of(costs, ensemble.features)
-    owned = meter.nothing(table.n_rows)
-    meter.over(ensemble).rounds(table, threads, owned)
-    return meter.bills(owned, ensemble.n_trees)
+        threads.run(walk, row_blocks(table.n_rows, ensemble.n_features))
 
 
 def mean_cost(bills: ArrayLike, weight: ArrayLike | None = None) -> float:
@@ -283,16 +261,21 @@ class Accounts:
                 self.ask(k, rows, mine)
                 owned[going] = mine
 
-        threads.run(walk, blocks(table.n_rows, self._stages[0].ensemble.n_features))
+        threads.run(walk, row_blocks(table.n_rows, self._stages[0].ensemble.n_features))
         return owned
 
     def staged(self, table: Table, threads: Threads) -> Floats:
         """What each row would pay that left after each stage, shape (n_stages, n)."""
-        owned = self.meter.nothing(table.n_rows)
         out = np.empty((len(self._stages), table.n_rows))
-        for k, (stage, walk) in enumerate(zip(self._stages, self._walks, strict=True)):
-            walk.rounds(table, threads, owned, stage.first, stage.last)
-            out[k] = self.meter.bills(owned, stage.n_trees)
+
+        def walk(start: int, stop: int) -> None:
+            rows = table.rows(start, stop, list(self.meter.features))
+            owned = self.meter.nothing(stop - start)
+            for k, stage in enumerate(self._stages):
+                self.ask(k, rows, owned)
+                out[k, start:stop] = self.meter.bills(owned, stage.n_trees)
+
+        threads.run(walk, row_blocks(table.n_rows, self._stages[0].ensemble.n_features))
         return out
 
 

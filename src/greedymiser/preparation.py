@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Integral
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from greedymiser.binning import BinMapper, BinnedMatrix, Cuts, PartedTable
+from greedymiser.binning import BinMapper, BinnedMatrix, Cuts
 from greedymiser.costs import CostModel, Feature, as_cost_model
 from greedymiser.dividing import divide
 from greedymiser.engines import Engine, Floats, PlacedRows
@@ -32,7 +32,6 @@ from greedymiser.engines import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
 from greedymiser.growing import Interactions
 from greedymiser.losses import Loss
-from greedymiser.meter import Meter
 from greedymiser.metrics import query_order
 from greedymiser.parameters import Parameters
 from greedymiser.prices import positions
@@ -47,9 +46,8 @@ from greedymiser.tables import (
     is_lazy,
     learn_categories,
 )
-from greedymiser.targets import Target, learn_target
+from greedymiser.targets import Classes, Target, learn_target
 from greedymiser.threads import Threads
-from greedymiser.trees import Ensemble
 
 Part = Literal["val", "test"]
 """Data beside that which is learned from, as arguments are named after it: ``X_val``."""
@@ -158,6 +156,11 @@ class Schema:
         """Name of a feature where there are names, else its position."""
         return feature if self.names is None else self.names[feature]
 
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """Class labels, ascending; None where the target is no class."""
+        return self.target.labels if isinstance(self.target, Classes) else None
+
     def encode(self, checked: Checked) -> Cases:
         """From the user's terms to the loss': categories and labels become numbers."""
         table = as_table(checked.X, self.categories)
@@ -242,46 +245,6 @@ class Prepared:
             held_out = self.hold_out(take(np.flatnonzero(fold_of == fold)))
             found.append(replace(self, train=learn, rows=rows, validation=held_out, binned=binned))
         return found
-
-    def raw_of(self, ensemble: Ensemble, cases: Cases) -> Floats:
-        """Raw predictions of a model for some rows: (n_outputs,) while it has no trees."""
-        if ensemble.n_trees == 0:
-            return ensemble.baseline
-        # From values: the trees may have been grown on other bins.
-        if isinstance(cases.table, PartedTable):
-            raw = np.concatenate(cases.table.of_parts(partial(_raw_of, ensemble)), axis=1)
-        else:
-            raw = ensemble.raw_predict(cases.table, self.threads)
-        return raw if cases.rows is None else np.ascontiguousarray(raw[:, cases.rows])
-
-    def owned_by(self, ensemble: Ensemble, cases: Cases) -> NDArray[np.bool_] | None:
-        """Whether each row has asked for each resource, (n, n_resources); None without trees."""
-        if ensemble.n_trees == 0:
-            return None
-        meter = Meter.of(self.schema.costs, ensemble.features)
-        if isinstance(cases.table, PartedTable):
-            owned = np.concatenate(cases.table.of_parts(partial(_owned_by, meter, ensemble)))
-        else:
-            owned = meter.nothing(cases.table.n_rows)
-            meter.over(ensemble).rounds(cases.table, self.threads, owned)
-        asked = meter.marks(owned if cases.rows is None else owned[cases.rows])
-        found = np.zeros((len(asked), len(self.schema.costs.resource_names)), dtype=bool)
-        found[:, list(meter.resources)] = asked
-        # Free resources have no marks.
-        found[:, self.schema.costs.resource_costs == 0] = False
-        return found
-
-
-def _raw_of(ensemble: Ensemble, part: Table) -> Floats:
-    with Threads(1) as threads:
-        return ensemble.raw_predict(part, threads)
-
-
-def _owned_by(meter: Meter, ensemble: Ensemble, part: Table) -> NDArray[Any]:
-    owned = meter.nothing(part.n_rows)
-    with Threads(1) as threads:
-        meter.over(ensemble).rounds(part, threads, owned)
-    return owned
 
 
 def prepare(

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.conditions import Conditions
-from greedymiser.meter import Accounts, Notes, Stretch, blocks, mean_cost, note_questions
+from greedymiser.meter import Accounts, Notes, Stretch, mean_cost, note_questions
 from greedymiser.tables import Categories, Table
+from greedymiser.trees import row_blocks
 
 # Questions of a row that are followed one by one; later ones are counted by resource only.
 MOST_QUESTIONS = 24
@@ -258,7 +259,7 @@ class Count:
 
     def _walk(self, table: Table) -> None:
         notes, features = self._notes, list(self._accounts.meter.features)
-        for start, stop in blocks(self._n, self._stages[0].ensemble.n_features):
+        for start, stop in row_blocks(self._n, self._stages[0].ensemble.n_features):
             rows = table.rows(start, stop, features)
             self._missing.update(f for f in features if np.isnan(rows[:, f]).any())
             for k, stage in enumerate(self._stages):

@@ -9,14 +9,13 @@ on what its own paths asked for: one meter for all of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
 from greedymiser.exits import ExitRule, Mask, Starts, check_queries, query_starts, rank_leavers
@@ -27,16 +26,15 @@ from greedymiser.metrics import query_order
 from greedymiser.protocols import Count, Protocol
 from greedymiser.responses import Floats, decisions, labels, probabilities, refuse_improbable
 from greedymiser.tables import (
-    PLAIN_DTYPES,
     ArrayTable,
     Categories,
     FrameTable,
     SparseTable,
     Table,
+    as_table,
+    chosen,
     is_frame,
-    refuse_dates,
-    refuse_lazy,
-    unmasked,
+    readable,
 )
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
@@ -117,6 +115,10 @@ class FinishedModel:
         if self.engine == "cuda" and len(self.stages) > 1:
             raise ValueError("engine='cuda' is for models without early exits; use engine='cpu'")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what is only cached out of copies and pickles."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     # -- accounts ---------------------------------------------------------------------------------
 
     @cached_property
@@ -181,6 +183,16 @@ class FinishedModel:
     @property
     def resources_used_(self) -> list[str]:
         return Ledger(self.costs, self.features).resources
+
+    @cached_property
+    def _labelled(self) -> str | None:
+        """What is wrong with any array: the model looks at labels, and it holds numbers."""
+        for feature in self.features if self.categories else ():
+            known = self.categories.get(feature)
+            if known is not None and known.dtype == object and len(known):
+                name = feature if self.names is None else self.names[feature]
+                return f"feature {name!r} holds labels such as {known[0]!r}; pass X as a data frame"
+        return None
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -303,6 +315,15 @@ class Predictor(FinishedModel):
         """Raw predictions, shape (n_outputs, n)."""
         return self.run(self.table(X), qid)[0]
 
+    def staged_raw_predict(self, X: Any, stops: Sequence[int] | None = None) -> Iterator[Floats]:
+        """Raw predictions of the last stage's trees, after so many rounds each; nobody leaves.
+
+        Without ``stops``, after each round. X is turned into numbers once.
+        """
+        table, ensemble = self.table(X), self.stages[-1].ensemble
+        with Threads(thread_count(self.n_jobs)) as threads:
+            yield from ensemble.staged_raw_predict(table, threads, stops)
+
     def leaving_stages(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.intp]:
         """Stage after which each row leaves."""
         return self.run(self.table(X), qid)[1]
@@ -362,19 +383,24 @@ class Predictor(FinishedModel):
         self.table(sample)
         return replace(self, n_jobs=1)
 
-    def table(self, X: Any) -> Table:
-        """Check X and wrap it."""
+    def table(self, X: Any, in_order: bool = False) -> Table:
+        """Check X and wrap it; all methods take such a table in place of X, and check no more.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        in_order : bool
+            The columns of a data frame are known to be those of the training data, in their order:
+            they are not looked up by name.
+        """
+        if isinstance(X, ArrayTable | FrameTable | SparseTable):
+            return X
+        X = readable(X)
         if is_frame(X):
-            return _frame_table(self, X)
-        _refuse_unlabelled(self)
-        if type(X) is np.ndarray and X.dtype in PLAIN_DTYPES and X.ndim == 2:
-            return ArrayTable(self.fitting(X), self.categories)
-        if sparse.issparse(X):
-            if X.dtype.kind not in "biuf":
-                raise ValueError(f"X must be numeric, got a sparse matrix of {X.dtype}")
-            return SparseTable(self.fitting(X), self.categories)
-        refuse_lazy(X)
-        return ArrayTable(self.fitting(_as_numbers(X)), self.categories)
+            return _frame_table(self, X, in_order)
+        if self._labelled is not None:
+            raise ValueError(self._labelled)
+        return as_table(self.fitting(X), self.categories)
 
     def fitting(self, X: Any) -> Any:
         """X, if it has as many columns as the model knows features."""
@@ -388,7 +414,7 @@ class Predictor(FinishedModel):
         if len(self.stages) == 1:
             return _whole(self, table), np.zeros(table.n_rows, dtype=np.intp)
         if order is not None:
-            table = self.table(table.take(order))
+            table = chosen(table, order)
         raw = self.begin(table.n_rows)
         left = np.empty(table.n_rows, dtype=np.intp)
 
@@ -442,23 +468,6 @@ def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in itertools.pairwise(edges) if b > a]
 
 
-def _as_numbers(X: Any) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(unmasked(X))
-        refuse_dates(array)
-        if array.dtype.kind in "cSU":
-            raise TypeError(f"got {array.dtype}")
-        numbers = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"X must be numeric: {error}") from None
-    if numbers.ndim != 2:
-        raise ValueError(
-            f"X must have two dimensions, got shape {numbers.shape}; "
-            "for a single row pass X.reshape(1, -1)"
-        )
-    return numbers
-
-
 def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
     """Cut an ensemble into stages of ``every`` rounds."""
     n_iter, k = ensemble.n_iter, ensemble.n_outputs
@@ -485,23 +494,14 @@ def _protocol(model: Predictor, table: Table, qid: ArrayLike | None, min_share: 
     return count.protocol()
 
 
-def _refuse_unlabelled(model: Predictor) -> None:
-    """Raise if the model looks at labels that an array of numbers cannot hold."""
-    for feature in model.features if model.categories else ():
-        known = model.categories.get(feature)
-        if known is not None and known.dtype == object and len(known):
-            name = feature if model.names is None else model.names[feature]
-            raise ValueError(
-                f"feature {name!r} holds labels such as {known[0]!r}; pass X as a data frame"
-            )
-
-
-def _frame_table(model: Predictor, frame: Any) -> FrameTable:
-    names = model.names
+def _frame_table(model: Predictor, frame: Any, in_order: bool) -> FrameTable:
+    names = None if in_order else model.names
+    if names is None:
+        return FrameTable(model.fitting(frame), model.categories)
     table = FrameTable(frame, model.categories, names)
     columns = set(table.frame.columns)
     # Names that only the costs know need not be those of the frame.
-    if names is None or (model.feature_names is None and columns.isdisjoint(names)):
+    if model.feature_names is None and columns.isdisjoint(names):
         return FrameTable(model.fitting(frame), model.categories)
     missing = [name for name in model.features_used_ if name not in columns]
     if missing:

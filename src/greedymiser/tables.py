@@ -37,6 +37,7 @@ class Table(Protocol):
 
     n_rows: int
     n_columns: int
+    categories: Categories
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
         """Chosen rows of the wanted columns, as a C-ordered array (columns, rows)."""
@@ -97,6 +98,12 @@ class ArrayTable:
                 block[:, column] = encode(block[:, column], self.categories[column])
         return block
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``rows`` gives out parts of the array, and converts nothing."""
+        plain = self.array.dtype in PLAIN_DTYPES and not self.categories
+        return plain and bool(self.array.flags.carray)
+
     def take(self, rows: Rows) -> NDArray[Any]:
         return self.array if rows is None else self.array[rows]
 
@@ -119,13 +126,16 @@ class SparseTable:
         return ArrayTable(dense, known).columns(range(len(wanted)), rows)
 
     def rows(self, start: int, stop: int, wanted: Sequence[int]) -> NDArray[np.floating]:
-        if self._by_row is None:
-            self._by_row = self.matrix.tocsr()
-        dense = self._by_row[start:stop].toarray()
+        dense = self._rowwise()[start:stop].toarray()
         return ArrayTable(dense, self.categories).rows(0, len(dense), wanted)
 
     def take(self, rows: Rows) -> Any:
-        return self.matrix if rows is None else self.matrix.tocsr()[rows]
+        return self.matrix if rows is None else self._rowwise()[rows]
+
+    def _rowwise(self) -> Any:
+        if self._by_row is None:
+            self._by_row = self.matrix.tocsr()
+        return self._by_row
 
 
 class FrameTable:
@@ -210,6 +220,43 @@ def refuse_lazy(X: Any) -> None:
         raise TypeError(f"X is a lazy {type(X).__name__}; call its collect() first")
 
 
+def readable(X: Any) -> Any:
+    """X as tables hold it: a data frame, a sparse matrix or an array of numbers, (rows, columns).
+
+    What is already one of them is not copied; its columns are not looked at.
+    """
+    if type(X) is np.ndarray and X.ndim == 2 and X.dtype.kind in "biuf":
+        return X
+    if is_frame(X):
+        return X
+    if sparse.issparse(X):
+        if X.dtype.kind not in "biuf":
+            raise ValueError(f"X must be numeric, got a sparse matrix of {X.dtype}")
+        return _in_two_dimensions(X)
+    refuse_lazy(X)
+    return _in_two_dimensions(_as_numbers(X))
+
+
+def _as_numbers(X: Any) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(unmasked(X))
+        refuse_dates(array)
+        if array.dtype.kind in "cSU":
+            raise TypeError(f"got {array.dtype}")
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"X must be numeric: {error}") from None
+
+
+def _in_two_dimensions(X: Any) -> Any:
+    if X.ndim != 2:
+        raise ValueError(
+            f"X must have two dimensions, got shape {X.shape}; "
+            "for a single row pass X.reshape(1, -1)"
+        )
+    return X
+
+
 def as_table(X: Any, categories: Categories | None = None) -> Table:
     """Wrap a checked X (array, sparse matrix or data frame)."""
     if isinstance(X, Parted):
@@ -219,6 +266,13 @@ def as_table(X: Any, categories: Categories | None = None) -> Table:
     if is_frame(X):
         return FrameTable(X, categories)
     return ArrayTable(X, categories)
+
+
+def chosen(table: Table, rows: Rows) -> Table:
+    """Some rows of a table, as a table."""
+    if isinstance(table, FrameTable):
+        return FrameTable(table.take(rows), table.categories, table.names)
+    return as_table(table.take(rows), table.categories)
 
 
 def categorical_columns(X: Any) -> list[int]:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.binning import PartedTable
 from greedymiser.boosting import Callback, History, Patience, Validation, boost
 from greedymiser.charging import Account, ModelAccount, RowAccount, marks_of, mean_bill
 from greedymiser.costs import Ledger, Purchase
 from greedymiser.engines import Engine, EngineLostError, Floats, PlacedRows, SplitRules
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.growing import Grower, GrowerParams
+from greedymiser.meter import Meter, Owned
 from greedymiser.parameters import Parameters
-from greedymiser.preparation import Cases, Given, HeldOut, Prepared, is_elsewhere
+from greedymiser.preparation import Cases, Given, HeldOut, Prepared, Schema, is_elsewhere
 from greedymiser.rounds import RoundRule
-from greedymiser.serving import Charge
+from greedymiser.serving import Charge, Predictor, Stage
+from greedymiser.tables import Table, chosen
 from greedymiser.threads import Threads
 from greedymiser.trees import Ensemble, stack_trees
 
@@ -65,6 +69,9 @@ def open_engine(name: str, givens: Sequence[Given], threads: Threads) -> Engine:
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
 
+# Rows of X that are copied together to be asked, where not all of them are.
+ROWS_COPIED = 2**16
+
 Watch = Callable[[HeldOut], Validation]
 """How to score rows that are held out, given where they are."""
 
@@ -87,10 +94,31 @@ class Model:
     # Where rows pay: entry i is their mean cost after i rounds, trees included.
     train_cost: Floats = field(default_factory=lambda: np.empty(0))
     validation_cost: Floats = field(default_factory=lambda: np.empty(0))
+    # Whether a round is one tree, repeated for each output: it is paid for once.
+    has_copies: bool = False
 
     @property
     def n_iter(self) -> int:
         return self.ensemble.n_iter
+
+    @property
+    def mean_cost(self) -> float | None:
+        """Where rows pay: what those cost on average that it was trained on, if that is known."""
+        if self.charge != "row" or len(self.train_cost) == 0:
+            return None
+        return float(self.train_cost[self.n_iter])
+
+    def predictor(self, schema: Schema, n_jobs: int | None) -> Predictor:
+        """The model for serving: it knows nothing of training. It is made once, and kept."""
+        kept: tuple[Schema, Predictor] | None = self.__dict__.get("_kept")
+        if kept is None or kept[0] is not schema or kept[1].n_jobs != n_jobs:
+            # As cached properties do it: a frozen dataclass has no other way.
+            self.__dict__["_kept"] = kept = schema, _finished(self, schema, n_jobs)
+        return kept[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what is only kept out of copies and pickles."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def raise_if_cut_short(self) -> None:
         """Raise what ended the training, where it was neither the data nor a rule."""
@@ -107,6 +135,26 @@ class Model:
         kept = tuple(line for line in self.purchases if line.iteration < n_iter)
         ensemble = self.ensemble.truncated(n_iter)
         return replace(self, ensemble=ensemble, purchases=kept, best_iter=n_iter)
+
+
+def _finished(model: Model, schema: Schema, n_jobs: int | None) -> Predictor:
+    ensemble = model.ensemble
+    n_trees = model.n_iter if model.has_copies else ensemble.n_trees
+    return Predictor(
+        kind=schema.kind,
+        stages=(Stage(ensemble, 0, ensemble.n_iter, n_trees),),
+        rule=None,
+        costs=schema.costs,
+        loss=schema.loss,
+        n_features=schema.n_features,
+        classes=schema.classes,
+        categories=schema.categories,
+        feature_names=schema.columns,
+        purchases=model.purchases,
+        n_jobs=n_jobs,
+        charge=model.charge,
+        mean_cost=model.mean_cost,
+    )
 
 
 def blank_model(prepared: Prepared, params: Parameters) -> Model:
@@ -189,12 +237,62 @@ def make_grower(
 
 def start_rows(prepared: Prepared, rows: PlacedRows, cases: Cases, model: Model) -> None:
     """Let placed rows begin with what a model says of them, and has asked of them."""
-    raw = prepared.raw_of(model.ensemble, cases)
+    raw = _raw_of(prepared, model.ensemble, cases)
     if model.charge != "row":
         rows.start(raw)
         return
     costs = prepared.schema.costs
-    rows.start(raw, marks_of(costs), prepared.owned_by(model.ensemble, cases))
+    rows.start(raw, marks_of(costs), owned_by(prepared, model.ensemble, cases))
+
+
+def _raw_of(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> Floats:
+    """Raw predictions of a model for some rows: (n_outputs,) while it has no trees."""
+    if ensemble.n_trees == 0:
+        return ensemble.baseline
+    # From values: the trees may have been grown on other bins.
+    said = _said_of(cases, prepared.threads, partial(_predicted, ensemble))
+    return np.ascontiguousarray(said.T)
+
+
+def owned_by(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> NDArray[np.bool_] | None:
+    """Whether each row has asked for each resource, (n, n_resources); None without trees."""
+    if ensemble.n_trees == 0:
+        return None
+    costs = prepared.schema.costs
+    meter = Meter.of(costs, ensemble.features)
+    asked = meter.marks(_said_of(cases, prepared.threads, partial(_asked, meter, ensemble)))
+    found = np.zeros((len(asked), len(costs.resource_names)), dtype=bool)
+    found[:, list(meter.resources)] = asked
+    # Free resources have no marks.
+    found[:, costs.resource_costs == 0] = False
+    return found
+
+
+def _said_of(cases: Cases, threads: Threads, ask: Callable[[Table, Threads], Any]) -> Any:
+    """What is said of some rows, a line for each; of a table's other rows nothing is asked."""
+    table, rows = cases.table, cases.rows
+    if isinstance(table, PartedTable):
+        said = np.concatenate(table.of_parts(partial(_ask_alone, ask)))
+        return said if rows is None else said[rows]
+    if rows is None:
+        return ask(table, threads)
+    starts = range(0, len(rows), ROWS_COPIED)
+    return np.concatenate([ask(chosen(table, rows[i : i + ROWS_COPIED]), threads) for i in starts])
+
+
+def _ask_alone(ask: Callable[[Table, Threads], Any], part: Table) -> Any:
+    with Threads(1) as threads:
+        return ask(part, threads)
+
+
+def _predicted(ensemble: Ensemble, table: Table, threads: Threads) -> Floats:
+    return ensemble.raw_predict(table, threads).T
+
+
+def _asked(meter: Meter, ensemble: Ensemble, table: Table, threads: Threads) -> Owned:
+    owned = meter.nothing(table.n_rows)
+    meter.over(ensemble).rounds(table, threads, owned)
+    return owned
 
 
 def mean_cost_of(prepared: Prepared, rows: PlacedRows) -> Callable[[int], float]:
@@ -305,7 +403,7 @@ def _extended(model: Model, history: History, before: _Before) -> Model:
         tried = _spliced(model.validation_score, first, scores)
         # A score that is not a number is no reason to buy anything.
         best_iter = first + int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
-    paid = {}
+    paid: dict[str, Any] = {}
     if model.charge == "row":
         costs = [before.train_cost, *history.train_cost[:n]]
         paid["train_cost"] = _spliced(model.train_cost, first, costs)

@@ -6,17 +6,18 @@ is the only converter. Siblings lie side by side, so a node stores only where it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._intrinsics import first_bit
 from greedymiser.compiling import njit
-from greedymiser.tables import Table
+from greedymiser.tables import ArrayTable, Table
 from greedymiser.threads import Threads
 
 NODE_DTYPE = np.dtype(
@@ -182,12 +183,36 @@ class Ensemble:
         self.add_rounds(table, threads, out, first, self.n_iter if last is None else last)
         return out
 
-    def staged_raw_predict(self, table: Table, threads: Threads) -> Iterator[NDArray[np.float64]]:
-        """Raw predictions after each round."""
-        out = self.raw_predict(table, threads, last=0)
-        for i in range(self.n_iter):
-            self.add_rounds(table, threads, out, i, i + 1)
+    def staged_raw_predict(
+        self, table: Table, threads: Threads, stops: Sequence[int] | None = None
+    ) -> Iterator[NDArray[np.float64]]:
+        """Raw predictions after so many rounds each, ascending; without ``stops``, after each."""
+        if stops is None:
+            stops = range(1, self.n_iter + 1)
+        trees, rows = self._at_hand(table, threads)
+        out = trees.raw_predict(rows, threads, last=0)
+        for first, last in itertools.pairwise([0, *stops]):
+            trees.add_rounds(rows, threads, out, first, last)
             yield out.copy()
+
+    def _at_hand(self, table: Table, threads: Threads) -> tuple[Ensemble, Table]:
+        """The trees, and rows that need not be turned into numbers again each time they are asked.
+
+        Only the columns that the trees look at are kept.
+        """
+        if isinstance(table, ArrayTable) and table.is_plain:
+            return self, table
+        wanted = self.features
+        numbers = np.empty((table.n_rows, len(wanted)))
+
+        def fill(start: int, stop: int) -> None:
+            numbers[start:stop] = table.rows(start, stop, wanted)[:, wanted]
+
+        threads.run(fill, row_blocks(table.n_rows, self.n_features))
+        nodes = self.nodes.copy()
+        inner = nodes["feature"] >= 0
+        nodes["feature"][inner] = np.searchsorted(wanted, nodes["feature"][inner])
+        return replace(self, nodes=nodes, n_features=len(wanted)), ArrayTable(numbers)
 
     def add_rounds(
         self, table: Table, threads: Threads, out: NDArray[np.float64], first: int, last: int
@@ -197,12 +222,10 @@ class Ensemble:
             return
         serving = self.serving
         trees = first * self.n_outputs, last * self.n_outputs
-        step = max(ROW_BLOCK, min(ROWS_AT_A_TIME, CELLS_AT_A_TIME // max(1, self.n_features)))
 
         def add(start: int, stop: int) -> None:
             # Tables that are not plain arrays are turned into numbers a few rows at a time.
-            for begin in range(start, stop, step):
-                end = min(begin + step, stop)
+            for begin, end in row_blocks(stop, self.n_features, start):
                 rows = table.rows(begin, end, self.features)
                 serving.add(rows, out[:, begin:end], *trees)
 
@@ -228,37 +251,55 @@ class Ensemble:
         return Serving.of(self)
 
 
+def row_blocks(stop: int, n_features: int, start: int = 0) -> list[tuple[int, int]]:
+    """Rows ``start:stop``, in parts that are turned into numbers together."""
+    step = max(ROW_BLOCK, min(ROWS_AT_A_TIME, CELLS_AT_A_TIME // max(1, n_features)))
+    return [(begin, min(begin + step, stop)) for begin in range(start, stop, step)]
+
+
 class GrowingEnsemble:
     """An ensemble to which trees are added one by one, at a price that does not grow with it."""
 
     def __init__(self, ensemble: Ensemble):
         self._start = ensemble
-        self._nodes, self._n_nodes = ensemble.nodes, len(ensemble.nodes)
-        self._starts = ensemble.tree_starts.tolist()
-        self._sets = list(ensemble.category_sets)
+        self._nodes = _Growing(ensemble.nodes)
+        self._starts = _Growing(ensemble.tree_starts)
+        self._sets = _Growing(ensemble.category_sets)
 
     def add(self, tree: Tree) -> None:
         """Add a tree at the end."""
-        stop = self._n_nodes + len(tree.nodes)
-        if stop > len(self._nodes):
-            room = np.empty(2 * stop, dtype=NODE_DTYPE)
-            room[: self._n_nodes] = self._nodes[: self._n_nodes]
-            self._nodes = room
-        mine = self._nodes[self._n_nodes : stop]
-        mine[:] = tree.nodes
-        mine["category_set"][mine["category_set"] >= 0] += len(self._sets)
-        self._sets.extend(tree.category_sets)
-        self._starts.append(stop)
-        self._n_nodes = stop
+        mine = self._nodes.add(tree.nodes)
+        asks = mine["category_set"] >= 0
+        sets = tree.category_sets[mine["category_set"][asks]]  # those of all trees may be there
+        mine["category_set"][asks] = len(self._sets.so_far) + np.arange(len(sets))
+        self._sets.add(sets)
+        self._starts.add(np.array([len(self._nodes.so_far)]))
 
     def ensemble(self) -> Ensemble:
-        """The ensemble so far; trees that are added later do not show in it."""
+        """The ensemble so far, uncopied; trees that are added later do not show in it."""
         return replace(
             self._start,
-            nodes=self._nodes[: self._n_nodes],
-            tree_starts=np.array(self._starts, dtype=np.int64),
-            category_sets=np.array(self._sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS),
+            nodes=self._nodes.so_far,
+            tree_starts=self._starts.so_far,
+            category_sets=self._sets.so_far,
         )
+
+
+class _Growing:
+    """An array with room behind it: what is added is copied a few times at most, however much."""
+
+    def __init__(self, start: NDArray[Any]):
+        self.so_far = self._room = start
+
+    def add(self, more: NDArray[Any]) -> NDArray[Any]:
+        """Add to the end; returns what was added, where it lies."""
+        begin, end = len(self.so_far), len(self.so_far) + len(more)
+        if end > len(self._room):
+            self._room = np.empty((2 * end, *more.shape[1:]), dtype=self.so_far.dtype)
+            self._room[:begin] = self.so_far
+        self._room[begin:end] = more
+        self.so_far = self._room[:end]
+        return self._room[begin:end]
 
 
 # A node for rows that walk one by one. A leaf is its own left child and has threshold +inf, so

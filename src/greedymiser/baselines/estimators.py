@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.baselines.foreign import (
     Floats,
@@ -23,12 +22,10 @@ from greedymiser.estimators import (
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
-    table_for,
 )
 from greedymiser.estimators.constraints import CONSTRAINTS
-from greedymiser.lazy import or_lazily
 from greedymiser.preparation import Schema
-from greedymiser.serving import Charge, Kind, Predictor
+from greedymiser.serving import Charge, Kind
 from greedymiser.targets import Classes, Numbers, Target
 from greedymiser.training import Model
 
@@ -111,26 +108,14 @@ class Baseline(Miser):
         purchases = purchases_of(found.ensemble, costs, self.schema_.name)
         charge = cast(Charge, self.charge)
         n_iter = found.ensemble.n_iter
-        self.model_ = Model(found.ensemble, purchases, best_iter=n_iter, charge=charge)
+        self.model_ = Model(
+            found.ensemble, purchases, best_iter=n_iter, charge=charge, has_copies=found.has_copies
+        )
         self.n_features_in_ = n_features
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
-        self.has_copies_ = found.has_copies
         self.is_mean_ = found.is_mean
         return self
-
-    @property
-    def cost_(self) -> float:
-        return self.cost_max_
-
-    @property
-    def cost_max_(self) -> float:
-        check_is_fitted(self, "model_")
-        return self.costs_.total(self.ensemble_.features, self._n_trees)
-
-    @property
-    def _n_trees(self) -> int:
-        return self.n_iter_ if self.has_copies_ else self.ensemble_.n_trees
 
     def truncate(self, n_iter: int) -> Self:
         """Return a copy that stops after ``n_iter`` rounds: of a forest, the mean of so many."""
@@ -144,22 +129,14 @@ class Baseline(Miser):
         return shorter
 
     def _staged_raw_predict(self, X: Any) -> Iterator[Floats]:
+        raw = super()._staged_raw_predict(X)
+        return self._means(raw) if self.is_mean_ else raw
+
+    def _means(self, staged: Iterator[Floats]) -> Iterator[Floats]:
+        """Of a forest's predictions round by round: the means of so many trees."""
         start = self.ensemble_.baseline[:, None]
-        for done, raw in enumerate(super()._staged_raw_predict(X), start=1):
-            yield start + (raw - start) * (self.n_iter_ / done) if self.is_mean_ else raw
-
-    @or_lazily
-    def prediction_costs(self, X: Any) -> Floats:
-        """What each row's prediction costs; with ``charge="row"``, what its own paths ask for."""
-        table = table_for(self, X)
-        return self.predictor_.bills(table, np.zeros(table.n_rows, dtype=np.intp))
-
-    @property
-    def predictor_(self) -> Predictor:
-        found = super().predictor_
-        stage = replace(found.stages[0], n_trees=self._n_trees)
-        # What its training rows cost on average, nobody has told us.
-        return replace(found, stages=(stage,), mean_cost=None)
+        for done, raw in enumerate(staged, start=1):
+            yield start + (raw - start) * (self.n_iter_ / done)
 
 
 class BaselineRegressor(Baseline, MiserRegressor):

@@ -5,21 +5,19 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.costs import Feature
-from greedymiser.estimators import Miser, MiserRanker, table_for
+from greedymiser.estimators import Answering, Miser, MiserRanker, table_for
 from greedymiser.preparation import Given
 from greedymiser.protocols import Protocol
 from greedymiser.responses import Floats
-from greedymiser.serving import Predictor
+from greedymiser.tables import Table
 
 
-class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
+class OverEnsemble(MetaEstimatorMixin, Answering):
     """Rows go through the stages of ``predictor_``, made of the trees of ``estimator_``."""
 
     # Estimators that it can be put over, and how they are asked for.
@@ -28,7 +26,6 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
 
     estimator: Any
     estimator_: Any
-    predictor_: Predictor
 
     def _inner(self) -> Miser:
         """The estimator that the user gave, out of the ice, or what a fitted search has found."""
@@ -40,20 +37,18 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
             raise TypeError(f"{type(self).__name__} needs {self._wants}, got {given!r}")
         return given
 
-    def served_for(self, sample: Any) -> Predictor:
-        """The finished model for parts of rows like these, once they are checked."""
+    def _table(self, X: Any) -> Table:
         check_is_fitted(self)
-        table_for(self.estimator_, sample)
-        return self.predictor_.served_for(sample)
+        return table_for(self.estimator_, X)
 
-    def _run(self, X: Any, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
-        """Raw predictions, and the stage after which each row leaves."""
-        check_is_fitted(self)
-        return self.predictor_.run(table_for(self.estimator_, X), qid)
+    def _raw_predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        """Raw predictions with which rows leave; all answers about rows are made of them."""
+        table = self._table(X)
+        return self.predictor_.raw_predict(table, qid)
 
     def _costs_of(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        left = self._run(X, qid)[1]
-        return self.predictor_.bills(table_for(self.estimator_, X), left)
+        table = self._table(X)
+        return self.predictor_.prediction_costs(table, qid)
 
     def protocol(
         self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01
@@ -70,18 +65,6 @@ class OverEnsemble(MetaEstimatorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         return self.predictor_.protocol(X, qid, min_share=min_share)
-
-    @property
-    def cost_(self) -> float:
-        return self.predictor_.cost_
-
-    @property
-    def cost_max_(self) -> float:
-        return self.predictor_.cost_max_
-
-    @property
-    def features_used_(self) -> list[Feature]:
-        return self.predictor_.features_used_
 
     @property
     def n_features_in_(self) -> int:

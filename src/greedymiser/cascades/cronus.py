@@ -48,7 +48,7 @@ from greedymiser.losses import SquaredError
 from greedymiser.metrics import ndcg_score, queries_or_one
 from greedymiser.preparation import Cases, Given, check, check_same_queries, encode_held_out
 from greedymiser.serving import Stage
-from greedymiser.tables import as_table
+from greedymiser.tables import chosen
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import Ensemble
 
@@ -121,6 +121,7 @@ class Cronus(OverEnsemble):
         What a row pays that leaves after each stage.
     cost_, cost_max_ : float
         The most that a prediction can cost.
+    features_used_, resources_used_ : list
 
     Examples
     --------
@@ -274,7 +275,7 @@ class Cronus(OverEnsemble):
             For rankers, the query of each row: documents that leave are moved below those of their
             query that stay longer. Without it, all rows are one query.
         """
-        return self._run(X, qid)[0][0]
+        return self._raw_predict(X, qid)[0]
 
     @or_lazily
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
@@ -295,7 +296,7 @@ class Cronus(OverEnsemble):
 
         A query without any relevant document scores ``no_relevant``.
         """
-        scores = self._run(X, qid)[0][0]
+        scores = self._raw_predict(X, qid)[0]
         if self.predictor_.kind == "regressor":
             return float(r2_score(y, scores, sample_weight=sample_weight))
         query = queries_or_one(qid, len(scores))
@@ -363,7 +364,7 @@ def _read(
 def _rows(estimator: Miser, cases: Cases, threads: Threads) -> CascadeRows:
     table = cases.table
     if cases.rows is not None:
-        table = as_table(table.take(cases.rows), estimator.categories_)
+        table = chosen(table, cases.rows)
     weight = np.ones(len(cases.y)) if cases.weight is None else cases.weight
     outputs = TreeOutputs.of(estimator.ensemble_, table, threads)
     return CascadeRows(outputs, cases.y, weight / weight.sum())

@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
-from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like, table_for
+from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like
 from greedymiser.exits import Confident, ExitRule, Proximity, check_queries, place_scores
 from greedymiser.lazy import or_lazily
 from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
@@ -29,13 +29,10 @@ from greedymiser.responses import (
     Floats,
     decisions,
     has_log_link,
-    labels,
     largest_probability,
-    probabilities,
 )
 from greedymiser.serving import Predictor, stages_every
-from greedymiser.tables import Table, is_lazy
-from greedymiser.threads import Threads, thread_count
+from greedymiser.tables import is_lazy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,6 +87,7 @@ class EarlyExit(OverEnsemble):
         The finished model, for serving and saving.
     cost_, cost_max_ : float
         The most that a prediction can cost: that of a row that never leaves early.
+    features_used_, resources_used_ : list
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -213,10 +211,10 @@ class EarlyExit(OverEnsemble):
             Thresholds, or how many to choose at most: from the one at which every row leaves as
             soon as it can to the one at which none ever does.
         """
-        check_is_fitted(self, "predictor_")
-        table = table_for(self.estimator_, X)
+        table = self._table(X)
         order, starts = _by_query(qid, table.n_rows)
-        staged = [raw[:, order] for raw in self._staged(table)]
+        stops = [stage.last for stage in self.predictor_.stages]
+        staged = [raw[:, order] for raw in self.predictor_.staged_raw_predict(table, stops)]
         back, bills = np.argsort(order), self.predictor_.staged_bills(table)
         each = np.arange(table.n_rows)
         for threshold in self._thresholds(staged, starts, thresholds):
@@ -268,22 +266,12 @@ class EarlyExit(OverEnsemble):
         model = copy.copy(self)
         model._set_threshold(exits.threshold)
 
-        def recite(asked: Any, qid: Any = None) -> tuple[Floats, NDArray[np.intp]]:
-            known = asked is X
-            return (exits.raw, exits.left) if known else type(self)._run(model, asked, qid)
+        def recite(asked: Any, qid: Any = None) -> Floats:
+            return exits.raw if asked is X else type(self)._raw_predict(model, asked, qid)
 
-        model.__dict__["_run"] = recite
+        model.__dict__["_raw_predict"] = recite
         weights = {} if weight is None else {"sample_weight": weight}
         return float(check_scoring(self, self.scoring)(model, X, y, **weights))
-
-    def _staged(self, table: Table) -> Iterator[Floats]:
-        """Raw predictions of all rows after each stage."""
-        ensemble = self.estimator_.ensemble_
-        with Threads(thread_count(self.n_jobs)) as threads:
-            raw = ensemble.raw_predict(table, threads, last=0)
-            for stage in self.predictor_.stages:
-                ensemble.add_rounds(table, threads, raw, stage.first, stage.last)
-                yield raw.copy()
 
     def _thresholds(
         self, staged: Sequence[Floats], starts: NDArray[np.intp], wanted: int | Sequence[float]
@@ -360,17 +348,19 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
     @or_lazily
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict class labels."""
-        return labels(self._run(X)[0], self.classes_, self.predictor_.loss)
+        raw = self._raw_predict(X)
+        return self.predictor_.respond(raw)
 
     @or_lazily
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities with which rows leave, shape (n, n_classes)."""
-        return probabilities(self._run(X)[0], self.predictor_.loss, len(self.classes_))
+        raw = self._raw_predict(X)
+        return self.predictor_.probabilities(raw)
 
     @or_lazily
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions with which rows leave."""
-        return decisions(self._run(X)[0])
+        return decisions(self._raw_predict(X))
 
     @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
@@ -450,7 +440,7 @@ class EarlyExitRanker(EarlyExit):
     @or_lazily
     def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
         """Scores; within a query, higher comes first."""
-        return self._run(X, qid)[0][0]
+        return self._raw_predict(X, qid)[0]
 
     @or_lazily
     def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
@@ -468,7 +458,7 @@ class EarlyExitRanker(EarlyExit):
         no_relevant: float = 1.0,
     ) -> float:
         """Mean NDCG@k over queries; one without any relevant document scores ``no_relevant``."""
-        scores = self._run(X, qid)[0][0]
+        scores = self._raw_predict(X, qid)[0]
         query = queries_or_one(qid, len(scores))
         return ndcg_score(
             y, scores, query, k=k, sample_weight=sample_weight, no_relevant=no_relevant

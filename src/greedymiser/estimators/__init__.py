@@ -19,15 +19,15 @@ from greedymiser.boosting import Callback
 from greedymiser.engines import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
 from greedymiser.estimators.constraints import CONSTRAINTS
-from greedymiser.estimators.fitted import fitted_like, table_for
+from greedymiser.estimators.fitted import Answering, fitted_like, table_for
 from greedymiser.estimators.watching import watch_with, works_in_kernels
 from greedymiser.lazy import or_lazily
 from greedymiser.metrics import ndcg_score, queries_or_one
 from greedymiser.preparation import Given
-from greedymiser.responses import decisions, gives_probabilities, labels, probabilities
-from greedymiser.targets import Classes
+from greedymiser.responses import decisions, gives_probabilities
 
 __all__ = [
+    "Answering",
     "BudgetWarning",
     "Miser",
     "MiserClassifier",
@@ -108,13 +108,11 @@ class MiserRegressor(RegressorMixin, Miser):
     @or_lazily
     def predict(self, X: Any) -> Floats:
         """Predict the target."""
-        raw = self._raw_predict(X)
-        return self.schema_.loss.response(raw[0])
+        return self.predictor_.respond(self._raw_predict(X))
 
     def staged_predict(self, X: Any) -> Iterator[Floats]:
         """Predictions after each round."""
-        for raw in self._staged_raw_predict(X):
-            yield self.schema_.loss.response(raw[0])
+        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
 
 def _has_probabilities(classifier: Any) -> bool:
@@ -228,13 +226,13 @@ class MiserClassifier(ClassifierMixin, Miser):
     @or_lazily
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict class labels."""
-        return self._labels(self._raw_predict(X))
+        return self.predictor_.respond(self._raw_predict(X))
 
     @available_if(_has_probabilities)
     @or_lazily
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
-        return self._probabilities(self._raw_predict(X))
+        return self.predictor_.probabilities(self._raw_predict(X))
 
     @or_lazily
     def decision_function(self, X: Any) -> Floats:
@@ -243,12 +241,12 @@ class MiserClassifier(ClassifierMixin, Miser):
 
     def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
         """Class labels after each round."""
-        yield from map(self._labels, self._staged_raw_predict(X))
+        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     @available_if(_has_probabilities)
     def staged_predict_proba(self, X: Any) -> Iterator[Floats]:
         """Class probabilities after each round."""
-        yield from map(self._probabilities, self._staged_raw_predict(X))
+        yield from map(self.predictor_.probabilities, self._staged_raw_predict(X))
 
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Raw predictions after each round."""
@@ -257,15 +255,7 @@ class MiserClassifier(ClassifierMixin, Miser):
     @property
     def classes_(self) -> NDArray[Any]:
         """Class labels, ascending."""
-        target = self.schema_.target
-        assert isinstance(target, Classes)
-        return target.labels
-
-    def _probabilities(self, raw: Floats) -> Floats:
-        return probabilities(raw, self.schema_.loss, len(self.classes_))
-
-    def _labels(self, raw: Floats) -> NDArray[Any]:
-        return labels(raw, self.classes_, self.schema_.loss)
+        return self.predictor_.classes_
 
 
 @documented_like(Miser)
@@ -328,12 +318,11 @@ class MiserRanker(Miser):
     @or_lazily
     def predict(self, X: Any) -> Floats:
         """Scores; within a query, higher comes first."""
-        return self._raw_predict(X)[0]
+        return self.predictor_.respond(self._raw_predict(X))
 
     def staged_predict(self, X: Any) -> Iterator[Floats]:
         """Scores after each round."""
-        for raw in self._staged_raw_predict(X):
-            yield raw[0]
+        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     def score(
         self,

@@ -134,6 +134,8 @@ class Miser(Fitted):
         What was learned of the columns and the target.
     model_ : Model
         The trees and how they came about.
+    predictor_ : Predictor
+        The finished model, for serving: made once, and again for a new model or ``n_jobs``.
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS

@@ -18,6 +18,7 @@ from greedymiser.preparation import (
     read_interaction_cst,
     read_monotonic_cst,
 )
+from greedymiser.training import owned_by
 
 if TYPE_CHECKING:
     from greedymiser.estimators.base import Miser
@@ -72,7 +73,7 @@ def check_budget(estimator: Miser, prepared: Prepared) -> None:
 def _dearest(estimator: Miser, prepared: Prepared) -> float:
     """What the row pays that pays most, of those to learn from."""
     ensemble, costs = estimator.ensemble_, estimator.costs_
-    owned = prepared.owned_by(ensemble, prepared.train)
+    owned = owned_by(prepared, ensemble, prepared.train)
     if owned is None:
         return 0.0
     return max(costs.bill(some, ensemble.n_trees) for some in np.unique(owned, axis=0))

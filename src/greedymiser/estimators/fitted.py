@@ -11,33 +11,60 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from greedymiser.costs import CostModel, Feature, Ledger, Receipt
+from greedymiser.costs import CostModel, Feature, Receipt
 from greedymiser.engines import Floats
 from greedymiser.lazy import or_lazily
-from greedymiser.meter import row_costs
 from greedymiser.preparation import Schema
 from greedymiser.protocols import Protocol
-from greedymiser.serving import Kind, Predictor, Stage
+from greedymiser.serving import Kind, Predictor
 from greedymiser.tables import (
-    PLAIN_DTYPES,
-    ArrayTable,
     Categories,
     Parted,
     Table,
-    as_table,
     is_frame,
+    readable,
     refuse_dates,
     refuse_lazy,
     unmasked,
 )
-from greedymiser.threads import Threads, thread_count
 from greedymiser.training import Model
 from greedymiser.trees import Ensemble
 
 _Estimator = TypeVar("_Estimator", bound="Fitted")
 
 
-class Fitted(BaseEstimator):
+class Answering(BaseEstimator):
+    """Those who answer by a finished model, and have its accounts."""
+
+    predictor_: Predictor
+
+    def _table(self, X: Any) -> Table:
+        """Rows as the finished model reads them, if scikit-learn has nothing against them."""
+        raise NotImplementedError
+
+    def served_for(self, sample: Any) -> Predictor:
+        """The finished model for parts of rows like these, once they are checked."""
+        self._table(sample)
+        return self.predictor_.served_for(sample)
+
+    @property
+    def cost_(self) -> float:
+        return self.predictor_.cost_
+
+    @property
+    def cost_max_(self) -> float:
+        return self.predictor_.cost_max_
+
+    @property
+    def features_used_(self) -> list[Feature]:
+        return self.predictor_.features_used_
+
+    @property
+    def resources_used_(self) -> list[str]:
+        return self.predictor_.resources_used_
+
+
+class Fitted(Answering):
     """A model, what it says of rows, and its accounts. ``Miser`` says what the attributes mean."""
 
     _kind: ClassVar[Kind]
@@ -50,21 +77,23 @@ class Fitted(BaseEstimator):
 
     # -- prediction -----------------------------------------------------------------------------
 
+    @property
+    def predictor_(self) -> Predictor:  # type: ignore[override]  # it follows the model
+        """The finished model, for serving: it knows nothing of training."""
+        if "model_" not in self.__dict__:
+            check_is_fitted(self, "model_")
+        return self.model_.predictor(self.schema_, self.n_jobs)
+
+    def _table(self, X: Any) -> Table:
+        return table_for(self, X)
+
     def _raw_predict(self, X: Any) -> Floats:
-        """Raw predictions, shape (n_outputs, n)."""
-        table = table_for(self, X)
-        with Threads(thread_count(self.n_jobs)) as threads:
-            return self.ensemble_.raw_predict(table, threads)
+        """Raw predictions, shape (n_outputs, n); all answers about rows are made of them."""
+        return self.predictor_.raw_predict(self._table(X))
 
     def _staged_raw_predict(self, X: Any) -> Iterator[Floats]:
-        table = table_for(self, X)
-        with Threads(thread_count(self.n_jobs)) as threads:
-            yield from self.ensemble_.staged_raw_predict(table, threads)
-
-    def served_for(self, sample: Any) -> Predictor:
-        """The finished model for parts of rows like these, once they are checked."""
-        table_for(self, sample)
-        return self.predictor_.served_for(sample)
+        """The same after each round."""
+        return self.predictor_.staged_raw_predict(self._table(X))
 
     @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
@@ -73,21 +102,15 @@ class Fitted(BaseEstimator):
         The same for all rows, ``cost_``; with ``charge="row"``, the trees and the resources that
         the row's own paths ask for.
         """
-        table = table_for(self, X)
-        if self.model_.charge != "row":
-            return np.full(table.n_rows, self.cost_)
-        with Threads(thread_count(self.n_jobs)) as threads:
-            return row_costs(self.ensemble_, self.costs_, table, threads)
+        return self.predictor_.prediction_costs(self._table(X))
 
     def _check_features(self, X: Any, reset: bool) -> Any:
-        if isinstance(X, Parted):
-            stand_in = np.empty((1, X.shape[1])) if X.head is None else X.head
-            validate_data(self, X=stand_in, reset=reset, skip_check_array=True)
-            if min(X.shape) == 0:
-                raise ValueError(f"X must have at least one row and one column, got {X.shape}")
-            return X
-        if is_frame(X):
-            validate_data(self, X=X, reset=reset, skip_check_array=True)
+        """X, checked in every way that scikit-learn knows."""
+        if isinstance(X, Parted) or is_frame(X):
+            shown = X
+            if isinstance(X, Parted):
+                shown = np.empty((1, X.shape[1])) if X.head is None else X.head
+            validate_data(self, X=shown, reset=reset, skip_check_array=True)
             if min(X.shape) == 0:
                 raise ValueError(f"X must have at least one row and one column, got {X.shape}")
             return X
@@ -134,25 +157,6 @@ class Fitted(BaseEstimator):
         return self.model_.n_iter
 
     @property
-    def cost_(self) -> float:
-        if self.model_.charge == "row":
-            return float(self.model_.train_cost[self.n_iter_])
-        return self.cost_max_
-
-    @property
-    def cost_max_(self) -> float:
-        return self.costs_.total(self.ensemble_.features, self.ensemble_.n_trees)
-
-    @property
-    def features_used_(self) -> list[Feature]:
-        names = self.schema_.names
-        return [feature if names is None else names[feature] for feature in self.ensemble_.features]
-
-    @property
-    def resources_used_(self) -> list[str]:
-        return Ledger(self.costs_, self.ensemble_.features).resources
-
-    @property
     def feature_importances_(self) -> Floats:
         gains = self.ensemble_.importances()
         return gains / gains.sum() if gains.any() else np.zeros(self.n_features_in_)
@@ -163,28 +167,7 @@ class Fitted(BaseEstimator):
 
     def receipt(self) -> Receipt:
         """What was bought, when, at what price."""
-        check_is_fitted(self, "model_")
-        return Receipt(self.model_.purchases)
-
-    @property
-    def predictor_(self) -> Predictor:
-        """The finished model, for serving: it knows nothing of training."""
-        ensemble, schema = self.ensemble_, self.schema_
-        return Predictor(
-            kind=self._kind,
-            stages=(Stage(ensemble, 0, ensemble.n_iter, ensemble.n_trees),),
-            rule=None,
-            costs=schema.costs,
-            loss=schema.loss,
-            n_features=schema.n_features,
-            classes=getattr(self, "classes_", None),
-            categories=schema.categories,
-            feature_names=schema.columns,
-            purchases=self.model_.purchases,
-            n_jobs=self.n_jobs,
-            charge=self.model_.charge,
-            mean_cost=self.cost_ if self.model_.charge == "row" else None,
-        )
+        return self.predictor_.receipt()
 
     def protocol(self, X: Any, *, min_share: float = 0.01) -> Protocol:
         """Tell what is asked of which rows, in which order, at what mean cost (``charge="row"``).
@@ -195,7 +178,6 @@ class Fitted(BaseEstimator):
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        check_is_fitted(self, "model_")
         return self.predictor_.protocol(X, min_share=min_share)
 
     def truncate(self, n_iter: int) -> Self:
@@ -209,20 +191,31 @@ class Fitted(BaseEstimator):
 
 
 def table_for(estimator: Fitted, X: Any) -> Table:
-    """Rows as a fitted estimator reads them, checked."""
-    known = estimator.__dict__
+    """Rows as a fitted estimator's model reads them: the columns of fit, in their order."""
+    predictor = estimator.predictor_
+    return predictor.table(_with_known_columns(estimator, X), in_order=True)
+
+
+def _with_known_columns(estimator: Fitted, X: Any) -> Any:
+    """X, if it has a row, and the number and the names of columns that the estimator has seen."""
     if (
         type(X) is np.ndarray
-        and X.dtype in PLAIN_DTYPES
+        and X.dtype.kind in "biuf"
         and X.ndim == 2
         and len(X) > 0
-        and "model_" in known
-        and "feature_names_in_" not in known
         and X.shape[1] == estimator.n_features_in_
+        and "feature_names_in_" not in estimator.__dict__
     ):
-        return ArrayTable(X, estimator.categories_)  # nothing to check: the way for single rows
-    check_is_fitted(estimator, "model_")
-    return as_table(estimator._check_features(X, reset=False), estimator.categories_)
+        return X  # nothing to check: the way for single rows
+    try:
+        rows = readable(X)
+    except (TypeError, ValueError):
+        estimator._check_features(X, reset=False)  # scikit-learn has its own words for most of it
+        raise
+    if min(rows.shape) == 0:
+        estimator._check_features(rows, reset=False)
+    validate_data(estimator, X=rows, reset=False, skip_check_array=True)
+    return rows
 
 
 def fitted_like(estimator: _Estimator, schema: Schema, model: Model) -> _Estimator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from greedymiser.boosting import Validation
 from greedymiser.engines import Floats
@@ -12,7 +12,7 @@ from greedymiser.estimators.fitted import fitted_like
 from greedymiser.losses import LambdaMART
 from greedymiser.metrics import ndcg_depth
 from greedymiser.preparation import HeldOut, Schema
-from greedymiser.targets import Classes
+from greedymiser.serving import Charge
 from greedymiser.training import Model, Watch
 from greedymiser.trees import Ensemble, GrowingEnsemble
 
@@ -53,8 +53,7 @@ def _known_score(estimator: Miser, schema: Schema) -> Any:
     # Here, since most programs that import the estimators never need them.
     from greedymiser.scores import known_score
 
-    classes = schema.target.labels if isinstance(schema.target, Classes) else None
-    return known_score(estimator.scoring, schema.kind, schema.loss, classes)
+    return known_score(estimator.scoring, schema.kind, schema.loss, schema.classes)
 
 
 def check_scoring_of(estimator: Miser) -> None:
@@ -79,18 +78,20 @@ def _recital(estimator: Miser, schema: Schema, held_out: HeldOut) -> Validation:
     weight = {}
     if cases.weight is not None and _accepts(scorer, "sample_weight"):
         weight = {"sample_weight": cases.weight}
-    start = estimator.model_ if estimator._is_continued() else None
-    baseline = rows.raw()[:, 0].copy() if start is None else start.ensemble.baseline
-    grown = GrowingEnsemble(
-        Ensemble.empty(baseline, schema.n_features) if start is None else start.ensemble
-    )
-    model = fitted_like(estimator, schema, start or Model(grown.ensemble()))
+    if estimator._is_continued():
+        start = estimator.model_
+    else:
+        blank = Ensemble.empty(rows.raw()[:, 0].copy(), schema.n_features)
+        start = Model(blank, charge=cast(Charge, estimator.charge))
+    grown = GrowingEnsemble(start.ensemble)
+    model = fitted_like(estimator, schema, start)
 
     def recite(asked: Any) -> Floats:
         return rows.raw().copy() if asked is X else type(estimator)._raw_predict(model, asked)
 
     def score() -> float:
-        model.model_ = Model(grown.ensemble())
+        # Nothing is copied, and what serves other rows is made once somebody asks for them.
+        model.model_ = Model(grown.ensemble(), charge=start.charge)
         return float(scorer(model, X, y, **weight))
 
     model.__dict__["_raw_predict"] = recite
