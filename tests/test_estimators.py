@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from sklearn.metrics import accuracy_score, make_scorer, mean_squared_error, r2_score
 
 from greedymiser import (
@@ -395,6 +396,47 @@ def test_warm_start_keeps_the_classes():
     # A class may be absent from later data.
     model.fit(X[y > 0], y[y > 0])
     assert model.classes_.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ([0, 1], [False, True]),
+        ([False, True], [0.0, 1.0]),
+        ([1.0, 2.0], [1, 2]),
+        (["a", "b"], np.array(["a", "b"], dtype=object)),
+        (np.array(["a", "longer"], dtype=object), ["a", "longer"]),
+        ([2**53, 2**53 + 1], np.array([2**53, 2**53 + 1], dtype=np.uint64)),
+        (np.array([3, 5], dtype="M8[s]"), np.array([3, 5], dtype="M8[s]")),
+    ],
+)
+def test_labels_are_the_same_whatever_their_type(first, then):
+    X, y = make_data()
+    picks = (y > 0).astype(np.intp)
+    model = classifier(warm_start=True).fit(X, np.asarray(first)[picks])
+    other = clone(model).fit(X, np.asarray(first)[picks])
+    model.set_params(max_iter=12).fit(X, np.asarray(then)[picks])
+    other.set_params(max_iter=12).fit(X, np.asarray(first)[picks])
+    np.testing.assert_array_equal(model.predict(X), other.predict(X))
+    np.testing.assert_array_equal(model.train_score_, other.train_score_)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "unknown"),
+    [
+        (["1", "2"], [1, 2], "2"),
+        ([1, 2], ["1", "2"], "2"),
+        ([1, 2], [1, 2.5], "2.5"),
+        ([2**53, 2**53 + 2], [2**53, 2**53 + 1], str(2**53 + 1)),
+        (["a", "b"], ["a", "c"], "c"),
+    ],
+)
+def test_labels_that_only_look_alike_are_unknown(first, then, unknown):
+    X, y = make_data()
+    picks = (y > 0).astype(np.intp)
+    model = classifier(warm_start=True).fit(X, np.asarray(first)[picks])
+    with pytest.raises(ValueError, match=f"does not know: {unknown} is not one of"):
+        model.set_params(max_iter=12).fit(X, np.asarray(then)[picks])
 
 
 def test_warm_start_keeps_class_weights():

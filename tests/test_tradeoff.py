@@ -34,6 +34,7 @@ from greedymiser import (
     to_lightgbm,
     tradeoff_curve,
 )
+from greedymiser.binning import BinMapper
 from greedymiser.losses import SquaredError
 from greedymiser.preparation import Given
 from greedymiser.search import _Whole
@@ -354,6 +355,25 @@ def named_search():
         MiserRegressor(costs=COSTS, max_iter=8, learning_rate=0.3), tradeoffs=[0.0, 0.01], cv=2
     )
     return search.fit(frame, y), frame
+
+
+def test_a_search_bins_nothing_that_it_does_not_use(monkeypatch):
+    X, y = np.arange(240.0).reshape(60, 4) % 17, np.arange(60.0) % 5
+    binned = []
+
+    def counting(real):
+        def count(self, table, rows, *rest):
+            binned.append(table.n_rows if rows is None else len(rows))
+            return real(self, table, rows, *rest)
+
+        return count
+
+    for name in ("fit_transform", "transform"):
+        monkeypatch.setattr(BinMapper, name, counting(getattr(BinMapper, name)))
+    search = MiserSearchCV(MiserRegressor(max_iter=2), tradeoffs=3, cv=2, search="path")
+    search.fit(X, y)
+    # All for the highest trade-off, each fold's two parts, and all for the last fit.
+    assert binned == [60, 30, 30, 30, 30, 60]
 
 
 def test_a_search_is_a_model(named_search, tmp_path):

@@ -23,6 +23,7 @@ from greedymiser.estimators import (
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import (
     Given,
+    Prepared,
     brought,
     check_same_queries,
     encode_held_out,
@@ -117,13 +118,7 @@ class TradeoffPath:
 
     def highest(self) -> float:
         """Least trade-off at which no feature that costs anything pays at the first root."""
-        prepared = self.trainer.prepared
-        grower = make_grower(prepared, self._params(0.0), self.trainer.start)
-        gains = root_gains(prepared, grower)
-        prices = grower.root_prices()
-        dear = (prices > 0) & (gains > 0)
-        highest = np.max(gains[dear] / prices[dear], initial=0.0)
-        return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0
+        return highest_tradeoff(self.trainer.prepared, self._params(0.0), self.trainer.start)
 
     def _widest_gaps(self) -> list[float]:
         """Trade-offs between the neighbours that differ most; none if none differ.
@@ -243,6 +238,16 @@ class TradeoffPath:
                 trace = trace.assign(found_by=found_by, model=position)
             traces.append(trace)
         return pd.concat(traces, ignore_index=True), [line[2] for line in ordered]
+
+
+def highest_tradeoff(prepared: Prepared, params: Parameters, start: Model) -> float:
+    """Least trade-off at which no feature that costs anything pays at the first root."""
+    grower = make_grower(prepared, params, start)
+    gains = root_gains(prepared, grower)
+    prices = grower.root_prices()
+    dear = (prices > 0) & (gains > 0)
+    highest = np.max(gains[dear] / prices[dear], initial=0.0)
+    return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0
 
 
 def best_cost(model: Miser) -> float:

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from greedymiser.costs import Feature, Receipt
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
 from greedymiser.parameters import Parameters
-from greedymiser.paths import TradeoffPath
+from greedymiser.paths import TradeoffPath, highest_tradeoff
 from greedymiser.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
 from greedymiser.protocols import Protocol
 from greedymiser.serving import Predictor
@@ -334,8 +334,9 @@ class MiserSearchCV(BestModel):
         tradeoffs = checked_tradeoffs(self.tradeoffs)
         if not isinstance(tradeoffs, int):
             return tradeoffs
-        given = whole.given
-        highest = TradeoffPath(clone(base), given, given, NOTHING_GIVEN, threads).highest()
+        blank = clone(base).set_params(early_stopping=False)  # no row is set aside
+        prepared, params = blank.prepare(whole.given, NOTHING_GIVEN, threads), Parameters.of(blank)
+        highest = highest_tradeoff(prepared, params, blank_model(prepared, params))
         if tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down, so that few are high ones.

@@ -25,6 +25,7 @@ from greedymiser.losses import (
     as_loss,
 )
 from greedymiser.responses import gives_probabilities, probabilities
+from greedymiser.tables import encode
 
 Floats = NDArray[np.float64]
 
@@ -112,13 +113,15 @@ class Classes:
         return cls(estimator, labels)
 
     def encode(self, y: NDArray[Any]) -> Floats:
-        code_of = {label: code for code, label in enumerate(self.labels.tolist())}
-        codes = np.array([code_of.get(label, -1) for label in y.tolist()], dtype=np.float64)
-        if codes.min() < 0:
-            unknown = y[np.argmin(codes)]
+        kinds = {y.dtype.kind, self.labels.dtype.kind}
+        # NumPy would find the number 1 among words, as "1".
+        same = len(kinds) == 1 or kinds <= set("biuf")
+        codes = encode(y if same else y.astype(object), self.labels)
+        unknown = np.isnan(codes)
+        if unknown.any():
             raise ValueError(
-                f"y has a class that the model does not know: {unknown} is not one of "
-                f"{list(code_of)}"
+                f"y has a class that the model does not know: {y[np.argmax(unknown)]} is not one "
+                f"of {self.labels.tolist()}"
             )
         return codes
 
