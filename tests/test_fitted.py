@@ -269,6 +269,21 @@ def test_threads_are_those_of_today():
         model.set_params(n_jobs=0).predict(X)
 
 
+def test_threads_of_early_exits_and_cascades_are_those_of_today():
+    quick = EarlyExitClassifier(MODELS["binary"](X), every=3, threshold=0.7, n_jobs=1)
+    cascade = Cronus(MODELS["regressor"](X), n_stages=2, n_jobs=1)
+    for model in (quick, cascade):
+        assert model.set_params(n_jobs=2).n_jobs == 2  # nobody is fitted yet
+        said = model.set_params(n_jobs=1).fit(X, Y > 0).predict(X)
+        assert model.predictor_.n_jobs == 1
+        twin = copy.copy(model)
+        assert model.set_params(n_jobs=2).predictor_.n_jobs == 2
+        assert twin.predictor_.n_jobs == 1
+        np.testing.assert_array_equal(model.predict(X), said)
+        kept = model.predictor_
+        assert model.set_params(estimator__max_iter=3).predictor_ is kept
+
+
 def test_copies_go_their_own_ways():
     model = MODELS["regressor"](X)
     said = model.predict(X)

@@ -31,7 +31,6 @@ from greedymiser.tables import (
     FrameTable,
     SparseTable,
     Table,
-    as_table,
     chosen,
     is_frame,
     readable,
@@ -400,7 +399,8 @@ class Predictor(FinishedModel):
             return _frame_table(self, X, in_order)
         if self._labelled is not None:
             raise ValueError(self._labelled)
-        return as_table(self.fitting(X), self.categories)
+        wrap = ArrayTable if isinstance(X, np.ndarray) else SparseTable
+        return wrap(self.fitting(X), self.categories)
 
     def fitting(self, X: Any) -> Any:
         """X, if it has as many columns as the model knows features."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
@@ -26,6 +27,7 @@ class OverEnsemble(MetaEstimatorMixin, Answering):
 
     estimator: Any
     estimator_: Any
+    n_jobs: int | None
 
     def _inner(self) -> Miser:
         """The estimator that the user gave, out of the ice, or what a fitted search has found."""
@@ -36,6 +38,13 @@ class OverEnsemble(MetaEstimatorMixin, Answering):
         if not isinstance(given, self._bases):
             raise TypeError(f"{type(self).__name__} needs {self._wants}, got {given!r}")
         return given
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters. ``n_jobs`` holds at once, all others from the next fit on."""
+        super().set_params(**params)
+        if "n_jobs" in params and hasattr(self, "predictor_"):
+            self.predictor_ = replace(self.predictor_, n_jobs=self.n_jobs)
+        return self
 
     def _table(self, X: Any) -> Table:
         check_is_fitted(self)
