@@ -391,6 +391,16 @@ class Predictor(FinishedModel):
         in_order : bool
             The columns of a data frame are known to be those of the training data, in their order:
             they are not looked up by name.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from greedymiser import MiserRegressor
+        >>> X = np.arange(100.0).reshape(50, 2)
+        >>> model = MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X[:, 0]).predictor_
+        >>> table = model.table(X)
+        >>> len(model.predict(table)) == len(model.prediction_costs(table)) == 50
+        True
         """
         if isinstance(X, ArrayTable | FrameTable | SparseTable):
             return X
