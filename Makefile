@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The first interpreter that runs, is new enough and can make a virtual environment. Being found is
 # not enough: a version manager may put names on the PATH that fail when called.
 CHECK := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
-PYTHON ?= $(shell for candidate in python3.13 python3.12 python3.11 python3; do \
+PYTHON ?= $(shell for candidate in python3.14 python3.13 python3.12 python3.11 python3; do \
 	if $$candidate -c '$(CHECK)' >/dev/null 2>&1; then echo $$candidate; break; fi; done)
 
 .DEFAULT_GOAL := help
@@ -32,6 +32,15 @@ test: $(VENV)/.installed-dev  ## run the tests
 test-gpu: $(VENV)/.installed-gpu  ## run the tests of engine="cuda" on this machine's GPU
 	GREEDYMISER_TEST_ENGINE=cuda $(BIN)/python -m pytest -W ignore::DeprecationWarning \
 		tests/conformance tests/on_device.py
+
+.PHONY: test-oldest
+# Every direct dependency in the oldest version that pyproject.toml allows. Warnings are no errors
+# here: most are about each other.
+test-oldest: $(VENV)/.installed-package  ## run the tests with the oldest versions that we allow
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)-oldest
+	$(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct \
+		--editable '.[test]'
+	$(VENV)-oldest/bin/python -m pytest -n 2 --dist loadfile -o filterwarnings=
 
 .PHONY: test-env
 test-env: $(VENV)/.installed-dev  ## only set up what test and lint need
@@ -85,7 +94,7 @@ package: $(VENV)/.installed-package  ## build the wheel, check it, try it in emp
 
 .PHONY: clean
 clean:  ## remove the environment, caches and build results
-	rm -rf $(VENV) build dist docs/gallery docs/reference demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest build dist docs/gallery docs/reference demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

@@ -23,12 +23,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--columns", type=int, default=COLUMNS)
     parser.add_argument("--trees", type=int, default=50)
+    parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     print(machine())
     X, y = regression_data(args.rows + 20_000, args.columns)
     X, X_val, y, y_val = X[: args.rows], X[args.rows :], y[: args.rows], y[args.rows :]
     costs = np.resize(load_yahoo_costs(), args.columns)
-    model = MiserRegressor(costs=costs, max_iter=args.trees, early_stopping=False, n_jobs=2)
+    model = MiserRegressor(
+        costs=costs, max_iter=args.trees, early_stopping=False, n_jobs=args.threads
+    )
     valid = {"X_val": X_val, "y_val": y_val}
     tradeoff_curve(model, X[:2000], y[:2000], tradeoffs=[0.0, 1e-4], **valid)  # compile first
 
@@ -42,7 +45,7 @@ def main() -> None:
         nonlocal construction
         for tradeoff in TRADEOFFS:
             params = lightgbm_params(
-                2,
+                args.threads,
                 force_col_wise=True,
                 cegb_tradeoff=2.0 * args.rows * tradeoff,
                 cegb_penalty_feature_coupled=costs.tolist(),
@@ -56,7 +59,7 @@ def main() -> None:
     alone = seconds(separate_fits)
     rival = seconds(lightgbm_runs)
     reused = rival - construction * (1 - 1 / len(TRADEOFFS))
-    print(f"8 trade-offs of {args.trees} trees, {args.rows} x {args.columns}, 2 threads")
+    print(f"8 trade-offs of {args.trees} trees, {args.rows} x {args.columns}, {args.threads} threads")
     print(f"  path on shared bins       {path:6.1f} s")
     print(f"  8 separate fits           {alone:6.1f} s   the path takes {path / alone:.2f} of it")
     print(f"  8 LightGBM runs           {rival:6.1f} s   {rival / path:.1f} x the path")

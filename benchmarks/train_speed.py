@@ -73,12 +73,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--columns", type=int, default=COLUMNS)
     parser.add_argument("--trees", type=int, default=25)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args()
     print(machine())
     X, y = regression_data(args.rows, args.columns)
     MiserRegressor(max_iter=2).fit(X[:2000], y[:2000])  # compile first
     costs = np.resize(load_yahoo_costs(), args.columns)
-    for threads in (1, 2):
+    for threads in args.threads:
         print(f"per tree, {args.rows} x {args.columns}, {threads} thread(s), costs ignored")
         modes = {
             "LightGBM col-wise": {"force_col_wise": True},

@@ -207,12 +207,17 @@ def test_only_the_best_rounds_count():
 
 FEW = {"n_estimators": 6, "random_state": 0, "n_jobs": 1}
 BAGGED = {"boosting_type": "rf", "subsample": 0.5, "subsample_freq": 1, "verbose": -1}
+# What XGBRFRegressor is, which newer versions warn of.
+AT_ONCE = {
+    "n_estimators": 1, "num_parallel_tree": FEW["n_estimators"], "random_state": 0, "n_jobs": 1,
+    "learning_rate": 1.0, "subsample": 0.8, "colsample_bynode": 0.8, "base_score": 3.0,
+}  # fmt: skip
 FORESTS = {
     "forest": (RandomForestClassifier(**FEW), TWO),
     "forest of three": (RandomForestClassifier(**FEW), THREE),
     "regression": (RandomForestRegressor(**FEW), SIGNAL),
     "lightgbm": (lightgbm.LGBMClassifier(**FEW, **BAGGED), TWO),
-    "xgboost": (xgboost.XGBRFRegressor(**FEW, base_score=3.0), SIGNAL),
+    "xgboost": (xgboost.XGBRegressor(**AT_ONCE), SIGNAL),
 }
 
 
@@ -220,7 +225,7 @@ def by_first_trees(model, n):
     """What the library itself makes of the first trees: probabilities, or numbers."""
     if isinstance(model, lightgbm.LGBMClassifier):
         return model.predict_proba(X, num_iteration=n)
-    if isinstance(model, xgboost.XGBRFRegressor):
+    if isinstance(model, xgboost.XGBRegressor):
         leaves = model.get_booster().trees_to_dataframe().query("Feature == 'Leaf'")
         value = leaves.set_index(["Tree", "Node"])["Gain"]
         found = [[value[t, node] for t, node in enumerate(row[:n])] for row in model.apply(X)]

@@ -233,8 +233,10 @@ class Crew:
         self.is_team = (
             n > 1 and is_small and trainer.in_kernels and type(prepared.engine) is CpuEngine
         )
+        # Models that are trained at once.
+        self.n_members = n if self.is_team else 1
         self._free = SimpleQueue[Trainer]()
-        for _ in range(n if self.is_team else 1):
+        for _ in range(self.n_members):
             self._free.put(_on_one_thread(trainer) if self.is_team else trainer)
 
     def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:

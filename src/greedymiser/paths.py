@@ -53,7 +53,7 @@ CLOSE = 1.2
 # costs nothing in score (docs/rounds.md).
 LARGE, SHOPPING_INTERVAL = 10_000_000, 8
 
-# Models of a path that are trained together.
+# Models of a path that are trained together, where what comes next depends on them.
 TOGETHER = 2
 
 
@@ -102,11 +102,13 @@ class TradeoffPath:
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[list[float]]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in.
 
-        Several at a time, always the same on any number of threads.
+        Those that are found are the same on any number of threads; those that are asked for come
+        as many at a time as can be trained at once.
         """
         if not isinstance(tradeoffs, int):
-            for start in range(0, len(tradeoffs), TOGETHER):
-                yield list(tradeoffs[start : start + TOGETHER])
+            n_together = self.crew.n_members
+            for start in range(0, len(tradeoffs), n_together):
+                yield list(tradeoffs[start : start + n_together])
             return
         highest = self.highest()
         yield [0.0, highest] if tradeoffs > 1 and highest > 0 else [0.0]
