@@ -35,7 +35,7 @@ from greedymiser import (
     save,
 )
 from greedymiser.cli import Task, app
-from greedymiser.cli.commands import WRITES_DEMO
+from greedymiser.cli.commands.demo import WRITES_DEMO
 from greedymiser.cli.guarding import Reads, Writes, marked_paths
 from greedymiser.cli.outputs import WRITES_CURVE
 from greedymiser.cli.printing import emit, escaped
@@ -711,7 +711,7 @@ def test_what_nobody_expected_is_one_sentence_too(here, monkeypatch):
     def fail(*_: object) -> None:
         raise KeyError("gone\nastray")
 
-    monkeypatch.setattr("greedymiser.cli.commands.read_table", fail)
+    monkeypatch.setattr("greedymiser.cli.commands.costs_template.read_table", fail)
     said = complain("costs-template", "regression.csv")
     assert "unexpected KeyError" in said
     assert "--debug" in said
@@ -721,7 +721,7 @@ def test_interruption(here, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("greedymiser.cli.commands.read_table", interrupt)
+    monkeypatch.setattr("greedymiser.cli.commands.costs_template.read_table", interrupt)
     result = greedymiser("costs-template", "regression.csv")
     assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
 
@@ -975,7 +975,7 @@ def test_an_interrupted_curve_has_what_is_finished(here, interrupted):
 
 
 def test_an_interrupted_demo(here, interrupted, monkeypatch):
-    monkeypatch.setattr("greedymiser.cli.commands.DEMO_ROUNDS", 2)
+    monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 2)
     interrupted(1)
     assert interrupt("demo", "--out", "demo") == "'demo' has the 1 models that were finished"
     assert len(pd.read_csv("demo/curve.csv")) == 1
@@ -988,7 +988,7 @@ def test_an_interruption_that_somebody_swallowed_is_no_success(
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("greedymiser.cli.commands.emit", emit)
+    monkeypatch.setattr("greedymiser.cli.commands.predict.emit", emit)
     said = interrupt("predict", model, "regression.csv")
     assert said == "not all was done that was asked for."
 
@@ -1339,7 +1339,7 @@ def test_the_program_is_registered():
 
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("greedymiser.cli.commands.DEMO_ROUNDS", 25)
+    monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 25)
     monkeypatch.setattr(
         "greedymiser.frontier.MOST_FITS", 20
     )  # the page searches as long as users do

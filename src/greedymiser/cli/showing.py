@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from greedymiser.cli.guarding import interruption
 from greedymiser.cli.printing import (
     as_number,
     as_score,
@@ -58,6 +59,12 @@ def show_files(files: Sequence[tuple[Path, str]]) -> None:
     """Print which files were written."""
     width = max(len(escaped(str(path))) for path, _ in files)
     say(*(f"{escaped(str(path)).ljust(width)}  {what}" for path, what in files))
+
+
+def tell_of_half_a_curve(models: Sequence[Model], out: Path) -> None:
+    """Say what a folder has of a curve that was interrupted."""
+    if interruption.happened:
+        interruption.keep(f"{str(out)!r} has the {len(models)} models that were finished")
 
 
 def cost_unit(model: Predictor) -> str | None:
