@@ -44,6 +44,7 @@ from greedymiser.datasets import load_thyroid
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
 FAST = ["--max-iter", "12", "--jobs", "1"]
+REGRESSION = ["regression.csv", "--target", "price", "--costs", "costs.csv"]
 
 
 def greedymiser(*arguments: object):
@@ -426,11 +427,50 @@ def test_curve(here, arguments):
 
 
 def test_fit_for_a_budget_searches_the_curve(here):
-    succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget", "3.5",
-            "--out", "m.miser", *FAST)  # fmt: skip
+    told = succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget",
+                   "3.5", "--out", "m.miser", *FAST)  # fmt: skip
     model = load("m.miser")
     assert 0 < model.cost_ <= 3.5
     assert "dear" not in model.features_used_
+    # How it was found is told in plain words, then and later.
+    for shown in (told, succeed("inspect", "m.miser")):
+        words = " ".join(shown.split())
+        assert re.search(
+            r"search \d trade-offs and the \d+ best sets of features were tried", words
+        )
+        assert "this model has the best validation score. It is " in words
+        chosen = model.about["parameters"]["tradeoff"]
+        assert f"with trade-off {chosen:.3g}" in model.about["search"]
+
+
+@pytest.mark.parametrize(
+    ("share", "why"),
+    [
+        (0.3, "max_iter: all 12 rounds were trained"),
+        (0.0, "early stopping: more rounds did not help on the validation rows"),
+    ],
+)
+def test_where_the_rounds_were_cut_is_told(here, table, share, why):
+    """The fewer rounds, the better for rows whose target varies by less."""
+    table[FEATURES].assign(price=share * table["price"]).to_csv("valid.csv", index=False)
+    told = succeed("fit", *REGRESSION, "--valid", "valid.csv", "--tradeoff", "0", "--out",
+                   "m.miser", *FAST)  # fmt: skip
+    kept = load("m.miser").stages[0].last
+    assert kept < 12
+    cut = f"{why}; kept are the first {kept}, after which the validation score is best"
+    assert cut in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--tradeoff", "1e6"], "nothing pays: no split is worth its price any more"),
+        (["--tradeoff", "0"], "max_iter: all 12 rounds were trained"),
+    ],
+)
+def test_why_training_ended_is_told_in_plain_words(here, more, why):
+    told = succeed("fit", *REGRESSION, *more, "--out", "m.miser", *FAST)
+    assert re.search(rf"stopped by +{why}", told)
 
 
 def test_a_tradeoff_and_a_budget(here):
@@ -564,16 +604,28 @@ def test_ranking_without_queries(here):
                                                   "stars")  # fmt: skip
 
 
-def test_budget_that_is_too_small(here):
-    said = fit("regression.csv", "--budget", "0.5")
-    assert "budget=0.5 buys no useful feature" in said
-    assert "costs 1" in said
-    said = complain("fit", "regression.csv", "--target", "price", "--costs", "costs.csv",
-                    "--budget", "0.5", "--out", "m.miser", *FAST)  # fmt: skip
-    assert (
-        "a budget of 0.5 buys no useful feature; the cheapest of all is 'age' and costs 1" in said
-    )
-    assert not Path("m.miser").exists()
+@pytest.mark.parametrize("budget", ["0", "0.5"])
+def test_a_budget_that_buys_nothing_gives_a_constant_and_says_so(here, budget):
+    """As fit and the curve's best do in Python."""
+    said = {
+        "searched": f"a budget of {budget} buys no useful feature, so the model is a constant; "
+        "the cheapest feature of all is 'age' and costs 1",
+        "fitted": f"budget={budget} buys no useful feature, so the model is a constant; "
+        "the cheapest useful feature is 'age' and costs 1",
+    }
+    for how, more in {"searched": [], "fitted": ["--tradeoff", "0"]}.items():
+        result = greedymiser("fit", *REGRESSION, "--budget", budget, *more, "--out", "m.miser",
+                             *FAST)  # fmt: skip
+        assert (result.exit_code, result.stderr) == (0, f"Warning: {said[how]}\n")
+        assert "predicts the same for every row" in result.stdout
+        assert load("m.miser").cost_ == 0
+
+
+def test_a_budget_of_nothing_buys_what_is_free(here):
+    Path("costs.csv").write_text("feature,cost\nage,0\nx.y,1\ndear,10\ncolour,2\n")
+    for more in ([], ["--tradeoff", "0"]):
+        succeed("fit", *REGRESSION, "--budget", "0", *more, "--out", "m.miser", *FAST)
+        assert load("m.miser").features_used_ == ["age"]
 
 
 def test_unknown_scoring(here):
@@ -924,9 +976,6 @@ def interrupt(*arguments: object) -> str:
     assert last.startswith("Interrupted: ")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return last.removeprefix("Interrupted: ")
-
-
-REGRESSION = ["regression.csv", "--target", "price", "--costs", "costs.csv"]
 
 
 def test_an_interrupted_fit_keeps_its_rounds(here, interrupted):

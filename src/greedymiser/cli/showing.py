@@ -84,7 +84,7 @@ def show_summary(model: Predictor) -> None:
         ("rounds, trees", f"{_rounds(model)}, {last.n_trees}"),
         ("trade-off", _text(_parameters(told).get("tradeoff", "unknown"))),
         ("budget", _text(_parameters(told).get("budget", "unknown"))),
-        ("stopped by", _text(told.get("stopped", "unknown"))),
+        ("stopped by", _why_stopped(model, told)),
     ]
     if model.classes is not None:
         rows.insert(1, ("classes", listing(model.classes.tolist())))
@@ -121,6 +121,27 @@ def _text(value: Any) -> str:
     if value is None:
         return "none"
     return as_number(value) if isinstance(value, float) else str(value)
+
+
+# Why boosting ends, in plain words; other reasons speak for themselves.
+REASONS = {
+    "max_iter": "all {max_iter} rounds were trained",
+    "early stopping": "more rounds did not help on the validation rows",
+    "budget": "nothing more fits the budget",
+    "nothing pays": "no split is worth its price any more",
+}
+
+
+def _why_stopped(model: Predictor, told: dict[str, Any]) -> str:
+    """Why training ended, and where its rounds were cut."""
+    reason, most = _text(told.get("stopped", "unknown")), _parameters(told).get("max_iter")
+    if reason not in REASONS or not isinstance(most, int):
+        return reason
+    said, kept = f"{reason}: {REASONS[reason].format(max_iter=most)}", _rounds(model)
+    if reason == "early stopping" or (reason == "max_iter" and kept < most):
+        why = ", after which the validation score is best" if "validation_score" in told else ""
+        said += f"; kept are the first {kept}{why}"
+    return said
 
 
 def _rounds(model: Predictor) -> int:

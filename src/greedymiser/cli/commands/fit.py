@@ -81,15 +81,17 @@ def fit(
         new_model(out)
         model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
         model.set_params(row_budget=row_budget)
+        told = {}
         if budget is not None and tradeoff is None:
-            model = best_for(budget, job, model, scoring, jobs)
+            model, told["search"] = best_for(budget, job, model, scoring, jobs)
         else:
             model.set_params(
                 costs=job.costs.costs, tradeoff=tradeoff or 0.0, budget=budget,
                 scoring=scoring or "loss",
             )  # fmt: skip
             fit_model(model, job)
-    told = {"search": "interrupted"} if searched and interruption.happened else {}
+    if searched and interruption.happened:
+        told["search"] = f"interrupted: {told['search']}"
     save_model(model, out, job.costs.unit, told)
     _show(out, searched, model.n_iter_)
 
