@@ -492,6 +492,18 @@ def test_rows_that_pay_for_themselves(here):
     assert "needs --charge row" in wrong.stderr
 
 
+def test_a_protocol_may_hide_what_is_free(here):
+    Path("costs.csv").write_text("feature,cost\nage,0\nx.y,1\ndear,10\ncolour,2\n")
+    succeed("fit", *REGRESSION, "--charge", "row", "--tradeoff", "0", "--out", "m.miser", *FAST)
+    told = succeed("protocol", "m.miser", "regression.csv", "--out", "all.png")
+    assert "age (0)" in told
+    told = succeed("protocol", "m.miser", "regression.csv", "--hide-free", "--out", "paid.png")
+    assert "(0)" not in told
+    assert "dear (10)" in told
+    assert not re.search("^ age ", told, re.MULTILINE)
+    assert Path("all.png").read_bytes() != Path("paid.png").read_bytes()
+
+
 # What can be wrong with the input
 
 

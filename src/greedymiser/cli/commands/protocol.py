@@ -24,6 +24,9 @@ def protocol(
     min_share: Annotated[
         float, typer.Option(min=0, max=1, help="Questions to fewer rows are left out.")
     ] = 0.01,
+    hide_free: Annotated[
+        bool, typer.Option("--hide-free", help="Pass over questions that cost nothing.")
+    ] = False,
     qid: Qid = None,
     drop: Drop = None,
 ) -> None:
@@ -36,6 +39,8 @@ def protocol(
         )
     X, queries = rows_for(trained, data, qid, drop or ())
     told = trained.protocol(X, queries, min_share=min_share)
+    if hide_free:
+        told = told.without_free()
     if out is not None:
         write_picture(told.plot(), new_file(out))
     show_protocol(told)
