@@ -535,6 +535,16 @@ def test_target_that_is_missing_in_places(here):
     assert said == "column 'age' of 'regression.csv' is missing in 24 of 400 rows"
 
 
+def test_a_column_of_free_text(here, table):
+    notes = [f"patient {i} says that all is well" for i in range(len(table))]
+    table[FEATURES].assign(colour=notes, price=table["price"]).to_csv("notes.csv", index=False)
+    assert fit("notes.csv") == (
+        "categorical feature 'colour' has 300 categories, but max_bins=255 allows at most 255; "
+        "leave the column out (--drop does on the command line), or turn it into numbers or into "
+        "fewer categories"
+    )
+
+
 def test_unknown_and_missing_costs(here):
     Path("costs.csv").write_text("feature,cost\nage,1\nx.y,1\ndear,10\ncolour,2\nshoe,1\n")
     assert "has a cost for 'shoe', which is not a column of 'regression.csv'" in fit(
