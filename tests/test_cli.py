@@ -41,6 +41,8 @@ from greedymiser.cli.outputs import WRITES_CURVE
 from greedymiser.cli.printing import emit, escaped
 from greedymiser.costfiles import read_costs, template
 from greedymiser.datasets import load_thyroid
+from greedymiser.engines.cuda.door import CudaUnavailableError
+from greedymiser.training import ENGINES
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
 FAST = ["--max-iter", "12", "--jobs", "1"]
@@ -502,6 +504,39 @@ def test_a_protocol_may_hide_what_is_free(here):
     assert "dear (10)" in told
     assert not re.search("^ age ", told, re.MULTILINE)
     assert Path("all.png").read_bytes() != Path("paid.png").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["fit", "curve"])
+def test_the_engine_is_passed_on(here, monkeypatch, command):
+    opened = []
+
+    def gpu(threads):
+        opened.append("cuda")
+        return ENGINES["cpu"](threads)
+
+    monkeypatch.setitem(ENGINES, "cuda", gpu)
+    monkeypatch.setattr("greedymiser.engines.cuda.door.check_available", lambda: None)
+    more = {"fit": ["--tradeoff", "0"], "curve": ["--tradeoffs", "0.0"]}[command]
+    for engine, expected in (("cpu", []), ("auto", []), ("cuda", ["cuda"])):
+        succeed(command, *REGRESSION, *more, "--engine", engine, "--out", engine, *FAST)
+        assert opened == expected
+
+
+@pytest.mark.parametrize("command", ["fit", "curve"])
+def test_a_gpu_that_is_not_there(here, monkeypatch, command):
+    def complaint() -> None:
+        raise CudaUnavailableError("engine='cuda' needs an NVIDIA GPU; here is none")
+
+    monkeypatch.setattr("greedymiser.engines.cuda.door.check_available", complaint)
+    # It is known before anything is read.
+    said = complain(command, "no.csv", "--costs", "no.toml", "--engine", "cuda", "--out", "o")
+    assert said == "engine='cuda' needs an NVIDIA GPU; here is none"
+    assert greedymiser(command, *REGRESSION, "--engine", "abacus", "--out", "o").exit_code == 2
+
+
+def test_workers_have_their_own_engines(here):
+    said = complain("fit", *REGRESSION, "--engine", "cpu", "--workers", "2", "--out", "o")
+    assert said.startswith("--engine cpu is for data on this machine")
 
 
 # What can be wrong with the input

@@ -111,6 +111,14 @@ class Charging(enum.StrEnum):
     row = "row"
 
 
+class Engine(enum.StrEnum):
+    """What trains."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
 MaxIter = Annotated[int, typer.Option(min=1, help="Most rounds of boosting.")]
 MaxDepth = Annotated[int, typer.Option(min=1, help="Depth of the trees.")]
 LearningRate = Annotated[float, typer.Option(help="Step of each round.")]
@@ -124,6 +132,9 @@ ChargeOption = Annotated[
 
 # -- where it happens ---------------------------------------------------------------------------
 
+EngineOption = Annotated[
+    Engine, typer.Option(help="What trains: cpu, or cuda for a GPU; auto is the CPU, or workers.")
+]
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
 Scheduler = Annotated[
     str | None, typer.Option(help="Address of a Dask scheduler, whose workers read the data.")

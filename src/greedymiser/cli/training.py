@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser.cli.guarding import interruption
+from greedymiser.cli.guarding import InputError, interruption
 from greedymiser.cli.inputs import HOLD_OUT, SEED, Task, TrainingData
 from greedymiser.cli.printing import as_number, shown_progress, warn
 
@@ -28,6 +28,7 @@ def make_estimator(
     learning_rate: float,
     jobs: int | None,
     charge: str = "model",
+    engine: str = "auto",
 ) -> Model:
     """The estimator of a task."""
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
@@ -43,7 +44,24 @@ def make_estimator(
         learning_rate=learning_rate,
         n_jobs=jobs,
         charge=charge,
+        engine=engine,
     )
+
+
+def check_engine(engine: str, in_parts: bool = False) -> None:
+    """Complain of an engine that cannot be used here: before the work, not after it."""
+    if in_parts and engine != "auto":
+        raise InputError(
+            f"--engine {engine} is for data on this machine: with --workers or --scheduler the "
+            "workers train"
+        )
+    if engine == "cuda":
+        from greedymiser.engines.cuda.door import CudaUnavailableError, check_available
+
+        try:
+            check_available()
+        except CudaUnavailableError as error:
+            raise InputError(str(error)) from None
 
 
 def fit_model(model: Model, job: TrainingData) -> None:

@@ -15,6 +15,8 @@ from greedymiser.cli.app import (
     Costs,
     DataFile,
     Drop,
+    Engine,
+    EngineOption,
     Jobs,
     LearningRate,
     MaxDepth,
@@ -29,7 +31,7 @@ from greedymiser.cli.guarding import Reads, Writes
 from greedymiser.cli.inputs import read_inputs
 from greedymiser.cli.outputs import WRITES_CURVE, new_curve, write_curve
 from greedymiser.cli.showing import features_of, show_files, show_points, tell_of_half_a_curve
-from greedymiser.cli.training import chosen_models, make_estimator, trained_curve
+from greedymiser.cli.training import check_engine, chosen_models, make_estimator, trained_curve
 
 WRITES_CHECKPOINT = Writes(("checkpoint.json", "*.npz"))
 
@@ -77,17 +79,21 @@ def curve(
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
+    engine: EngineOption = Engine.auto,
     charge: ChargeOption = Charging.model,
 ) -> None:
     """For every budget the best model that it can buy: train them, and write what each costs."""
     path = _parse_tradeoffs(tradeoffs)
     if not 0 < effort < np.inf:
         raise typer.BadParameter(f"{effort} is not positive and finite", param_hint="--effort")
+    check_engine(engine.value)
     job = read_inputs(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
     new_curve(out)
-    estimator = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
+    estimator = make_estimator(
+        job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value
+    )
     if resume and checkpoint is None:
         checkpoint = out / "checkpoint"
     trained = trained_curve(

@@ -13,6 +13,8 @@ from greedymiser.cli.app import (
     Charging,
     Costs,
     Drop,
+    Engine,
+    EngineOption,
     Jobs,
     LearningRate,
     MaxDepth,
@@ -32,7 +34,7 @@ from greedymiser.cli.inputs import read_inputs, read_inputs_in_parts
 from greedymiser.cli.outputs import new_model, save_model
 from greedymiser.cli.printing import say
 from greedymiser.cli.showing import show_receipt, show_summary
-from greedymiser.cli.training import best_for, fit_model, make_estimator
+from greedymiser.cli.training import best_for, check_engine, fit_model, make_estimator
 from greedymiser.persistence import load
 
 
@@ -56,6 +58,7 @@ def fit(
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
+    engine: EngineOption = Engine.auto,
     scheduler: Scheduler = None,
     workers: Workers = None,
     charge: ChargeOption = Charging.model,
@@ -69,6 +72,7 @@ def fit(
         raise typer.BadParameter("needs --charge row", param_hint="--row-budget")
     in_parts = scheduler is not None or workers is not None
     searched = budget is not None and tradeoff is None
+    check_engine(engine.value, in_parts)
     _check_parts(data, in_parts, searched and valid is None)
     given: dict[str, Any] = {
         "target": target, "task": task, "qid": qid, "drop": drop or (), "valid": valid
@@ -79,7 +83,9 @@ def fit(
         else:
             job = read_inputs(data, costs, **given)
         new_model(out)
-        model = make_estimator(job.task, max_iter, max_depth, learning_rate, jobs, charge.value)
+        model = make_estimator(
+            job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value
+        )
         model.set_params(row_budget=row_budget)
         told = {}
         if budget is not None and tradeoff is None:
