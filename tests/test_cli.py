@@ -260,6 +260,16 @@ def test_predict_needs_only_what_the_model_uses(here, model, table):
     assert succeed("predict", model, "used.csv") == succeed("predict", model, "regression.csv")
 
 
+def test_predictions_with_their_costs(here, model):
+    """A column with the same number in each row, for those who want it."""
+    shown = pd.read_csv(io.StringIO(succeed("predict", model, "regression.csv", "--with-costs")))
+    assert list(shown.columns) == ["prediction", "cost"]
+    assert shown["cost"].tolist() == [load(model).cost_] * 400
+    told = succeed("predict", model, "regression.csv", "--with-costs", "--out", "p.csv")
+    assert f"400 predictions at a cost of {load(model).cost_:g} each" in told
+    pd.testing.assert_frame_equal(pd.read_csv("p.csv"), shown)
+
+
 def test_predict_keeps_text_that_looks_like_numbers(here):
     rng = np.random.default_rng(0)
     code = rng.choice(["7", "8", "x"], 200)

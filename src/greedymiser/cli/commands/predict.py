@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -37,6 +36,14 @@ def predict(
         ),
         Writes(),
     ] = None,
+    with_costs: Annotated[
+        bool,
+        typer.Option(
+            "--with-costs",
+            help="Add a column with the cost of each prediction, which is there anyway if they "
+            "differ.",
+        ),
+    ] = False,
     qid: Qid = None,
     drop: Drop = None,
     scheduler: Scheduler = None,
@@ -44,30 +51,22 @@ def predict(
 ) -> None:
     """Predict, from the columns that the model has bought; it does not miss the others."""
     trained = load_model(model)
-    if is_pattern(data) or scheduler is not None or workers is not None:
-        _predict_parts(trained, data, out, qid, drop or (), scheduler, workers)
+    in_cluster = scheduler is not None or workers is not None
+    if is_pattern(data) or in_cluster:
+        if out is None:
+            raise InputError("predictions of data in parts go to a folder: name it with --out")
+        with cluster(scheduler, workers, 1) if in_cluster else nullcontext():
+            rows = parts_for(trained, data, out, qid, drop or ())
+            n_rows, cost = write_predictions(trained, rows, out, with_costs)
+        _tell(trained, n_rows, cost, out)
         return
     X, queries = rows_for(trained, data, qid, drop or ())
-    table, bills = predictions(trained, X, queries)
+    table, bills = predictions(trained, X, queries, with_costs)
     if out is None:
         emit(table.to_csv(index=False))
         return
     write_table(table, new_file(out), "predictions")
     _tell(trained, len(table), float(np.mean(bills)), out)
-
-
-def _predict_parts(
-    trained: Predictor, data: Path, out: Path | None, qid: str | None, drop: Sequence[str],
-    scheduler: str | None, workers: int | None,
-) -> None:  # fmt: skip
-    """Predict part by part, each into a file of its own."""
-    if out is None:
-        raise InputError("predictions of data in parts go to a folder: name it with --out")
-    in_cluster = scheduler is not None or workers is not None
-    with cluster(scheduler, workers, 1) if in_cluster else nullcontext():
-        rows = parts_for(trained, data, out, qid, drop)
-        n_rows, cost = write_predictions(trained, rows, out)
-    _tell(trained, n_rows, cost, out)
 
 
 def _tell(trained: Predictor, n_rows: int, cost: float, out: Path) -> None:
