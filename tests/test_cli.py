@@ -21,6 +21,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from numba.core import event
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -38,7 +39,7 @@ from greedymiser.cli import Task, app
 from greedymiser.cli.commands.demo import WRITES_DEMO
 from greedymiser.cli.guarding import Reads, Writes, marked_paths
 from greedymiser.cli.outputs import WRITES_CURVE
-from greedymiser.cli.printing import emit, escaped
+from greedymiser.cli.printing import COMPILING, emit, escaped, shown_progress
 from greedymiser.costfiles import read_costs, template
 from greedymiser.datasets import load_thyroid
 from greedymiser.engines.cuda.door import CudaUnavailableError
@@ -1283,6 +1284,21 @@ def test_a_terminal_gets_data_without_commands_and_a_pipe_as_they_are(nasty_mode
 class Terminal(io.TextIOWrapper):
     def isatty(self) -> bool:
         return True
+
+
+def test_a_terminal_is_told_once_that_kernels_are_compiled(capsys, monkeypatch):
+    """The bar stands still for so long; what is read from the cache is not spoken of."""
+    for terminal, times in (("1", 1), ("", 0)):
+        monkeypatch.setenv("FORCE_COLOR", terminal)
+        with shown_progress("steps") as told:
+            told(0, 2)
+            assert COMPILING not in capsys.readouterr().err
+            for _ in range(3):
+                with event.trigger_event("numba:compile"):
+                    pass
+            assert capsys.readouterr().err.count(COMPILING) == times
+        with event.trigger_event("numba:compile"):
+            assert COMPILING not in capsys.readouterr().err  # the listener is gone
 
 
 def test_what_is_escaped():

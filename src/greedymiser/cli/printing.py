@@ -24,6 +24,8 @@ from rich.progress import Progress as ProgressDisplay
 from rich.table import Table
 from rich.text import Text
 
+from greedymiser.compiling import when_compiling
+
 # Columns of a terminal that there is none of: when output goes to a file or a pipe.
 PLAIN_WIDTH = 120
 
@@ -33,6 +35,9 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
+
+# Said when it is so: the first run waits, and nobody would know what for.
+COMPILING = "Compiling the kernels, which takes a while; later runs reuse them."
 
 # Why nothing more can be printed on stdout; None as long as something can.
 _stdout = SimpleNamespace(lost=None)
@@ -170,7 +175,10 @@ def show_table(
 
 @contextmanager
 def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, and nothing elsewhere; give what tells it (done, total)."""
+    """Show a bar on a terminal, and nothing elsewhere; give what tells it (done, total).
+
+    A bar that does not move at first is explained, if it is for want of compiled kernels.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total: None
@@ -181,7 +189,10 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with ProgressDisplay(*columns, console=console, transient=True) as bar:
+    with (
+        ProgressDisplay(*columns, console=console, transient=True) as bar,
+        when_compiling(lambda: console.print(COMPILING, highlight=False)),
+    ):
         task = bar.add_task(escaped(what), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
