@@ -424,7 +424,9 @@ def test_curve(here, arguments):
     points = pd.read_csv(out / "curve.csv")
     assert points["tradeoff"].tolist() == [0, 1e-3, 1e-2]
     assert ("test_score" in points) == ("test score" in told) == ("--test" in arguments)
-    assert ("cost (euros)" in told) == ("costs.toml" in arguments)
+    in_euros = "costs.toml" in arguments
+    assert ("cost (euros)" in told) == in_euros
+    assert bool(re.search(r"^ +\d+ +\S+ +\d+\.\d\d +", told, re.MULTILINE)) == in_euros
     assert len(list((out / "models").iterdir())) == 3
     for number, point in enumerate(points.to_dict("records"), 1):
         path = out / "models" / f"model-{number}.miser"

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from greedymiser.tradeoff import TradeoffCurve
 
 
+# Units that have hundredths, and are told with them.
+IN_CENTS = ("dollars", "euros", "pounds", "francs")
+
+
 def features_of(model: Model) -> str:
     """What a model uses, in a few words."""
     return listing(model.features_used_) or "nothing"
@@ -44,7 +48,7 @@ def show_points(
     heads += [*(["test score"] if has_test else []), "trees", "features", buys]
     rows = []
     for number, (point, model) in enumerate(zip(points.to_dict("records"), models, strict=True), 1):
-        cost = f"{point['cost']:.2f}" if unit == "dollars" else as_number(point["cost"])
+        cost = f"{point['cost']:.2f}" if unit in IN_CENTS else as_number(point["cost"])
         is_found = point.get("found_by") == "search"
         tradeoff = "search" if is_found else f"{point['tradeoff']:.3g}"
         row = [str(number), tradeoff, cost, as_score(point["score"])]
