@@ -40,8 +40,7 @@ def predict(
         bool,
         typer.Option(
             "--with-costs",
-            help="Add a column with the cost of each prediction, which is there anyway if they "
-            "differ.",
+            help="Add the column cost, which is there anyway where predictions differ in it.",
         ),
     ] = False,
     qid: Qid = None,
