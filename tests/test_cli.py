@@ -1455,6 +1455,13 @@ def test_to_predict_nothing_of_training_is_imported(here, model, suffix):
     assert program("-c", WATCH, "inspect", str(model)).stdout.endswith("[]\n")
 
 
+def test_to_be_helped_nothing_that_runs_models_is_imported(here):
+    watch = WATCH.replace('"sklearn", "matplotlib"', '"numba", "scipy", "pandas", "sklearn"')
+    for arguments in (["--version"], ["--help"], ["fit", "--help"], ["fit", "--no-such-option"]):
+        assert program("-c", watch, *arguments).stdout.endswith("[]\n")
+    assert "numba" in program("-c", watch, "inspect", "no.miser").stdout
+
+
 def test_without_the_extra():
     hidden = "import sys; sys.modules['typer'] = None"
     done = program("-c", f"{hidden}; from greedymiser.__main__ import main; main()")

@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from greedymiser._files import check_place, write_file
 from greedymiser.cli.guarding import InputError, Writes
-from greedymiser.persistence import save
-from greedymiser.persistence.writing import about
-from greedymiser.responses import gives_probabilities
-from greedymiser.serving import Predictor, as_predictor
 
-# To predict needs none of those that train: they are imported by the commands that do.
+# To predict needs none of those that train, and to be helped none of those that predict: they are
+# imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
+    from greedymiser.serving import Predictor
     from greedymiser.tradeoff import TradeoffCurve
 
 # By custom, the name of a model file ends like this.
@@ -84,6 +82,10 @@ def new_curve(out: Path) -> Path:
 
 def save_model(model: Model, out: Path, unit: str | None, told: Mapping[str, str]) -> None:
     """Save a model, with what is told of it beyond how it was trained."""
+    from greedymiser.persistence import save
+    from greedymiser.persistence.writing import about
+    from greedymiser.serving import as_predictor
+
     saved = replace(as_predictor(model), about={**about(model), **told})
     save(saved, out, cost_unit=unit)
 
@@ -106,6 +108,8 @@ def predictions(
     Costs are a column of it where rows differ in them, and where they are asked for.
     """
     import pandas as pd
+
+    from greedymiser.responses import gives_probabilities
 
     table = model.table(X)
     raw, left = model.run(table, queries)
@@ -176,6 +180,8 @@ def write_curve(
 
     The report has the protocols of models that charge by row, counted over X.
     """
+    from greedymiser.persistence import save
+
     folder = make_folder(out / "models")
     written = [folder / f"model-{number}{MODEL_SUFFIX}" for number, _ in enumerate(models, 1)]
     for model, path in zip(models, written, strict=True):

@@ -24,8 +24,6 @@ from rich.progress import Progress as ProgressDisplay
 from rich.table import Table
 from rich.text import Text
 
-from greedymiser.compiling import when_compiling
-
 # Columns of a terminal that there is none of: when output goes to a file or a pipe.
 PLAIN_WIDTH = 120
 
@@ -183,6 +181,8 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     if not console.is_terminal:
         yield lambda done, total: None
         return
+    from greedymiser.compiling import when_compiling  # and with it all of Numba
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),

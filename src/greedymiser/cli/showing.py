@@ -18,13 +18,13 @@ from greedymiser.cli.printing import (
     say,
     show_table,
 )
-from greedymiser.protocols import Protocol
-from greedymiser.score_names import score_name
-from greedymiser.serving import Predictor
 
-# To predict needs none of those that train: they are imported by the commands that do.
+# To predict needs none of those that train, and to be helped none of those that predict: they are
+# imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
+    from greedymiser.protocols import Protocol
+    from greedymiser.serving import Predictor
     from greedymiser.tradeoff import TradeoffCurve
 
 
@@ -103,6 +103,8 @@ def _score_of(model: Predictor, told: dict[str, Any]) -> str:
     """Name of the validation score; files of earlier versions leave it to be guessed."""
     if isinstance(told.get("score"), str):
         return str(told["score"])
+    from greedymiser.score_names import score_name
+
     scoring = _parameters(told).get("scoring")
     return score_name(scoring if isinstance(scoring, str) else "loss", model.loss)
 

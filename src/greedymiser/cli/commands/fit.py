@@ -30,12 +30,11 @@ from greedymiser.cli.app import (
 )
 from greedymiser.cli.clusters import cluster, is_pattern
 from greedymiser.cli.guarding import InputError, Writes, interruption
-from greedymiser.cli.inputs import read_inputs, read_inputs_in_parts
+from greedymiser.cli.inputs import load_model, read_inputs, read_inputs_in_parts
 from greedymiser.cli.outputs import new_model, save_model
 from greedymiser.cli.printing import say
 from greedymiser.cli.showing import show_receipt, show_summary
 from greedymiser.cli.training import best_for, check_engine, fit_model, make_estimator
-from greedymiser.persistence import load
 
 
 def fit(
@@ -118,7 +117,7 @@ def _check_parts(data: Path, in_parts: bool, needs_valid: bool) -> None:
 
 def _show(out: Path, searched: bool, n_rounds: int) -> None:
     """Show the model as it was written, and what is missing if it was interrupted."""
-    written = load(out)
+    written = load_model(out)
     show_summary(written)
     show_receipt(written)
     say(f"Model: {out}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -22,7 +22,9 @@ from greedymiser.cli.outputs import (
 )
 from greedymiser.cli.printing import as_number, emit, say
 from greedymiser.cli.showing import cost_unit
-from greedymiser.serving import Predictor
+
+if TYPE_CHECKING:
+    from greedymiser.serving import Predictor
 
 
 def predict(
