@@ -552,7 +552,6 @@ FAULTS = [
     StopIteration("out"),
     ZeroDivisionError(),
     TimeoutError(),
-    None,
     "text",
     [1.0, 2.0],
     [],
@@ -606,6 +605,15 @@ def test_a_fault_counts_as_missing_and_no_other_object_is_lost(regressor, fault,
     assert "low (failed)" in str(receipts)
     assert receipts[2].missing == ()  # NaN is an answer
     served.close()
+
+
+def test_none_is_an_answer_as_nan_is(regressor):
+    with OnDemandPredictor(regressor, Fussy().sources) as served:
+        predictions, receipts = served.predict([good_object(None)], return_receipts=True)
+    frame = pd.DataFrame([good_object(math.nan)]).reindex(columns=COLUMNS)
+    assert np.array_equal(predictions, regressor.predict(frame))
+    assert receipts[0].missing == ()
+    assert not receipts[0].failures
 
 
 def test_what_needs_a_failed_intermediate_is_not_called(regressor, rows):

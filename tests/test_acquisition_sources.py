@@ -296,6 +296,12 @@ def test_missing_values_within(missing):
     assert values[1] == 1
 
 
+@pytest.mark.parametrize("missing", [None, math.nan, pd.NA, [None]])
+def test_a_source_of_one_column_may_return_nothing(missing):
+    source, labelled = made("a")
+    assert np.isnan(read_values(source, missing, labelled)).tolist() == [True]
+
+
 def test_infinite_values_are_values():
     source, labelled = made("a", "b")
     assert read_values(source, [math.inf, -math.inf], labelled).tolist() == [math.inf, -math.inf]
@@ -304,7 +310,7 @@ def test_infinite_values_are_values():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "returned None; a missing value is"),
+        (None, "returned None for 2 columns; one None is needed for each"),
         ([1], r"returned 1 values for 2 column"),
         ([1, 2, 3], r"returned 3 values for 2 column"),
         ([], r"returned 0 values"),

@@ -21,6 +21,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from numba.core import event
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -35,15 +36,18 @@ from greedymiser import (
     save,
 )
 from greedymiser.cli import Task, app
-from greedymiser.cli.commands import WRITES_DEMO
+from greedymiser.cli.commands.demo import WRITES_DEMO
 from greedymiser.cli.guarding import Reads, Writes, marked_paths
 from greedymiser.cli.outputs import WRITES_CURVE
-from greedymiser.cli.printing import emit, escaped
+from greedymiser.cli.printing import COMPILING, emit, escaped, shown_progress
 from greedymiser.costfiles import read_costs, template
 from greedymiser.datasets import load_thyroid
+from greedymiser.engines.cuda.door import CudaUnavailableError
+from greedymiser.training import ENGINES
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
 FAST = ["--max-iter", "12", "--jobs", "1"]
+REGRESSION = ["regression.csv", "--target", "price", "--costs", "costs.csv"]
 
 
 def greedymiser(*arguments: object):
@@ -257,6 +261,16 @@ def test_predict_needs_only_what_the_model_uses(here, model, table):
     assert succeed("predict", model, "used.csv") == succeed("predict", model, "regression.csv")
 
 
+def test_predictions_with_their_costs(here, model):
+    """A column with the same number in each row, for those who want it."""
+    shown = pd.read_csv(io.StringIO(succeed("predict", model, "regression.csv", "--with-costs")))
+    assert list(shown.columns) == ["prediction", "cost"]
+    assert shown["cost"].tolist() == [load(model).cost_] * 400
+    told = succeed("predict", model, "regression.csv", "--with-costs", "--out", "p.csv")
+    assert f"400 predictions at a cost of {load(model).cost_:g} each" in told
+    pd.testing.assert_frame_equal(pd.read_csv("p.csv"), shown)
+
+
 def test_predict_keeps_text_that_looks_like_numbers(here):
     rng = np.random.default_rng(0)
     code = rng.choice(["7", "8", "x"], 200)
@@ -410,7 +424,9 @@ def test_curve(here, arguments):
     points = pd.read_csv(out / "curve.csv")
     assert points["tradeoff"].tolist() == [0, 1e-3, 1e-2]
     assert ("test_score" in points) == ("test score" in told) == ("--test" in arguments)
-    assert ("cost (euros)" in told) == ("costs.toml" in arguments)
+    in_euros = "costs.toml" in arguments
+    assert ("cost (euros)" in told) == in_euros
+    assert bool(re.search(r"^ +\d+ +\S+ +\d+\.\d\d +", told, re.MULTILINE)) == in_euros
     assert len(list((out / "models").iterdir())) == 3
     for number, point in enumerate(points.to_dict("records"), 1):
         path = out / "models" / f"model-{number}.miser"
@@ -426,11 +442,50 @@ def test_curve(here, arguments):
 
 
 def test_fit_for_a_budget_searches_the_curve(here):
-    succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget", "3.5",
-            "--out", "m.miser", *FAST)  # fmt: skip
+    told = succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget",
+                   "3.5", "--out", "m.miser", *FAST)  # fmt: skip
     model = load("m.miser")
     assert 0 < model.cost_ <= 3.5
     assert "dear" not in model.features_used_
+    # How it was found is told in plain words, then and later.
+    for shown in (told, succeed("inspect", "m.miser")):
+        words = " ".join(shown.split())
+        assert re.search(
+            r"search \d trade-offs and the \d+ best sets of features were tried", words
+        )
+        assert "this model has the best validation score. It is " in words
+        chosen = model.about["parameters"]["tradeoff"]
+        assert f"with trade-off {chosen:.3g}" in model.about["search"]
+
+
+@pytest.mark.parametrize(
+    ("share", "why"),
+    [
+        (0.3, "max_iter: all 12 rounds were trained"),
+        (0.0, "early stopping: more rounds did not help on the validation rows"),
+    ],
+)
+def test_where_the_rounds_were_cut_is_told(here, table, share, why):
+    """The fewer rounds, the better for rows whose target varies by less."""
+    table[FEATURES].assign(price=share * table["price"]).to_csv("valid.csv", index=False)
+    told = succeed("fit", *REGRESSION, "--valid", "valid.csv", "--tradeoff", "0", "--out",
+                   "m.miser", *FAST)  # fmt: skip
+    kept = load("m.miser").stages[0].last
+    assert kept < 12
+    cut = f"{why}; kept are the first {kept}, after which the validation score is best"
+    assert cut in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--tradeoff", "1e6"], "nothing pays: no split is worth its price any more"),
+        (["--tradeoff", "0"], "max_iter: all 12 rounds were trained"),
+    ],
+)
+def test_why_training_ended_is_told_in_plain_words(here, more, why):
+    told = succeed("fit", *REGRESSION, *more, "--out", "m.miser", *FAST)
+    assert re.search(rf"stopped by +{why}", told)
 
 
 def test_a_tradeoff_and_a_budget(here):
@@ -450,6 +505,51 @@ def test_rows_that_pay_for_themselves(here):
     wrong = greedymiser(*given, "--row-budget", "3", "--out", "n.miser")
     assert wrong.exit_code == 2
     assert "needs --charge row" in wrong.stderr
+
+
+def test_a_protocol_may_hide_what_is_free(here):
+    Path("costs.csv").write_text("feature,cost\nage,0\nx.y,1\ndear,10\ncolour,2\n")
+    succeed("fit", *REGRESSION, "--charge", "row", "--tradeoff", "0", "--out", "m.miser", *FAST)
+    told = succeed("protocol", "m.miser", "regression.csv", "--out", "all.png")
+    assert "age (0)" in told
+    told = succeed("protocol", "m.miser", "regression.csv", "--hide-free", "--out", "paid.png")
+    assert "(0)" not in told
+    assert "dear (10)" in told
+    assert not re.search("^ age ", told, re.MULTILINE)
+    assert Path("all.png").read_bytes() != Path("paid.png").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["fit", "curve"])
+def test_the_engine_is_passed_on(here, monkeypatch, command):
+    opened = []
+
+    def gpu(threads):
+        opened.append("cuda")
+        return ENGINES["cpu"](threads)
+
+    monkeypatch.setitem(ENGINES, "cuda", gpu)
+    monkeypatch.setattr("greedymiser.engines.cuda.door.check_available", lambda: None)
+    more = {"fit": ["--tradeoff", "0"], "curve": ["--tradeoffs", "0.0"]}[command]
+    for engine, expected in (("cpu", []), ("auto", []), ("cuda", ["cuda"])):
+        succeed(command, *REGRESSION, *more, "--engine", engine, "--out", engine, *FAST)
+        assert opened == expected
+
+
+@pytest.mark.parametrize("command", ["fit", "curve"])
+def test_a_gpu_that_is_not_there(here, monkeypatch, command):
+    def complaint() -> None:
+        raise CudaUnavailableError("engine='cuda' needs an NVIDIA GPU; here is none")
+
+    monkeypatch.setattr("greedymiser.engines.cuda.door.check_available", complaint)
+    # It is known before anything is read.
+    said = complain(command, "no.csv", "--costs", "no.toml", "--engine", "cuda", "--out", "o")
+    assert said == "engine='cuda' needs an NVIDIA GPU; here is none"
+    assert greedymiser(command, *REGRESSION, "--engine", "abacus", "--out", "o").exit_code == 2
+
+
+def test_workers_have_their_own_engines(here):
+    said = complain("fit", *REGRESSION, "--engine", "cpu", "--workers", "2", "--out", "o")
+    assert said.startswith("--engine cpu is for data on this machine")
 
 
 # What can be wrong with the input
@@ -481,6 +581,16 @@ def test_no_target(here):
 def test_target_that_is_missing_in_places(here):
     said = fit("regression.csv", "--target", "age", "--drop", "price")
     assert said == "column 'age' of 'regression.csv' is missing in 24 of 400 rows"
+
+
+def test_a_column_of_free_text(here, table):
+    notes = [f"patient {i} says that all is well" for i in range(len(table))]
+    table[FEATURES].assign(colour=notes, price=table["price"]).to_csv("notes.csv", index=False)
+    assert fit("notes.csv") == (
+        "categorical feature 'colour' has 300 categories, but max_bins=255 allows at most 255; "
+        "leave the column out (--drop does on the command line), or turn it into numbers or into "
+        "fewer categories"
+    )
 
 
 def test_unknown_and_missing_costs(here):
@@ -564,16 +674,28 @@ def test_ranking_without_queries(here):
                                                   "stars")  # fmt: skip
 
 
-def test_budget_that_is_too_small(here):
-    said = fit("regression.csv", "--budget", "0.5")
-    assert "budget=0.5 buys no useful feature" in said
-    assert "costs 1" in said
-    said = complain("fit", "regression.csv", "--target", "price", "--costs", "costs.csv",
-                    "--budget", "0.5", "--out", "m.miser", *FAST)  # fmt: skip
-    assert (
-        "a budget of 0.5 buys no useful feature; the cheapest of all is 'age' and costs 1" in said
-    )
-    assert not Path("m.miser").exists()
+@pytest.mark.parametrize("budget", ["0", "0.5"])
+def test_a_budget_that_buys_nothing_gives_a_constant_and_says_so(here, budget):
+    """As fit and the curve's best do in Python."""
+    said = {
+        "searched": f"a budget of {budget} buys no useful feature, so the model is a constant; "
+        "the cheapest feature of all is 'age' and costs 1",
+        "fitted": f"budget={budget} buys no useful feature, so the model is a constant; "
+        "the cheapest useful feature is 'age' and costs 1",
+    }
+    for how, more in {"searched": [], "fitted": ["--tradeoff", "0"]}.items():
+        result = greedymiser("fit", *REGRESSION, "--budget", budget, *more, "--out", "m.miser",
+                             *FAST)  # fmt: skip
+        assert (result.exit_code, result.stderr) == (0, f"Warning: {said[how]}\n")
+        assert "predicts the same for every row" in result.stdout
+        assert load("m.miser").cost_ == 0
+
+
+def test_a_budget_of_nothing_buys_what_is_free(here):
+    Path("costs.csv").write_text("feature,cost\nage,0\nx.y,1\ndear,10\ncolour,2\n")
+    for more in ([], ["--tradeoff", "0"]):
+        succeed("fit", *REGRESSION, "--budget", "0", *more, "--out", "m.miser", *FAST)
+        assert load("m.miser").features_used_ == ["age"]
 
 
 def test_unknown_scoring(here):
@@ -711,7 +833,7 @@ def test_what_nobody_expected_is_one_sentence_too(here, monkeypatch):
     def fail(*_: object) -> None:
         raise KeyError("gone\nastray")
 
-    monkeypatch.setattr("greedymiser.cli.commands.read_table", fail)
+    monkeypatch.setattr("greedymiser.cli.commands.costs_template.read_table", fail)
     said = complain("costs-template", "regression.csv")
     assert "unexpected KeyError" in said
     assert "--debug" in said
@@ -721,7 +843,7 @@ def test_interruption(here, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("greedymiser.cli.commands.read_table", interrupt)
+    monkeypatch.setattr("greedymiser.cli.commands.costs_template.read_table", interrupt)
     result = greedymiser("costs-template", "regression.csv")
     assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
 
@@ -926,9 +1048,6 @@ def interrupt(*arguments: object) -> str:
     return last.removeprefix("Interrupted: ")
 
 
-REGRESSION = ["regression.csv", "--target", "price", "--costs", "costs.csv"]
-
-
 def test_an_interrupted_fit_keeps_its_rounds(here, interrupted):
     interrupted(5)
     said = interrupt("fit", *REGRESSION, "--tradeoff", "0", "--out", "m.miser", *FAST)
@@ -975,7 +1094,7 @@ def test_an_interrupted_curve_has_what_is_finished(here, interrupted):
 
 
 def test_an_interrupted_demo(here, interrupted, monkeypatch):
-    monkeypatch.setattr("greedymiser.cli.commands.DEMO_ROUNDS", 2)
+    monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 2)
     interrupted(1)
     assert interrupt("demo", "--out", "demo") == "'demo' has the 1 models that were finished"
     assert len(pd.read_csv("demo/curve.csv")) == 1
@@ -988,7 +1107,7 @@ def test_an_interruption_that_somebody_swallowed_is_no_success(
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("greedymiser.cli.commands.emit", emit)
+    monkeypatch.setattr("greedymiser.cli.commands.predict.emit", emit)
     said = interrupt("predict", model, "regression.csv")
     assert said == "not all was done that was asked for."
 
@@ -1169,6 +1288,21 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
+def test_a_terminal_is_told_once_that_kernels_are_compiled(capsys, monkeypatch):
+    """The bar stands still for so long; what is read from the cache is not spoken of."""
+    for terminal, times in (("1", 1), ("", 0)):
+        monkeypatch.setenv("FORCE_COLOR", terminal)
+        with shown_progress("steps") as told:
+            told(0, 2)
+            assert COMPILING not in capsys.readouterr().err
+            for _ in range(3):
+                with event.trigger_event("numba:compile"):
+                    pass
+            assert capsys.readouterr().err.count(COMPILING) == times
+        with event.trigger_event("numba:compile"):
+            assert COMPILING not in capsys.readouterr().err  # the listener is gone
+
+
 def test_what_is_escaped():
     for name, shown in NASTY.items():
         assert escaped(name) == shown
@@ -1321,6 +1455,13 @@ def test_to_predict_nothing_of_training_is_imported(here, model, suffix):
     assert program("-c", WATCH, "inspect", str(model)).stdout.endswith("[]\n")
 
 
+def test_to_be_helped_nothing_that_runs_models_is_imported(here):
+    watch = WATCH.replace('"sklearn", "matplotlib"', '"numba", "scipy", "pandas", "sklearn"')
+    for arguments in (["--version"], ["--help"], ["fit", "--help"], ["fit", "--no-such-option"]):
+        assert program("-c", watch, *arguments).stdout.endswith("[]\n")
+    assert "numba" in program("-c", watch, "inspect", "no.miser").stdout
+
+
 def test_without_the_extra():
     hidden = "import sys; sys.modules['typer'] = None"
     done = program("-c", f"{hidden}; from greedymiser.__main__ import main; main()")
@@ -1339,7 +1480,7 @@ def test_the_program_is_registered():
 
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("greedymiser.cli.commands.DEMO_ROUNDS", 25)
+    monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 25)
     monkeypatch.setattr(
         "greedymiser.frontier.MOST_FITS", 20
     )  # the page searches as long as users do

@@ -82,6 +82,21 @@ def test_rows_that_leave_early_pay_less(here, table):
     assert f"a mean cost of {mean:.6g}"[:20] in told
 
 
+def test_the_mean_cost_of_rows_that_pay_for_themselves_is_that_of_these_rows(here, table):
+    arguments = ["--target", "price", *FIT, "--charge", "row", "--out", "m.miser"]
+    succeed("fit", "price.parquet", *arguments)
+    table.assign(age=9.0).to_parquet("old-1.parquet")
+    told = succeed("predict", "m.miser", "old-*.parquet", "--out", "all")
+    costs = pd.read_parquet("all")["cost"]
+    assert costs.mean() != pytest.approx(load("m.miser").cost_)
+    assert f"a mean cost of {costs.mean():.6g} each" in told
+
+
+def test_parts_with_costs(model):
+    succeed("predict", model, "parts/kind-*.parquet", "--with-costs", "--out", "all")
+    assert pd.read_parquet("all")["cost"].tolist() == [load(model).cost_] * 600
+
+
 def test_models_without_names_read_by_position(here, table):
     model = MiserClassifier(max_iter=3).fit(table[["age", "x", "dear"]].to_numpy(), table["kind"])
     save(model, "m.miser")

@@ -216,3 +216,24 @@ def test_the_warning_can_be_silenced(doubled):
 def test_the_kernels_of_the_package_are_known():
     assert {"add_asking", "write_bins", "find_splits"} <= {k.__name__ for k in KERNELS}
     assert all(kernel.targetoptions["nogil"] for kernel in KERNELS)
+
+
+# -- being told -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+def test_somebody_is_told_when_a_kernel_is_compiled_and_only_then():
+    def twice(x):
+        return x + x
+
+    kernel, told = njit(twice, cache=False), []
+    try:
+        with compiling.when_compiling(lambda: told.append("compiling")):
+            assert told == []
+            assert (kernel(2), kernel(2.5)) == (4, 5.0)  # two types, and one line
+        assert told == ["compiling"]
+        with compiling.when_compiling(lambda: told.append("again")):
+            kernel(3)
+        assert told == ["compiling"]
+    finally:
+        KERNELS.remove(kernel)

@@ -209,6 +209,7 @@ def test_losses_and_scores_of_the_users_own_are_called_by_one_fit_at_a_time():
     assert bits(curves[0]) == bits(curves[1])
 
 
+@pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
 @pytest.mark.parametrize(
     ("estimator", "y", "more"),
     [

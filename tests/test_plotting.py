@@ -35,6 +35,7 @@ from greedymiser.plotting import (
     plot_features,
     plot_receipt,
 )
+from greedymiser.plotting.axes import cost_axis
 from greedymiser.tradeoff import TradeoffCurve
 
 
@@ -147,6 +148,26 @@ def test_traces_differ_without_colour():
     assert len(looks) == len(TRADEOFFS)
 
 
+def test_a_constant_that_is_far_below_is_told():
+    curve = keep(thyroid_curve(), [0, 1, 2])
+    constant = curve.traces.loc[curve.traces["n_iter"] == 0, "score"].min()
+    ax = drawn(plot_curve(curve))
+    low, high = ax.get_ylim()
+    assert constant < low < curve.points["score"].min() <= curve.points["score"].max() < high
+    (note,) = ax.texts
+    assert note.get_text() == f"a constant is below, at {constant:.4g}"
+    box, axes = note.get_window_extent(), ax.get_window_extent()
+    assert axes.x0 < box.x0 < box.x1 < axes.x1
+    assert axes.y0 < box.y0 < box.y1 < axes.y1
+
+
+def test_a_constant_that_is_near_is_shown():
+    curve = thyroid_curve()
+    ax = plot_curve(curve)
+    assert ax.get_ylim()[0] < curve.traces["score"].min()
+    assert len(ax.texts) == 0
+
+
 def test_cost_axis_is_linear_within_a_decade():
     assert plot_curve(thyroid_curve()).get_xscale() == "linear"
 
@@ -166,6 +187,19 @@ def test_cost_axis_is_logarithmic_beyond_a_decade():
     bought = curve.traces[curve.traces.cost > 0]
     dear = plot_curve(TradeoffCurve(bought, curve.models, curve.scoring))
     assert dear.get_xscale() == "log"
+
+
+@pytest.mark.parametrize("decades", [1.1, 3, 6, 9])
+@pytest.mark.parametrize("least", [0.0, 1.0])
+def test_no_mark_is_cut_off_at_the_sides(least, decades):
+    """A circle is 9.5 points wide, and its edge more than one."""
+    ax = Figure(figsize=(7.5, 4.5)).add_subplot()
+    costs = np.array([least, 1.0, 10.0**decades])
+    cost_axis(ax, [costs], "")
+    places = ax.transData.transform(np.column_stack([costs, costs * 0.0]))[:, 0]
+    radius = (9.5 + 1.2) / 2 * ax.figure.dpi / 72
+    assert ax.get_window_extent().x0 + radius <= places.min()
+    assert places.max() <= ax.get_window_extent().x1 - radius
 
 
 def test_ticks_are_few_and_apart():
@@ -320,6 +354,24 @@ def test_receipt_shows_the_score_below():
     assert panel.get_ylabel() == "test\nneg_log_loss"
     _, panel = plot_receipt(model, np.arange(11) / 10).figure.axes
     assert panel.lines[0].get_ydata().tolist() == (np.arange(11) / 10).tolist()
+
+
+def test_a_receipt_begins_with_nothing_spent():
+    ax = drawn(plot_receipt(thyroid_curve().models[0]))
+    assert ax.get_ylim()[0] < 0 == ax.lines[0].get_ydata()[0]
+
+
+@pytest.mark.parametrize("size", [(7.5, 4.5), (6, 4)])
+def test_long_names_of_scores_stay_in_their_panel(size):
+    model = wide_curve().models[0]
+    figure = Figure(figsize=size, layout="constrained")
+    ax = drawn(plot_receipt(model, ax=figure.add_subplot()))
+    _, panel = figure.axes
+    assert panel.get_ylabel() == "validation\nnegative half the\nsquared error"
+    label, other = boxes([panel.yaxis.label, ax.yaxis.label])
+    assert not overlap(label, other)
+    assert label.y0 >= figure.bbox.y0
+    assert label.y1 <= ax.get_window_extent().y1
 
 
 def test_receipt_without_scores_has_one_panel():

@@ -105,6 +105,73 @@ def test_rows_are_counted_one_by_one(seed, n_resources, min_share):
     assert str(protocol).startswith("40 rows at a mean cost of ")
 
 
+def check_paid(protocol, predictor, X):
+    """Compare what costs something with the questions of single rows, the free ones left out."""
+    prices = dict(
+        zip(predictor.costs.resource_names, predictor.costs.resource_costs.tolist(), strict=True)
+    )
+    asked = [
+        [
+            paid
+            for new in plain_questions(predictor, row, 0)
+            if (paid := tuple(name for name in new if prices[name] > 0))
+        ]
+        for row in X
+    ]
+    prefixes = Counter(tuple(each[:q]) for each in asked for q in range(len(each) + 1))
+    ends = Counter(tuple(each) for each in asked)
+    seen = set()
+
+    def visit(step, prefix):
+        assert prefix not in seen
+        seen.add(prefix)
+        assert (step.n_rows, step.n_done) == (prefixes[prefix], ends[prefix])
+        assert sum(reason.n_rows for reason in step.reasons) == (step.n_rows if prefix else 0)
+        assert step.price == pytest.approx(sum(map(prices.get, step.resources)))
+        sizes = [child.n_rows for child in step.steps]
+        assert sizes == sorted(sizes, reverse=True)
+        for child in step.steps:
+            visit(child, (*prefix, child.resources))
+
+    visit(protocol.start, ())
+    assert seen == set(prefixes)
+    assert all(line.price > 0 for line in protocol.lines)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), n_resources=st.sampled_from([0, 1, 4, 9]))
+def test_free_questions_are_passed_over(seed, n_resources):
+    rng = np.random.default_rng(seed)
+    ensemble = ensemble_of([random_tree(rng, 6, 3, (3,)) for _ in range(4)], [0.0], 6)
+    predictor = Predictor(
+        kind="regressor",
+        stages=(Stage(ensemble, 0, 4, 4),),
+        rule=None,
+        costs=random_costs(rng, 6, n_resources, 0.25),
+        loss=SquaredError(),
+        n_features=6,
+        categories={3: np.arange(256)},
+        charge="row",
+    )
+    X = random_rows(rng, 40, 6, (3,))
+    protocol = predictor.protocol(X, min_share=0.0)
+    paid = protocol.without_free()
+    check_paid(paid, predictor, X)
+    assert (paid.mean_cost, paid.max_cost) == (protocol.mean_cost, protocol.max_cost)
+    assert paid.without_free() == paid
+
+
+def test_where_all_is_free_nothing_that_costs_is_asked(patients):
+    X, y = rows_of_patients(400)
+    model = MiserClassifier(costs=[0.0] * 3, charge="row", max_iter=3).fit(X, y)
+    protocol = model.protocol(X)
+    assert "TSH (0)" in str(protocol)
+    paid = protocol.without_free()
+    assert str(paid).splitlines()[1:] == ["  100% are asked for nothing that costs"]
+    said = "no row is asked for anything that costs"
+    assert any(text.get_text() == said for text in paid.plot().texts)
+
+
 @pytest.mark.parametrize("kind", [EarlyExitClassifier, Cronus])
 def test_models_in_stages(kind):
     from test_meter import training_rows

@@ -305,6 +305,7 @@ def test_page_loads_quietly(browser, make, tmp_path):
     assert [url for url in asked if url.startswith("file:")] == [path.as_uri()]
 
 
+@pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
 def test_slider_changes_the_model(browser, tmp_path):
     curve = thyroid_curve()
     opened(browser, curve, tmp_path)

@@ -18,6 +18,7 @@ from sklearn.model_selection import GroupKFold, KFold, cross_val_score
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser import (
+    BudgetWarning,
     CostModel,
     EarlyExitClassifier,
     MiserClassifier,
@@ -105,6 +106,7 @@ def test_a_shared_path_gives_the_models_of_separate_fits(curve):
         assert best.receipt() == alone.receipt()
 
 
+@pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.0, 25.0))
 def test_best_is_within_the_budget_and_grows_with_it(curve, budget):
@@ -115,6 +117,23 @@ def test_best_is_within_the_budget_and_grows_with_it(curve, budget):
     assert more["score"] >= row["score"]
     affordable = curve.traces[curve.traces["cost"] <= budget]
     assert row["score"] == affordable["score"].max()
+
+
+def test_a_budget_of_nothing_is_told_to_buy_a_constant(curve):
+    with pytest.warns(BudgetWarning, match="budget=0 buys no useful feature") as caught:
+        model = curve.best(0)
+    assert caught[0].filename == __file__
+    better = curve.traces[curve.traces["score"] > curve.best_row(0)["score"]]
+    assert str(caught[0].message).endswith(f"costs {better['cost'].min():g}")
+    assert (model.cost_, model.features_used_) == (0.0, [])
+
+
+def test_no_budget_is_blamed_where_nothing_is_better_than_a_constant():
+    (X, y), (X_val, _) = data(), data(200, 1)
+    estimator = MiserRegressor(costs=COSTS, max_iter=3)
+    flat = np.full(len(X_val), y.mean())
+    curve = tradeoff_curve(estimator, X, y, X_val=X_val, y_val=flat, tradeoffs=[0.0, 1e9])
+    assert curve.best(0).features_used_ == []
 
 
 def test_best_for_every_price_on_the_way(curve):
@@ -221,6 +240,7 @@ def test_free_features_leave_nothing_to_trade():
     assert curve.best(0.0).n_iter_ == curve.points["n_iter"].iloc[0]
 
 
+@pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
 def test_classification_and_ranking_curves():
     (X, y), (X_val, y_val) = data(), data(200, 1)
     classes, classes_val = np.digitize(y, [-1, 1]), np.digitize(y_val, [-1, 1])

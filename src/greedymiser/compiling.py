@@ -16,12 +16,14 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 from numba.core.registry import CPUDispatcher
 
@@ -71,6 +73,28 @@ class Unwrapped(CPUDispatcher):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{self.py_func.__name__} can only be called by compiled code")
+
+
+class _FirstOfAll(event.Listener):
+    """Tells that something is compiled, once."""
+
+    def __init__(self, tell: Callable[[], None]):
+        self._tell: Callable[[], None] | None = tell
+
+    def on_start(self, event: event.Event) -> None:
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell()
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+@contextmanager
+def when_compiling(tell: Callable[[], None]) -> Iterator[None]:
+    """Call ``tell`` when a kernel has to be compiled, the first time; not if all can be read."""
+    with event.install_listener("numba:compile", _FirstOfAll(tell)):
+        yield
 
 
 class KernelCache(NullCache):

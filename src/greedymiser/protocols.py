@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +75,8 @@ class Line(NamedTuple):
     resource: str
     # The features of the model that need it.
     features: tuple[str, ...]
-    # Share of rows that are asked, and how many questions come before it on average, plus one.
+    # Share of rows that are asked, and how many questions come before it on average, plus one;
+    # free questions count as well.
     share: float
     order: float
     # Its price, and what it adds to the mean cost of a row.
@@ -114,6 +115,8 @@ class Protocol:
     lines: tuple[Line, ...]
     # The smallest share of rows that is shown.
     min_share: float
+    # Whether questions that cost nothing are shown.
+    shows_free: bool = True
 
     @property
     def table(self) -> Any:
@@ -121,6 +124,32 @@ class Protocol:
         import pandas as pd
 
         return pd.DataFrame(self.lines, columns=list(Line._fields))
+
+    def without_free(self) -> Protocol:
+        """The protocol of what costs something: free questions are passed over.
+
+        What they lead to stays, with all its conditions, and hangs on the question before. Rows
+        that are asked for the same thing after it are counted together.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from greedymiser import MiserRegressor
+        >>> X = np.random.default_rng(0).integers(0, 10, (1000, 2))
+        >>> y = np.where(X[:, 0] == 9, X[:, 1], 0.0)
+        >>> model = MiserRegressor(costs=[0.0, 5.0], charge="row", max_depth=2, max_iter=3)
+        >>> print(model.fit(X, y).protocol(X).without_free())
+        1000 rows at a mean cost of 0.54, at most 5
+          first, of the 10.8% with feature 0 > 8.5: feature 1 (5)
+          89.2% are asked for nothing that costs
+        """
+        free = frozenset(line.resource for line in self.lines if line.price == 0)
+        return replace(
+            self,
+            start=_without(free, self.start),
+            lines=tuple(line for line in self.lines if line.resource not in free),
+            shows_free=False,
+        )
 
     def share(self, n_rows: int) -> str:
         """A number of rows as a share of all, in words."""
@@ -135,7 +164,8 @@ class Protocol:
                 lines.append(f"{'  ' * depth}{self._said(step, depth)}")
         done = self.start.n_done
         if done:
-            lines.append(f"  {self.share(done)} are asked for nothing")
+            nothing = "nothing" if self.shows_free else "nothing that costs"
+            lines.append(f"  {self.share(done)} are asked for {nothing}")
         hidden = sum(step.n_rare for _, step in self.start.each())
         if hidden:
             lines.append(
@@ -183,6 +213,50 @@ def said_conditions(step: Step, most: int = 3) -> str:
     share = f"{100 * main.n_rows / step.n_rows:.3g}% of them"
     ways = "1 other way" if others == 1 else f"{others} other ways"
     return f"{conditions} ({share}; {ways})"
+
+
+def _without(free: frozenset[str], step: Step) -> Step:
+    """A step in which no question below it is about free resources alone."""
+    below = [_without(free, child) for child in step.steps]
+    passed = [child for child in below if not child.resources]
+    steps = [child for child in below if child.resources]
+    steps += [later for child in passed for later in child.steps]
+    return replace(
+        step,
+        resources=tuple(resource for resource in step.resources if resource not in free),
+        steps=_counted_together(steps),
+        n_done=step.n_done + sum(child.n_done for child in passed),
+        n_rare=step.n_rare + sum(child.n_rare for child in passed),
+        n_far=step.n_far + sum(child.n_far for child in passed),
+    )
+
+
+def _counted_together(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Steps of which no two ask for the same, those of most rows first."""
+    alike: dict[tuple[str, ...], list[Step]] = {}
+    for step in steps:
+        alike.setdefault(step.resources, []).append(step)
+    merged = (same[0] if len(same) == 1 else _as_one(same) for same in alike.values())
+    return tuple(sorted(merged, key=lambda step: -step.n_rows))
+
+
+def _as_one(same: Sequence[Step]) -> Step:
+    """Several steps that ask different rows for the same."""
+    features: Counter[str] = Counter()
+    ways: Counter[tuple[str, ...]] = Counter()
+    for step in same:
+        features.update(dict.fromkeys(step.features, step.n_rows))
+        ways.update(dict(step.reasons))
+    return replace(
+        same[0],
+        features=tuple(name for name, _ in features.most_common()),
+        reasons=tuple(Reason(*way) for way in ways.most_common()),
+        n_rows=sum(step.n_rows for step in same),
+        steps=_counted_together([later for step in same for later in step.steps]),
+        n_done=sum(step.n_done for step in same),
+        n_rare=sum(step.n_rare for step in same),
+        n_far=sum(step.n_far for step in same),
+    )
 
 
 # -- counting -------------------------------------------------------------------------------------

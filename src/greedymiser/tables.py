@@ -295,7 +295,8 @@ def learn_categories(X: Any, columns: Sequence[int], rows: Rows, most: int) -> C
             name = index if not is_frame(frame) else FrameTable(frame).names[index]
             raise ValueError(
                 f"categorical feature {name!r} has {len(labels)} categories, "
-                f"but max_bins={most} allows at most {most}"
+                f"but max_bins={most} allows at most {most}; leave the column out (--drop does on "
+                "the command line), or turn it into numbers or into fewer categories"
             )
     return dict(zip(columns, found, strict=True))
 

@@ -18,7 +18,7 @@ from sklearn.base import clone
 
 from greedymiser._progress import Bar
 from greedymiser._views import html_table
-from greedymiser.estimators import Miser, MiserRanker
+from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
 from greedymiser.frontier import front
 from greedymiser.paths import TradeoffPath
 from greedymiser.preparation import Given
@@ -86,7 +86,9 @@ class TradeoffCurve:
     def best(self, budget: float | None = None, *, train: bool = True) -> Miser:
         """Best validation score among all models and all their prefixes that cost at most this.
 
-        The estimator that is returned is fitted, and its ``cost_`` is within the budget.
+        The estimator that is returned is fitted, and its ``cost_`` is within the budget. 0 is a
+        budget, too: it affords what is free. Where a budget buys nothing useful the model is a
+        constant, and a ``BudgetWarning`` says so, as ``fit`` does.
 
         Parameters
         ----------
@@ -103,7 +105,10 @@ class TradeoffCurve:
             if more is not None:
                 self._take(*more)
         row = self.best_row(budget)
-        return self.models[self.position(row)].truncate(int(row["n_iter"]))
+        model = self.models[self.position(row)].truncate(int(row["n_iter"]))
+        if budget is not None and not model.features_used_:
+            _warn_of_budget(self, budget, row)
+        return model
 
     def position(self, row: pd.Series) -> int:
         """Position in ``models`` of the model that a row of ``traces`` or ``points`` is about."""
@@ -418,6 +423,19 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
 def best_first(rows: pd.DataFrame) -> pd.DataFrame:
     """Best score first; of equals the cheapest, then the shortest."""
     return rows.sort_values(["score", "cost", "n_trees"], ascending=[False, True, True])
+
+
+def _warn_of_budget(curve: TradeoffCurve, budget: float, best: pd.Series) -> None:
+    """If it was the budget that left nothing but a constant, say what a better model costs."""
+    better = curve.traces[curve.traces["score"] > best["score"]]
+    if better.empty:
+        return  # nothing is better than a constant, at any price
+    warnings.warn(
+        f"budget={budget:g} buys no useful feature on this curve, so the model is a constant; "
+        f"the cheapest better one costs {better['cost'].min():g}",
+        BudgetWarning,
+        stacklevel=3,
+    )
 
 
 def _has_gap(curve: TradeoffCurve, budget: float) -> bool:

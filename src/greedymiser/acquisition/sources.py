@@ -123,9 +123,9 @@ class Sources:
     coroutines (``async def``). The decorators return the function as it is.
 
     A source returns a number, or one value per column: a sequence in the order of its columns, or
-    a mapping. None or NaN within them is a missing value. NumPy arrays that are passed on are
-    read-only; nothing else must be changed either, since others may get the same object. Iterators
-    are refused for the same reason.
+    a mapping. None or NaN is a missing value: alone for a source of one column, each in its place
+    for one of several. NumPy arrays that are passed on are read-only; nothing else must be changed
+    either, since others may get the same object. Iterators are refused for the same reason.
 
     Parameters
     ----------
@@ -525,8 +525,8 @@ def _in_order(source: Source, returned: Any) -> Sequence[Any] | NDArray[Any]:
         if len(returned) != n:
             raise ValueError(f"it returned {len(returned)} values for {n} column(s)")
         return returned
-    if returned is None and not source.categorical:
-        raise TypeError("it returned None; a missing value is float('nan')")
+    if returned is None and n > 1:  # from a function that forgot to return, more likely than not
+        raise TypeError(f"it returned None for {n} columns; one None is needed for each of them")
     if n > 1:
         raise TypeError(
             f"it returned a single value of type {type(returned).__name__} for {n} columns"

@@ -7,10 +7,16 @@ inputs      from files to rows, their meaning and their prices
 training    from rows to models
 outputs     from models to files
 showing     from models to tables
-commands    the commands themselves
+app         the app, and the options that commands share
+commands    the commands themselves, a module for each
 """
 
-from greedymiser.cli.commands import app
+from greedymiser.cli.app import app
+from greedymiser.cli.commands import COMMANDS
+from greedymiser.cli.guarding import guarded
 from greedymiser.cli.inputs import Task
+
+for _command in COMMANDS:
+    app.command()(guarded(_command))
 
 __all__ = ["Task", "app"]

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,10 @@ from greedymiser.cli.guarding import InputError
 from greedymiser.cli.printing import complain, quoted, say, warn
 from greedymiser.costfiles import CostFile, read_costs
 from greedymiser.datasets import LABEL, MISSING_WORDS, QID, is_svmlight, read_table
-from greedymiser.persistence import load
-from greedymiser.serving import Predictor
+
+# Whatever runs models takes most of a second to import, which --help and --version need not wait.
+if TYPE_CHECKING:
+    from greedymiser.serving import Predictor
 
 # Without --valid, one row (or query) in so many is held out, always the same ones.
 HOLD_OUT = 4
@@ -356,6 +358,8 @@ def _one_in_four(stratum: NDArray[np.intp]) -> NDArray[np.bool_]:
 
 def load_model(path: Path) -> Predictor:
     """Read a model file."""
+    from greedymiser.persistence import load
+
     try:
         return load(path)
     except (FileNotFoundError, IsADirectoryError):

@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from greedymiser._files import check_place, write_file
 from greedymiser.cli.guarding import InputError, Writes
-from greedymiser.persistence import save
-from greedymiser.persistence.writing import about
-from greedymiser.responses import gives_probabilities
-from greedymiser.serving import Predictor, as_predictor
 
-# To predict needs none of those that train: they are imported by the commands that do.
+# To predict needs none of those that train, and to be helped none of those that predict: they are
+# imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
+    from greedymiser.serving import Predictor
     from greedymiser.tradeoff import TradeoffCurve
 
 # By custom, the name of a model file ends like this.
@@ -84,6 +82,10 @@ def new_curve(out: Path) -> Path:
 
 def save_model(model: Model, out: Path, unit: str | None, told: Mapping[str, str]) -> None:
     """Save a model, with what is told of it beyond how it was trained."""
+    from greedymiser.persistence import save
+    from greedymiser.persistence.writing import about
+    from greedymiser.serving import as_predictor
+
     saved = replace(as_predictor(model), about={**about(model), **told})
     save(saved, out, cost_unit=unit)
 
@@ -99,10 +101,15 @@ def rows_differ(model: Predictor) -> bool:
 
 
 def predictions(
-    model: Predictor, X: Any, queries: NDArray[Any] | None = None
+    model: Predictor, X: Any, queries: NDArray[Any] | None = None, with_costs: bool = False
 ) -> tuple[Any, NDArray[np.float64]]:
-    """A table with the prediction of each row, and what each row has paid."""
+    """A table with the prediction of each row, and what each row has paid.
+
+    Costs are a column of it where rows differ in them, and where they are asked for.
+    """
     import pandas as pd
+
+    from greedymiser.responses import gives_probabilities
 
     table = model.table(X)
     raw, left = model.run(table, queries)
@@ -112,12 +119,14 @@ def predictions(
         for label, column in zip(model.classes.tolist(), probabilities, strict=True):
             columns[f"probability_{label}"] = column
     bills = model.bills(table, left)
-    if rows_differ(model):
+    if with_costs or rows_differ(model):
         columns["cost"] = bills
     return pd.DataFrame(columns), bills
 
 
-def write_predictions(model: Predictor, rows: Any, out: Path) -> tuple[int, float]:
+def write_predictions(
+    model: Predictor, rows: Any, out: Path, with_costs: bool = False
+) -> tuple[int, float]:
     """Write the predictions of a Dask data frame to a new folder, a Parquet file for each part.
 
     Returns how many there are, and what they cost on average. All of the folder is there, or none.
@@ -130,8 +139,10 @@ def write_predictions(model: Predictor, rows: Any, out: Path) -> tuple[int, floa
     make_folder(out.parent)
     sample = meta_nonempty(make_meta(rows))
     model = model.served_for(sample if model.feature_names else sample.to_numpy())
-    like = _predicted_part(sample, model, None)[:0]
-    table = rows.map_partitions(_predicted_part, delayed(model, pure=True), like, meta=like)
+    like = _predicted_part(sample, model, None, with_costs)[:0]
+    table = rows.map_partitions(
+        _predicted_part, delayed(model, pure=True), like, with_costs, meta=like
+    )
     unfinished = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -143,10 +154,11 @@ def write_predictions(model: Predictor, rows: Any, out: Path) -> tuple[int, floa
     return n_rows, cost
 
 
-def _predicted_part(rows: Any, model: Predictor, like: Any) -> Any:
+def _predicted_part(rows: Any, model: Predictor, like: Any, with_costs: bool) -> Any:
     if len(rows) == 0:
         return like
-    return predictions(model, rows if model.feature_names else rows.to_numpy())[0]
+    X = rows if model.feature_names else rows.to_numpy()
+    return predictions(model, X, with_costs=with_costs)[0]
 
 
 def _rows_and_cost(model: Predictor, folder: Path) -> tuple[int, float]:
@@ -155,7 +167,7 @@ def _rows_and_cost(model: Predictor, folder: Path) -> tuple[int, float]:
 
     files = sorted(folder.glob("*.parquet"))
     n_rows = sum(parquet.read_metadata(file).num_rows for file in files)
-    if len(model.stages) == 1 or n_rows == 0:
+    if not rows_differ(model) or n_rows == 0:
         return n_rows, model.cost_
     costs = (parquet.read_table(file, columns=["cost"])["cost"].to_numpy() for file in files)
     return n_rows, sum(float(part.sum()) for part in costs) / n_rows
@@ -168,6 +180,8 @@ def write_curve(
 
     The report has the protocols of models that charge by row, counted over X.
     """
+    from greedymiser.persistence import save
+
     folder = make_folder(out / "models")
     written = [folder / f"model-{number}{MODEL_SUFFIX}" for number, _ in enumerate(models, 1)]
     for model, path in zip(models, written, strict=True):

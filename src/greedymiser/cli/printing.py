@@ -34,6 +34,9 @@ _UNSAFE = re.compile(
     "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 
+# Said when it is so: the first run waits, and nobody would know what for.
+COMPILING = "Compiling the kernels, which takes a while; later runs reuse them."
+
 # Why nothing more can be printed on stdout; None as long as something can.
 _stdout = SimpleNamespace(lost=None)
 
@@ -170,18 +173,26 @@ def show_table(
 
 @contextmanager
 def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, and nothing elsewhere; give what tells it (done, total)."""
+    """Show a bar on a terminal, and nothing elsewhere; give what tells it (done, total).
+
+    A bar that does not move at first is explained, if it is for want of compiled kernels.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total: None
         return
+    from greedymiser.compiling import when_compiling  # and with it all of Numba
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with ProgressDisplay(*columns, console=console, transient=True) as bar:
+    with (
+        ProgressDisplay(*columns, console=console, transient=True) as bar,
+        when_compiling(lambda: console.print(COMPILING, highlight=False)),
+    ):
         task = bar.add_task(escaped(what), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

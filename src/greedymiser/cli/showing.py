@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from greedymiser.cli.guarding import interruption
 from greedymiser.cli.printing import (
     as_number,
     as_score,
@@ -17,14 +18,18 @@ from greedymiser.cli.printing import (
     say,
     show_table,
 )
-from greedymiser.protocols import Protocol
-from greedymiser.score_names import score_name
-from greedymiser.serving import Predictor
 
-# To predict needs none of those that train: they are imported by the commands that do.
+# To predict needs none of those that train, and to be helped none of those that predict: they are
+# imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
+    from greedymiser.protocols import Protocol
+    from greedymiser.serving import Predictor
     from greedymiser.tradeoff import TradeoffCurve
+
+
+# Units that have hundredths, and are told with them.
+IN_CENTS = ("dollars", "euros", "pounds", "francs")
 
 
 def features_of(model: Model) -> str:
@@ -43,7 +48,7 @@ def show_points(
     heads += [*(["test score"] if has_test else []), "trees", "features", buys]
     rows = []
     for number, (point, model) in enumerate(zip(points.to_dict("records"), models, strict=True), 1):
-        cost = f"{point['cost']:.2f}" if unit == "dollars" else as_number(point["cost"])
+        cost = f"{point['cost']:.2f}" if unit in IN_CENTS else as_number(point["cost"])
         is_found = point.get("found_by") == "search"
         tradeoff = "search" if is_found else f"{point['tradeoff']:.3g}"
         row = [str(number), tradeoff, cost, as_score(point["score"])]
@@ -58,6 +63,12 @@ def show_files(files: Sequence[tuple[Path, str]]) -> None:
     """Print which files were written."""
     width = max(len(escaped(str(path))) for path, _ in files)
     say(*(f"{escaped(str(path)).ljust(width)}  {what}" for path, what in files))
+
+
+def tell_of_half_a_curve(models: Sequence[Model], out: Path) -> None:
+    """Say what a folder has of a curve that was interrupted."""
+    if interruption.happened:
+        interruption.keep(f"{str(out)!r} has the {len(models)} models that were finished")
 
 
 def cost_unit(model: Predictor) -> str | None:
@@ -77,7 +88,7 @@ def show_summary(model: Predictor) -> None:
         ("rounds, trees", f"{_rounds(model)}, {last.n_trees}"),
         ("trade-off", _text(_parameters(told).get("tradeoff", "unknown"))),
         ("budget", _text(_parameters(told).get("budget", "unknown"))),
-        ("stopped by", _text(told.get("stopped", "unknown"))),
+        ("stopped by", _why_stopped(model, told)),
     ]
     if model.classes is not None:
         rows.insert(1, ("classes", listing(model.classes.tolist())))
@@ -92,6 +103,8 @@ def _score_of(model: Predictor, told: dict[str, Any]) -> str:
     """Name of the validation score; files of earlier versions leave it to be guessed."""
     if isinstance(told.get("score"), str):
         return str(told["score"])
+    from greedymiser.score_names import score_name
+
     scoring = _parameters(told).get("scoring")
     return score_name(scoring if isinstance(scoring, str) else "loss", model.loss)
 
@@ -114,6 +127,27 @@ def _text(value: Any) -> str:
     if value is None:
         return "none"
     return as_number(value) if isinstance(value, float) else str(value)
+
+
+# Why boosting ends, in plain words; other reasons speak for themselves.
+REASONS = {
+    "max_iter": "all {max_iter} rounds were trained",
+    "early stopping": "more rounds did not help on the validation rows",
+    "budget": "nothing more fits the budget",
+    "nothing pays": "no split is worth its price any more",
+}
+
+
+def _why_stopped(model: Predictor, told: dict[str, Any]) -> str:
+    """Why training ended, and where its rounds were cut."""
+    reason, most = _text(told.get("stopped", "unknown")), _parameters(told).get("max_iter")
+    if reason not in REASONS or not isinstance(most, int):
+        return reason
+    said, kept = f"{reason}: {REASONS[reason].format(max_iter=most)}", _rounds(model)
+    if reason == "early stopping" or (reason == "max_iter" and kept < most):
+        why = ", after which the validation score is best" if "validation_score" in told else ""
+        said += f"; kept are the first {kept}{why}"
+    return said
 
 
 def _rounds(model: Predictor) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from greedymiser.cli.guarding import InputError, interruption
 from greedymiser.cli.inputs import HOLD_OUT, SEED, Task, TrainingData
-from greedymiser.cli.printing import as_number, shown_progress
+from greedymiser.cli.printing import as_number, shown_progress, warn
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def make_estimator(
     learning_rate: float,
     jobs: int | None,
     charge: str = "model",
+    engine: str = "auto",
 ) -> Model:
     """The estimator of a task."""
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
@@ -43,7 +44,24 @@ def make_estimator(
         learning_rate=learning_rate,
         n_jobs=jobs,
         charge=charge,
+        engine=engine,
     )
+
+
+def check_engine(engine: str, in_parts: bool = False) -> None:
+    """Complain of an engine that cannot be used here: before the work, not after it."""
+    if in_parts and engine != "auto":
+        raise InputError(
+            f"--engine {engine} is for data on this machine: with --workers or --scheduler the "
+            "workers train"
+        )
+    if engine == "cuda":
+        from greedymiser.engines.cuda.door import CudaUnavailableError, check_available
+
+        try:
+            check_available()
+        except CudaUnavailableError as error:
+            raise InputError(str(error)) from None
 
 
 def fit_model(model: Model, job: TrainingData) -> None:
@@ -58,8 +76,7 @@ def fit_model(model: Model, job: TrainingData) -> None:
     else:
         model.set_params(early_stopping=True, validation_fraction=1 / HOLD_OUT, random_state=SEED)
     with shown_progress("rounds") as told, warnings.catch_warnings():
-        # A model that can afford nothing is not what anybody asks for.
-        warnings.simplefilter("error", BudgetWarning)
+        warnings.simplefilter("always", BudgetWarning)  # the model is a constant: do say it
 
         def watch(progress: Progress) -> None:
             told(progress.n_iter, progress.max_iter)
@@ -102,8 +119,8 @@ def trained_curve(
 
 def best_for(
     budget: float, job: TrainingData, estimator: Model, scoring: str | None, jobs: int | None
-) -> Model:
-    """Search the best model that a budget affords."""
+) -> tuple[Model, str]:
+    """Search the best model that a budget affords; tell how it was found, too."""
     from greedymiser.estimators import BudgetWarning
 
     # Under the budget already when trees grow: models may then spend all of it.
@@ -114,14 +131,37 @@ def best_for(
     if not best.features_used_ and interruption.happened:
         raise KeyboardInterrupt  # nothing useful was found so far
     if not best.features_used_:
-        prices = job.costs.costs.prices()
-        cheapest = int(np.argmin(prices))
-        name = (job.costs.costs.feature_names or [])[cheapest]
-        raise InputError(
-            f"a budget of {as_number(budget)} buys no useful feature; "
-            f"the cheapest of all is {name!r} and costs {as_number(prices[cheapest])}"
-        )
-    return best
+        _warn_of_constant(budget, job)
+    return best, _how_found(trained, budget)
+
+
+def _how_found(trained: TradeoffCurve, budget: float) -> str:
+    """Where on a curve the best model for a budget was."""
+    points = trained.points
+    best = points.iloc[trained.position(trained.best_row(budget))]
+    found = points["found_by"] == "search" if "found_by" in points else np.zeros(len(points), bool)
+    n_sets, n_tradeoffs = int(np.sum(found)), int(np.sum(~found))
+    tried = "1 trade-off" if n_tradeoffs == 1 else f"{n_tradeoffs} trade-offs"
+    if n_sets:
+        tried += " and the best set" if n_sets == 1 else f" and the {n_sets} best sets"
+        tried += " of features"
+    were = "was" if n_tradeoffs + n_sets == 1 else "were"
+    told = f"{tried} {were} tried within the budget; this model has the best validation score."
+    if best.get("found_by") == "search":
+        why = ": all features of the set may be used" if best["tradeoff"] == 0 else ""
+        return f"{told} It is one of the sets, trained with trade-off {best['tradeoff']:.3g}{why}"
+    return f"{told} It is the one with trade-off {best['tradeoff']:.3g}"
+
+
+def _warn_of_constant(budget: float, job: TrainingData) -> None:
+    """Say that a budget has bought nothing, and what the cheapest of all would cost."""
+    prices = job.costs.costs.prices()
+    cheapest = int(np.argmin(prices))
+    name = (job.costs.costs.feature_names or [])[cheapest]
+    warn(
+        f"a budget of {as_number(budget)} buys no useful feature, so the model is a constant; "
+        f"the cheapest feature of all is {name!r} and costs {as_number(prices[cheapest])}"
+    )
 
 
 def chosen_models(trained: TradeoffCurve) -> list[Model]:

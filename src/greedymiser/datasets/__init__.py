@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from greedymiser.datasets.readers import (
     is_svmlight,
     read_table,
 )
+from greedymiser.datasets.stories import Story
 
 __all__ = [
     "LABEL",
@@ -34,6 +35,7 @@ __all__ = [
     "QID",
     "TEXT_SEPARATORS",
     "CostedData",
+    "Story",
     "is_svmlight",
     "load_letor",
     "load_thyroid",
@@ -47,6 +49,20 @@ _DATA = files(__name__) / "data"
 _BLOOD_DRAW = 2.10
 _BLOOD_TESTS = {"TSH": 20.68, "T3": 9.31, "TT4": 12.41, "T4U": 9.31}
 _QUESTION = 1.00
+
+_THYROID = Story(
+    name="thyroid",
+    title="Thyroid disease",
+    row="patient",
+    rows="patients",
+    target="diagnosis",
+    unit="dollars",
+    purchases="tests",
+    bought="ordered",
+    named=(*_BLOOD_TESTS, "FTI"),
+    other="question",
+    budget=25.5,
+)
 
 # How Yahoo's cost file marks a feature that Set 1 does not have.
 _ABSENT = 10_000
@@ -74,6 +90,8 @@ class CostedData:
     # Knows the features by these names, in this order.
     costs: CostModel
     description: str
+    # The words to tell of it.
+    story: Story = field(default_factory=Story)
 
     def as_frame(self) -> tuple[Any, Any]:
         """Return ``X_train`` and ``X_test`` as pandas DataFrames with named columns."""
@@ -124,6 +142,7 @@ def load_thyroid() -> CostedData:
             "UCI ann-thyroid: is a patient hypothyroid (class 1), subnormal (2) or normal (3)? "
             "Prices in dollars by Turney. Licence: CC BY 4.0."
         ),
+        story=_THYROID,
     )
 
 

@@ -75,12 +75,17 @@ def cost_axis(ax: Axes, costs: Iterable[ArrayLike], unit: str) -> None:
         return
     low, high = positive.min(), positive.max()
     ticks = _log_ticks(low, high)
+    # Room for the marks of the cheapest and the dearest, however many decades there are.
+    beside = max(1.15, (high / low) ** 0.03)
     if len(positive) == len(values):
         ax.set_xscale("log")
-        ax.set_xlim(low / 1.15, high * 1.15)
+        ax.set_xlim(low / beside, high * beside)
     else:  # zero has no logarithm: a short linear stretch leads to the cheapest
         ax.set_xscale("symlog", linthresh=low, linscale=0.35)
-        ax.set_xlim(-0.12 * low, high * 1.15)
+        # Matplotlib draws the stretch from 0 as long as so many decades.
+        stretch = 0.35 / 0.9
+        width = stretch + np.log10(high * beside / low)
+        ax.set_xlim(-min(1.0, 0.035 * width / stretch) * low, high * beside)
         ticks = [0.0, *ticks]
     ax.xaxis.set_major_locator(FixedLocator(ticks))
     ax.xaxis.set_major_formatter(FixedFormatter([number(tick, 1) for tick in ticks]))
@@ -110,10 +115,22 @@ def focus(ax: Axes, chosen: Floats, all_scores: Floats) -> None:
     chosen, all_scores = chosen[np.isfinite(chosen)], all_scores[np.isfinite(all_scores)]
     if not len(chosen) or np.ptp(chosen) == 0:
         return
-    low = max(all_scores.min(), chosen.min() - 0.5 * np.ptp(chosen))
+    low = max(all_scores.min(), chosen.min() - np.ptp(chosen))
     high = max(all_scores.max(), chosen.max())
     pad = 0.06 * (high - low)
     ax.set_ylim(low - pad, high + pad)
+
+
+def note_below(ax: Axes, score: float, what: str) -> None:
+    """Tell a score that the picture has no room for: without it, nobody knows how low traces go."""
+    if np.isfinite(score) and score < ax.get_ylim()[0]:
+        note = ax.text(
+            0.5, 0.015, f"{what} is below, at {number(score)}",
+            transform=ax.transAxes, ha="center", va="bottom", fontsize="small", zorder=6,
+        )  # fmt: skip
+        # Traces that go down there pass behind it.
+        note.set_bbox({"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1.5})
+        plain(note)
 
 
 def add_legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:

@@ -20,6 +20,7 @@ from greedymiser.plotting.axes import (
     found_by_search,
     is_narrow,
     label_score,
+    note_below,
     score_column,
     shades,
     spread_over,
@@ -42,7 +43,8 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     One dashed trace per tradeoff shows the model as trees are added. The iterations with the best
     validation score are circled and joined. Where there was a search, what it has found are stars,
     and a line of steps shows the model that validation picks for each budget. Test scores are drawn
-    where the curve has them.
+    where the curve has them. Traces begin with a constant; where its score is so low that the
+    models could not be told apart any more, it is told in words.
 
     Parameters
     ----------
@@ -74,6 +76,7 @@ def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     bests = _add_bests(ax, curve, score, found)
     cost_axis(ax, [traces["cost"], points["cost"]], curve.cost_unit)
     focus(ax, points[score].to_numpy(float), traces[score].to_numpy(float))
+    note_below(ax, traces.loc[traces["n_iter"] == 0, score].min(), "a constant")
     label_score(ax, curve.scoring, score)
     shown = spread_over(len(lines), MOST_LEGEND_ENTRIES - 2 * is_narrow(ax))
     title = "tradeoff λ" + (f" ({len(shown)} of {len(lines)})" if len(shown) < len(lines) else "")

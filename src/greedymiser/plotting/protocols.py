@@ -168,7 +168,8 @@ class ProtocolDisplay:
         title = f"{protocol.n_rows} rows: {costs}"
         plain(self.ax_.set_title(title, loc="left", fontsize=10, color=self._ink))
         if n_lines == 0:
-            said = "no row is asked for anything"
+            more = "" if protocol.shows_free else " that costs"
+            said = f"no row is asked for anything{more}"
             self.ax_.text(0.5 * width, 0.2, said, ha="center", va="center", color=self._ink)
             return
         patches = [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 MOST_LABELS = 15
 LONGEST_NAME = 24
+# Letters of a line beside the panel of scores, which is a third as high as the picture.
+LONGEST_LABEL = 20
 
 
 def plot_receipt(
@@ -70,7 +74,8 @@ def plot_receipt(
     if model.costs_.tree_cost:
         _add_trees(ax, model, rounds, spent)
     ax.set_xlim(-0.02 * max(n_iter, 1), 1.01 * max(n_iter, 1))
-    ax.set_ylim(0, 1.06 * ax.dataLim.y1 or 1.0)
+    top = 1.06 * ax.dataLim.y1 or 1.0
+    ax.set_ylim(-0.02 * top, top)  # the stairs begin at 0, and are seen to
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.yaxis.set_major_formatter(lambda value, _: number(value))
     plain(ax.set_ylabel("spent" + (f" ({unit})" if unit else "")))
@@ -81,13 +86,20 @@ def plot_receipt(
                     marker="o" if len(scores) == 1 else None)  # fmt: skip
         for when in {*rounds[1:-1]}:
             bottom.axvline(when, color=ink, alpha=0.25, linewidth=0.7)
-        plain(bottom.set_ylabel(name))
+        _label_panel(bottom, name)
     bottom.set_xlabel("rounds")
     if lines:
         _name_purchases(ax, [ax, bottom] if bottom is not ax else [ax], lines)
     else:
         ax.text(0.5, 0.5, "nothing bought", transform=ax.transAxes, ha="center", va="center")
     return ax
+
+
+def _label_panel(panel: Axes, name: str) -> None:
+    """Name a score in lines that are no longer than the panel is high."""
+    lines = [part for line in name.splitlines() for part in wrap(line, LONGEST_LABEL)]
+    size = "small" if len(lines) > 2 else rcParams["axes.labelsize"]
+    plain(panel.set_ylabel("\n".join(lines), fontsize=size))
 
 
 def _scores_by_round(model: Any, given: Any) -> tuple[Floats, str, str]:
@@ -168,8 +180,8 @@ def _name_purchases(ax: Axes, axes: Sequence[Axes], lines: Sequence[Any]) -> Non
     for i, label in enumerate(labels):
         if i not in shown:
             label.remove()
-    heights = ax.get_ylim()[1]
-    wanted = np.array([named[i].spent / heights * height for i in shown])
+    low, high = ax.get_ylim()
+    wanted = np.array([(named[i].spent - low) / (high - low) * height for i in shown])
     for i, y in zip(shown, _spread_out(wanted, line_height, height), strict=True):
         labels[i].set_position((1.04, y / height))
         ax.hlines(

@@ -1,0 +1,48 @@
+"""``greedymiser costs-template``: a cost file to fill in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from greedymiser.cli.app import DataFile, Drop, Qid, TargetOption
+from greedymiser.cli.guarding import InputError, Writes
+from greedymiser.cli.inputs import check_column
+from greedymiser.cli.outputs import new_file
+from greedymiser.cli.printing import emit, quoted, say
+from greedymiser.costfiles import template, write_template
+from greedymiser.datasets import LABEL, QID, is_svmlight, read_table
+
+
+def costs_template(
+    data: DataFile,
+    target: TargetOption = None,
+    qid: Qid = None,
+    drop: Drop = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="TOML or CSV file to write; shown if there is none."),
+        Writes(),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+) -> None:
+    """Write a cost file for a table in which every feature costs 1, to be filled in."""
+    frame = read_table(data)
+    others = [target, qid, *(drop or ())]
+    if is_svmlight(data):
+        others += [LABEL, *([QID] if QID in frame.columns else [])]
+    for name in others:
+        if name is not None:
+            check_column(frame, data, name)
+    features = [name for name in frame.columns if name not in others]
+    if not features:
+        raise InputError(f"{str(data)!r} has no features, only {quoted(frame.columns)}")
+    if out is None:
+        emit(template(features))
+        return
+    if out.exists() and not force:
+        raise InputError(f"{str(out)!r} exists already; --force overwrites it")
+    write_template(new_file(out), features)
+    say(f"{len(features)} features, each at a cost of 1: fill in {out}")

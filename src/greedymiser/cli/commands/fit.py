@@ -1,0 +1,127 @@
+"""``greedymiser fit``: one model."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from greedymiser.cli.app import (
+    ChargeOption,
+    Charging,
+    Costs,
+    Drop,
+    Engine,
+    EngineOption,
+    Jobs,
+    LearningRate,
+    MaxDepth,
+    MaxIter,
+    PartsFile,
+    Qid,
+    Scheduler,
+    Scoring,
+    TargetOption,
+    TaskOption,
+    Valid,
+    Workers,
+)
+from greedymiser.cli.clusters import cluster, is_pattern
+from greedymiser.cli.guarding import InputError, Writes, interruption
+from greedymiser.cli.inputs import load_model, read_inputs, read_inputs_in_parts
+from greedymiser.cli.outputs import new_model, save_model
+from greedymiser.cli.printing import say
+from greedymiser.cli.showing import show_receipt, show_summary
+from greedymiser.cli.training import best_for, check_engine, fit_model, make_estimator
+
+
+def fit(
+    data: PartsFile,
+    costs: Costs,
+    out: Annotated[Path, typer.Option(help="File for the model."), Writes()],
+    target: TargetOption = None,
+    valid: Valid = None,
+    task: TaskOption = None,
+    qid: Qid = None,
+    drop: Drop = None,
+    tradeoff: Annotated[
+        float | None, typer.Option(min=0, help="Drop in mean loss demanded per unit of cost.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="What one prediction may cost at most.")
+    ] = None,
+    max_iter: MaxIter = 300,
+    max_depth: MaxDepth = 4,
+    learning_rate: LearningRate = 0.1,
+    scoring: Scoring = None,
+    jobs: Jobs = None,
+    engine: EngineOption = Engine.auto,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
+    charge: ChargeOption = Charging.model,
+    row_budget: Annotated[
+        float | None,
+        typer.Option(min=0, help="What any training row may cost at most, with --charge row."),
+    ] = None,
+) -> None:
+    """Train one model. With a budget and no trade-off, find the best model that it affords."""
+    if row_budget is not None and charge is not Charging.row:
+        raise typer.BadParameter("needs --charge row", param_hint="--row-budget")
+    in_parts = scheduler is not None or workers is not None
+    searched = budget is not None and tradeoff is None
+    check_engine(engine.value, in_parts)
+    _check_parts(data, in_parts, searched and valid is None)
+    given: dict[str, Any] = {
+        "target": target, "task": task, "qid": qid, "drop": drop or (), "valid": valid
+    }  # fmt: skip
+    with cluster(scheduler, workers, jobs) if in_parts else nullcontext():
+        if in_parts:
+            job = read_inputs_in_parts(data, costs, **given, out=out)
+        else:
+            job = read_inputs(data, costs, **given)
+        new_model(out)
+        model = make_estimator(
+            job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value
+        )
+        model.set_params(row_budget=row_budget)
+        told = {}
+        if budget is not None and tradeoff is None:
+            model, told["search"] = best_for(budget, job, model, scoring, jobs)
+        else:
+            model.set_params(
+                costs=job.costs.costs, tradeoff=tradeoff or 0.0, budget=budget,
+                scoring=scoring or "loss",
+            )  # fmt: skip
+            fit_model(model, job)
+    if searched and interruption.happened:
+        told["search"] = f"interrupted: {told['search']}"
+    save_model(model, out, job.costs.unit, told)
+    _show(out, searched, model.n_iter_)
+
+
+def _check_parts(data: Path, in_parts: bool, needs_valid: bool) -> None:
+    """See that data in parts comes with what reads it, and with rows that a search scores."""
+    if is_pattern(data) and not in_parts:
+        raise InputError(
+            f"{str(data)!r} stands for several files: --workers N reads them in parts on this "
+            "machine, and --scheduler ADDRESS on a cluster"
+        )
+    if in_parts and needs_valid:
+        raise InputError(
+            "a search for the best model of a budget needs --valid where data is read in parts; "
+            "or give a --tradeoff"
+        )
+
+
+def _show(out: Path, searched: bool, n_rounds: int) -> None:
+    """Show the model as it was written, and what is missing if it was interrupted."""
+    written = load_model(out)
+    show_summary(written)
+    show_receipt(written)
+    say(f"Model: {out}")
+    if interruption.happened:
+        what = "the best model that the unfinished search had found"
+        rounds = f"the best of the rounds that were finished: {n_rounds}"
+        interruption.keep(f"{str(out)!r} has {what if searched else rounds}")
