@@ -59,7 +59,8 @@ def main() -> None:
     alone = seconds(separate_fits)
     rival = seconds(lightgbm_runs)
     reused = rival - construction * (1 - 1 / len(TRADEOFFS))
-    print(f"8 trade-offs of {args.trees} trees, {args.rows} x {args.columns}, {args.threads} threads")
+    shape = f"{args.rows} x {args.columns}"
+    print(f"8 trade-offs of {args.trees} trees, {shape}, {args.threads} threads")
     print(f"  path on shared bins       {path:6.1f} s")
     print(f"  8 separate fits           {alone:6.1f} s   the path takes {path / alone:.2f} of it")
     print(f"  8 LightGBM runs           {rival:6.1f} s   {rival / path:.1f} x the path")
