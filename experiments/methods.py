@@ -59,7 +59,7 @@ def whole_curve(*args: Any, **kwargs: Any) -> TradeoffCurve:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Documents:
     """Documents of some queries, with their labels."""
 
     X: NDArray[np.floating]
@@ -75,19 +75,19 @@ class Part:
             return None
         return np.where(self.y == 0, self.irrelevant_copies, 1.0)
 
-    def columns(self, kept: NDArray[np.intp]) -> Part:
+    def columns(self, kept: NDArray[np.intp]) -> Documents:
         """The same documents with some of their features."""
         X = np.ascontiguousarray(self.X[:, kept])
-        return Part(X, self.y, self.qid, self.irrelevant_copies)
+        return Documents(X, self.y, self.qid, self.irrelevant_copies)
 
-    def first_rows(self, most: int) -> Part:
+    def first_rows(self, most: int) -> Documents:
         """The first queries, whole, that have at most so many rows (but at least one query)."""
         if len(self.y) <= most:
             return self
         starts = np.flatnonzero(np.append(True, np.diff(self.qid) != 0))
         ends = np.append(starts[1:], len(self.qid))
         n = int(ends[max(0, int(np.searchsorted(ends, most, side="right")) - 1)])
-        return Part(self.X[:n], self.y[:n], self.qid[:n], self.irrelevant_copies)
+        return Documents(self.X[:n], self.y[:n], self.qid[:n], self.irrelevant_copies)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +95,9 @@ class Fold:
     """Data to learn from, to choose with and to report on, and what its features cost."""
 
     name: str
-    train: Part
-    valid: Part
-    test: Part
+    train: Documents
+    valid: Documents
+    test: Documents
     costs: CostModel
 
     def columns(self, kept: NDArray[np.intp]) -> Fold:
@@ -107,28 +107,28 @@ class Fold:
         return Fold(self.name, train, valid, test, costs)
 
 
-class Reading(NamedTuple):
+class MeterReading(NamedTuple):
     """What the meter says of a model on some data."""
 
     cost: float
     score: float
 
 
-def measure(model: Any, part: Part) -> Reading:
+def measure(model: Any, part: Documents) -> MeterReading:
     """The one meter: what a model's predictions of some documents cost, and their NDCG@5."""
     predictor = as_predictor(model)
     costs = predictor.prediction_costs(part.X, part.qid)
     return reading(costs, predictor.predict(part.X, part.qid), part)
 
 
-def reading(costs: Floats, scores: Floats, part: Part) -> Reading:
+def reading(costs: Floats, scores: Floats, part: Documents) -> MeterReading:
     """Mean cost of a document, and NDCG@5.
 
     A document that stands for several is paid for as often, but ranked once: its copies would tie
     with it, and a single irrelevant document at the top would fill all five places.
     """
     mean = float(np.average(costs, weights=part.copies))
-    return Reading(mean, ndcg_score(part.y, scores, part.qid, k=5))
+    return MeterReading(mean, ndcg_score(part.y, scores, part.qid, k=5))
 
 
 def affordable(costs: CostModel, highest_price: float) -> NDArray[np.intp]:
@@ -189,10 +189,10 @@ def curves(candidates: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(fronts, ignore_index=True)
 
 
-def references(candidates: pd.DataFrame) -> dict[Any, Reading]:
+def references(candidates: pd.DataFrame) -> dict[Any, MeterReading]:
     """Per fold, what stage-wise regression costs and scores at its best validation round."""
     whole = best_of_each(candidates[candidates["method"] == STAGEWISE], ["fold"])
-    return {row.fold: Reading(row.cost, row.score) for row in whole.itertuples()}
+    return {row.fold: MeterReading(row.cost, row.score) for row in whole.itertuples()}
 
 
 def by_method(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -243,7 +243,7 @@ def _spread(name: str, values: Iterable[float]) -> dict[str, float]:
     return {name: float(mean), f"{name}_sd": float(deviation), counted: len(found)}
 
 
-def mean_front(of_method: pd.DataFrame, whole: Mapping[Any, Reading]) -> pd.DataFrame:
+def mean_front(of_method: pd.DataFrame, whole: Mapping[Any, MeterReading]) -> pd.DataFrame:
     """What a method's choices for growing budgets cost and score on test data, mean over folds.
 
     One row for every budget at which a choice changes, from that on at which every fold has one.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greedymiser.binning import BinMapper, pack, place_edges, weight_scale
-from greedymiser.cutting import ColumnPart, Limits, Pieces, ask_cuts, simulate_edges
+from greedymiser.cutting import ColumnPart, ColumnPieces, Limits, ask_cuts, simulate_edges
 from greedymiser.inquiries import ask_here, conduct
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
@@ -139,7 +139,7 @@ def test_known_edges_are_those_of_place_edges(data):
     # Cut the values into runs: each is a piece.
     ends = data.draw(st.lists(st.booleans(), min_size=len(mass), max_size=len(mass)))
     runs = np.split(np.arange(len(mass)), np.flatnonzero(ends[:-1]) + 1)
-    pieces = Pieces(
+    pieces = ColumnPieces(
         np.array([distinct[run[0]] for run in runs]),
         np.array([distinct[run[-1]] for run in runs]),
         np.array([mass[run].sum() for run in runs]),

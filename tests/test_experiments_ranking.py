@@ -17,8 +17,8 @@ from experiments.methods import (
     METHODS,
     MISER,
     STAGEWISE,
+    Documents,
     Fold,
-    Part,
     affordable,
     at_budgets,
     best_of_each,
@@ -46,14 +46,14 @@ PRICES = [1.0, 1.0, 5.0, 5.0, 20.0, 100.0]
 
 def make_part(
     rng: np.random.Generator, n_queries: int, first: int = 0, copies: float = 1.0
-) -> Part:
+) -> Documents:
     """Queries of 6 to 12 documents, where the dear features tell more than the cheap ones."""
     qid = np.repeat(first + np.arange(n_queries), rng.integers(6, 13, n_queries))
     relevance = rng.standard_normal(len(qid))
     noise = rng.standard_normal((len(qid), len(PRICES)))
     X = relevance[:, None] + noise * np.array([3.0, 3.0, 1.5, 1.5, 0.8, 0.3])
     y = np.clip(np.round(relevance + 0.5), 0, 2)
-    return Part(X, y, qid, copies)
+    return Documents(X, y, qid, copies)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def model(fold) -> MiserRanker:
 # The meter
 
 
-def naive_exits(model: MiserRanker, part: Part, costs: CostModel, slack: float, every: int):
+def naive_exits(model: MiserRanker, part: Documents, costs: CostModel, slack: float, every: int):
     """Cost and exit of each document, recounted query by query as the paper writes it."""
     scores = list(model.staged_predict(part.X))
     exits = [*range(every, model.n_iter_, every), model.n_iter_]
@@ -125,21 +125,21 @@ def test_the_meter_of_a_plain_model_is_its_cost(fold, model):
 
 
 def test_a_document_that_stands_for_ten_is_paid_for_ten_times_and_ranked_once():
-    part = Part(np.zeros((3, 1)), np.array([0.0, 2.0, 1.0]), np.zeros(3, dtype=np.int64), 10.0)
+    part = Documents(np.zeros((3, 1)), np.array([0.0, 2.0, 1.0]), np.zeros(3, dtype=np.int64), 10.0)
     found = reading(np.array([6.0, 60.0, 120.0]), np.array([0.1, 0.9, 0.5]), part)
     assert found.cost == pytest.approx((10 * 6 + 60 + 120) / 12)
     assert found.score == 1.0
 
 
 def test_a_part_without_copies_weighs_nothing():
-    part = Part(np.zeros((2, 1)), np.array([0.0, 2.0]), np.zeros(2, dtype=np.int64))
+    part = Documents(np.zeros((2, 1)), np.array([0.0, 2.0]), np.zeros(2, dtype=np.int64))
     assert part.copies is None
     assert reading(np.array([1.0, 3.0]), np.array([0.0, 1.0]), part).cost == 2.0
 
 
 def test_first_rows_takes_whole_queries():
     qid = np.repeat(np.arange(4), [3, 2, 4, 1])
-    part = Part(np.arange(10.0)[:, None], np.zeros(10), qid, 10.0)
+    part = Documents(np.arange(10.0)[:, None], np.zeros(10), qid, 10.0)
     for most, kept in ((10, 10), (9, 9), (8, 5), (5, 5), (4, 3), (1, 3)):
         short = part.first_rows(most)
         assert (len(short.X), len(short.y), len(short.qid)) == (kept, kept, kept)
@@ -311,7 +311,7 @@ def test_a_saved_figure_says_what_the_data_is(tmp_path):
 # MQ2008
 
 
-def write_letor(path: Path, part: Part) -> None:
+def write_letor(path: Path, part: Documents) -> None:
     lines = [
         f"{int(label)} qid:{query} "
         + " ".join(f"{i}:{value:.6f}" for i, value in enumerate(row, start=1))
@@ -595,7 +595,7 @@ def write_yahoo(folder: Path) -> None:
     for file, part in zip(yahoo.FILES, (fold.train, fold.valid, fold.test), strict=True):
         X = np.zeros((len(part.y), 700))
         X[:, ~absent] = part.X
-        write_letor(folder / file, Part(X, part.y, part.qid))
+        write_letor(folder / file, Documents(X, part.y, part.qid))
 
 
 def test_the_original_files_are_read_where_they_are(tmp_path):

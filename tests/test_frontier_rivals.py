@@ -19,13 +19,13 @@ from experiments.frontier import measuring, rivals, tables
 from experiments.frontier.problems import (
     PROBLEMS,
     Problem,
-    Rows,
-    Split,
+    ProblemRows,
+    ProblemSplit,
     geometric_budgets,
     thirds,
     thyroid,
 )
-from experiments.frontier.rivals import Candidate, Lightgbm, Subsets, chain, choose
+from experiments.frontier.rivals import Contender, Lightgbm, Subsets, chain, choose
 from experiments.frontier.traps import TRAPS
 
 # A blood draw for two tests, and a question.
@@ -40,7 +40,7 @@ def problem():
     X = rng.standard_normal((600, 3))
     X[:, 0] += y
     X[:, 2] += 3 * y
-    whole = Rows(X, y)
+    whole = ProblemRows(X, y)
     return Problem(
         "made", COSTS, 2, "roc_auc", (1.0, 8.0, 14.0), lambda i: thirds(whole, True, i),
         rounds=10, max_splits=2,
@@ -70,12 +70,12 @@ def test_scores_are_those_of_scikit_learn(problem, scoring, n_classes, theirs):
     y = rng.integers(0, n_classes, 90)
     raw = rng.integers(0, 5, (90,) if n_classes == 2 else (90, n_classes)).astype(float)
     judged = replace(problem, scoring=scoring, n_classes=n_classes)
-    assert judged.score(Rows(np.empty((90, 0)), y), raw) == pytest.approx(theirs(y, raw))
+    assert judged.score(ProblemRows(np.empty((90, 0)), y), raw) == pytest.approx(theirs(y, raw))
 
 
 def test_no_query_is_in_two_parts():
     qid = np.repeat(np.arange(40), 3)
-    whole = Rows(np.arange(120.0)[:, None], np.zeros(120), qid)
+    whole = ProblemRows(np.arange(120.0)[:, None], np.zeros(120), qid)
     split = thirds(whole, False, 0)
     parts = [set(part.qid) for part in (split.train, split.valid, split.test)]
     assert [len(part) for part in parts] == [20, 10, 10]
@@ -114,7 +114,7 @@ def test_problems_that_are_read(name, total, cheapest, rows):
 
 
 def test_the_best_affordable_score_is_chosen_and_of_equals_the_cheapest():
-    offers = [Candidate(cost, score, 1, np.asarray) for cost, score in
+    offers = [Contender(cost, score, 1, np.asarray) for cost, score in
               [(0, 0.5), (3, 0.8), (2, 0.8), (9, 0.9)]]  # fmt: skip
     assert [choose(offers, budget).cost for budget in (1, 3, 8.9, 9)] == [0, 2, 2, 9]
 
@@ -175,9 +175,11 @@ class ByHand(Subsets):
     }  # fmt: skip
 
     def __init__(self):
-        rows = Rows(np.empty((0, 3)), np.empty(0))
+        rows = ProblemRows(np.empty((0, 3)), np.empty(0))
         costs = CostModel([1.0, 6.0, 3.0])
-        problem = Problem("made", costs, 2, "roc_auc", (), lambda i: Split("0", rows, rows, rows))
+        problem = Problem(
+            "made", costs, 2, "roc_auc", (), lambda i: ProblemSplit("0", rows, rows, rows)
+        )
         super().__init__(problem, problem.split(0))
 
     def _screen(self, owned):

@@ -326,7 +326,7 @@ def test_exits_leave_before_dear_features_are_bought():
     # Stumps take the dear feature only when the cheap one has told what it can.
     model = MiserClassifier(costs, max_iter=40, max_depth=1, n_jobs=1).fit(X, y)
     assert model.cost_ == 101
-    part = scene_methods.Part(X, y)
+    part = scene_methods.LabelledImages(X, y)
     exits = scene_methods._exits(model, part, part, every=1)
     spent = [exit_["cost"] for exit_ in exits]
     assert spent == sorted(spent)

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.methods import Fold, Part
-from experiments.ranking.study import Experiment, Scale, run_ranking
+from experiments.methods import Documents, Fold
+from experiments.ranking.study import Experiment, RankingScale, run_ranking
 from experiments.workspace import Results, Workspace, digests
 from greedymiser.costs import CostModel
 from greedymiser.datasets import load_letor
@@ -29,7 +29,7 @@ COST_COLUMN = "derived_cost_from_mslr_table"
 # The mean price of a feature is 32.6 here and 32.7 in Yahoo's table, where a tree costs 1.
 TREE_COST = 1.0
 
-FULL = Scale(
+FULL = RankingScale(
     max_iter=300,
     tradeoffs=(
         3e-7,
@@ -50,7 +50,7 @@ FULL = Scale(
     cronus_tradeoffs=(1e-6, 5e-6, 1e-5, 2e-5, 3e-5, 6e-5, 1e-4, 2e-4),
     cronus_l1=(0.5, 2.0, 8.0),
 )
-SMALL = Scale(
+SMALL = RankingScale(
     max_iter=12,
     tradeoffs=(1e-5, 1e-4),
     highest_prices=(1.0, 100.0),
@@ -121,13 +121,13 @@ def read_costs(path: Path) -> NDArray[np.float64]:
     return prices
 
 
-def read_part(path: Path, n_features: int) -> Part:
+def read_part(path: Path, n_features: int) -> Documents:
     """One of the five parts."""
     X, y, qid = load_letor(path, n_features=n_features)
-    return Part(X, y, qid)
+    return Documents(X, y, qid)
 
 
-def make_folds(parts: list[Part], costs: CostModel) -> list[Fold]:
+def make_folds(parts: list[Documents], costs: CostModel) -> list[Fold]:
     """Fold i learns from parts i to i + 2, chooses with part i + 3 and reports on part i + 4."""
     folds = []
     for i in range(len(parts)):
@@ -136,9 +136,9 @@ def make_folds(parts: list[Part], costs: CostModel) -> list[Fold]:
     return folds
 
 
-def join(parts: list[Part]) -> Part:
+def join(parts: list[Documents]) -> Documents:
     """Several parts as one; no query is in two of them."""
-    return Part(
+    return Documents(
         np.concatenate([part.X for part in parts]),
         np.concatenate([part.y for part in parts]),
         np.concatenate([part.qid for part in parts]),

@@ -26,7 +26,7 @@ from experiments.methods import (
     STAGEWISE,
     SUBSETS,
     Fold,
-    Reading,
+    MeterReading,
     affordable,
     at_budgets,
     best_of_each,
@@ -82,7 +82,7 @@ FINE_BUDGETS = (*np.geomspace(0.01, 0.5, 25).tolist(), *np.linspace(0.55, 1.0, 1
 
 
 @dataclass(frozen=True)
-class Scale:
+class RankingScale:
     """How much is tried."""
 
     # Most trees of a model.
@@ -117,7 +117,7 @@ class Experiment:
     called: str = "fold"
 
 
-def run_ranking(experiment: Experiment, scale: Scale, workspace: Workspace) -> Results:
+def run_ranking(experiment: Experiment, scale: RankingScale, workspace: Workspace) -> Results:
     """Run all methods on all folds; write the tables and figures."""
     import pandas as pd
 
@@ -173,7 +173,7 @@ class FoldRun:
     EXITS = (*TREES, "n_slacks")
     CASCADES = (*TREES, "cronus_tradeoffs", "cronus_l1", "cronus_rows")
 
-    def __init__(self, fold: Fold, scale: Scale, workspace: Workspace):
+    def __init__(self, fold: Fold, scale: RankingScale, workspace: Workspace):
         self.fold = fold
         self.scale = scale
         self.workspace = workspace
@@ -369,14 +369,14 @@ class FoldRun:
 
 
 def _row(
-    parameter: float, n_trees: int, n_features: int, on_valid: Reading, on_test: Reading
+    parameter: float, n_trees: int, n_features: int, on_valid: MeterReading, on_test: MeterReading
 ) -> dict[str, Any]:
     """A candidate, as far as it is measured."""
     values = (parameter, n_trees, n_features, *on_valid, *on_test)
     return dict(zip(MEASURED, values, strict=True))
 
 
-def _train(fold: Fold, tradeoff: float, scale: Scale) -> TradeoffCurve:
+def _train(fold: Fold, tradeoff: float, scale: RankingScale) -> TradeoffCurve:
     """One miser with all its rounds, and what it costs and scores after each."""
     train, valid, test = fold.train, fold.valid, fold.test
     model = MiserRanker(

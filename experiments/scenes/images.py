@@ -210,7 +210,7 @@ def kernel(distances: Floats, known: Indices) -> Floats:
     return np.exp(rows, out=rows)
 
 
-class Distances(Mapping[str, Floats]):
+class ImageDistances(Mapping[str, Floats]):
     """Squared distances of all images to each other, by each descriptor.
 
     They are computed once, and each is read when it is asked for: all of them would fill the
@@ -224,7 +224,7 @@ class Distances(Mapping[str, Floats]):
     @classmethod
     def between(
         cls, values: Mapping[str, Floats], how: Mapping[str, Embedding], workspace: Workspace
-    ) -> Distances:
+    ) -> ImageDistances:
         """Compute those that are not there yet."""
         for done, (name, matrix) in enumerate(values.items()):
             workspace.told("descriptors compared", done, len(values))

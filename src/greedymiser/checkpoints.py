@@ -218,7 +218,7 @@ class Trainer:
         return model
 
 
-class Crew:
+class TrainingCrew:
     """Trainers that work at the same time, where models are too small to share threads.
 
     Only where all is done in kernels: a loss or a score of the user's own may remember things, and

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.checkpoints import Checkpoint, Crew, Trainer, fingerprints
+from greedymiser.checkpoints import Checkpoint, Trainer, TrainingCrew, fingerprints
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.estimators import (
     Miser,
@@ -94,9 +94,9 @@ class TradeoffPath:
         self._test = None if cases is None else prepared.hold_out(cases)
 
     @cached_property
-    def crew(self) -> Crew:
+    def crew(self) -> TrainingCrew:
         """Those who train; called together when the first model is wanted."""
-        return Crew(self.trainer)
+        return TrainingCrew(self.trainer)
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[list[float]]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in.

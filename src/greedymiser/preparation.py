@@ -31,12 +31,11 @@ from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
 from greedymiser.growing import Interactions
-from greedymiser.losses import Loss
+from greedymiser.losses import Kind, Loss
 from greedymiser.meter import Meter
 from greedymiser.metrics import query_order
 from greedymiser.parameters import Parameters
 from greedymiser.prices import positions
-from greedymiser.serving import Kind
 from greedymiser.tables import (
     Categories,
     Parted,

@@ -188,7 +188,7 @@ def said_conditions(step: Step, most: int = 3) -> str:
 
 
 @dataclass
-class _Node:
+class _CountedStep:
     """A step while rows are counted."""
 
     owned: frozenset[int]
@@ -198,7 +198,7 @@ class _Node:
     n_far: int = 0
     features: Counter[int] = field(default_factory=Counter)
     places: Counter[int] = field(default_factory=Counter)
-    children: list[_Node] = field(default_factory=list)
+    children: list[_CountedStep] = field(default_factory=list)
 
 
 class Count:
@@ -309,9 +309,9 @@ class Count:
                 mean_cost=float(price * share),
             )
 
-    def _grown(self) -> _Node:
+    def _grown(self) -> _CountedStep:
         """The tree of questions, level by level."""
-        root = _Node(frozenset(), (), n_rows=self._n)
+        root = _CountedStep(frozenset(), (), n_rows=self._n)
         level, at = [root], np.zeros(self._n, dtype=np.int64)
         for place in self._notes.place.T:
             here = np.flatnonzero((at >= 0) & (place >= 0))
@@ -326,25 +326,25 @@ class Count:
 
     def _next_level(
         self,
-        level: Sequence[_Node],
+        level: Sequence[_CountedStep],
         at: NDArray[np.int64],
         here: NDArray[np.intp],
         place: NDArray[np.int64],
-    ) -> tuple[list[_Node], NDArray[np.int64]]:
+    ) -> tuple[list[_CountedStep], NDArray[np.int64]]:
         """Divide the rows of each node by what they are asked next."""
         keys = np.stack([at[here], place], axis=1)
         pairs, which, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-        children: dict[tuple[int, tuple[int, ...]], _Node] = {}
+        children: dict[tuple[int, tuple[int, ...]], _CountedStep] = {}
         chosen = []
         for (parent, node), n in zip(pairs.tolist(), counts.tolist(), strict=True):
             feature, owned = int(self._feature[node]), level[parent].owned
             new = tuple(r for r in self._costs.needs[feature] if r not in owned)
-            child = children.setdefault((parent, new), _Node(owned | set(new), new))
+            child = children.setdefault((parent, new), _CountedStep(owned | set(new), new))
             child.n_rows += n
             child.features[feature] += n
             child.places[node] += n
             chosen.append((parent, new))
-        kept: list[_Node] = []
+        kept: list[_CountedStep] = []
         number = {}
         for (parent, new), child in children.items():
             if child.n_rows >= self._min_share * self._n:
@@ -357,7 +357,7 @@ class Count:
         following[here] = np.array([number.get(key, -1) for key in chosen])[which.ravel()]
         return kept, following
 
-    def _step(self, node: _Node) -> Step:
+    def _step(self, node: _CountedStep) -> Step:
         children = sorted(node.children, key=lambda child: -child.n_rows)
         costs = self._costs
         asked = sum(child.n_rows for child in children) + node.n_rare + node.n_far
@@ -373,7 +373,7 @@ class Count:
             n_far=node.n_far,
         )
 
-    def _reasons(self, node: _Node) -> tuple[Reason, ...]:
+    def _reasons(self, node: _CountedStep) -> tuple[Reason, ...]:
         ways: Counter[tuple[str, ...]] = Counter()
         for place, n in node.places.items():
             offset, conditions = [found for found in self._conditions if found[0] <= place][-1]

@@ -20,10 +20,17 @@ from numpy.typing import NDArray
 from greedymiser.compiling import KERNELS, CacheWarning
 from greedymiser.costs import CostModel
 from greedymiser.exits import Above, Confident, ExitRule, Proximity
-from greedymiser.losses import BinaryLogLoss, LambdaMART, Loss, MultinomialLogLoss, SquaredError
+from greedymiser.losses import (
+    BinaryLogLoss,
+    Kind,
+    LambdaMART,
+    Loss,
+    MultinomialLogLoss,
+    SquaredError,
+)
 from greedymiser.persistence.reading import decode
 from greedymiser.persistence.writing import encode
-from greedymiser.serving import Kind, Predictor, stages_every
+from greedymiser.serving import Predictor, stages_every
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
 # So many rows are walked one by one, asked together, and divided between threads.
@@ -148,7 +155,7 @@ def _train() -> None:
         rows = MiserRegressor(**more, tradeoff=1e-6, charge="row", subsample=0.5)
         rows.fit(X, y, given, X_val=X, y_val=y)
     MiserRegressor(**more, subsample=0.5, max_features=0.5).fit(X, y)
-    MiserRegressor(**more, loss=_OwnLoss()).fit(X, y, weight)
+    MiserRegressor(**more, loss=_PythonLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
     MiserRegressor(**more, loss="poisson").fit(X, np.exp(5.0 * y))
     Cronus(regressor, n_stages=2, max_sweeps=1).fit(X, y).predict(X)
@@ -163,7 +170,7 @@ def _train() -> None:
     _train_in_pieces()
 
 
-class _OwnLoss(Loss):
+class _PythonLoss(Loss):
     """A loss that only Python knows."""
 
     def values(self, y: Any, raw: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from greedymiser.estimators import Miser
 from greedymiser.frontier import Candidate, FrontierSearch, front, spread
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath, best_cost
-from greedymiser.shopping import Resources, Shop
+from greedymiser.shopping import ResourceBits, Shop
 from greedymiser.training import Model
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ class Workshop:
         models = self.path.crew.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 
-    def _starts(self) -> list[Resources]:
+    def _starts(self) -> list[ResourceBits]:
         """Sets that the models of the path pass through, and some under hard budgets."""
         shop = self.shop
         sets, prices, scores = [], [], []
         for model in self.path.models.values():
-            bought: Resources = 0
+            bought: ResourceBits = 0
             uses = model.ensemble_.first_uses()
             for round_ in sorted(set(uses.values())):
                 bought |= shop.owned(f for f, first in uses.items() if first == round_)
@@ -118,7 +118,7 @@ class Workshop:
         kept = spread([prices[i] for i in best], MOST_STARTS)
         return [*(sets[best[i]] for i in kept), *self._budgeted()]
 
-    def _budgeted(self) -> list[Resources]:
+    def _budgeted(self) -> list[ResourceBits]:
         """What short fits under hard budgets would buy."""
         path, shop = self.path, self.shop
         most = shop.price(shop.owned(range(len(shop.needs))))

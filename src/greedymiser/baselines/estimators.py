@@ -27,8 +27,9 @@ from greedymiser.estimators import (
 )
 from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.lazy import or_lazily
+from greedymiser.losses import Kind
 from greedymiser.preparation import Schema
-from greedymiser.serving import Charge, Kind, Predictor
+from greedymiser.serving import Charge, Predictor
 from greedymiser.targets import Classes, Numbers, Target
 from greedymiser.training import Model
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase
-from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
-from greedymiser.serving import Kind
+from greedymiser.losses import BinaryLogLoss, Kind, Loss, MultinomialLogLoss
 from greedymiser.tables import Categories
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 

@@ -20,8 +20,7 @@ from greedymiser.baselines.foreign import (
     make_tree,
     scaled,
 )
-from greedymiser.losses import LambdaMART, Loss, Poisson, SquaredError
-from greedymiser.serving import Kind
+from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
 from greedymiser.tables import Categories
 from greedymiser.trees import Tree
 

@@ -33,8 +33,7 @@ from greedymiser.baselines.foreign import (
     make_tree,
     scaled,
 )
-from greedymiser.losses import Loss, Poisson, SquaredError
-from greedymiser.serving import Kind
+from greedymiser.losses import Kind, Loss, Poisson, SquaredError
 from greedymiser.tables import Categories
 from greedymiser.trees import Ensemble, Tree
 

@@ -18,8 +18,7 @@ from greedymiser.baselines.foreign import (
     make_ensemble,
     make_tree,
 )
-from greedymiser.losses import LambdaMART, Loss, Poisson, SquaredError
-from greedymiser.serving import Kind
+from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
 from greedymiser.trees import Tree
 
 # Objectives whose predictions are raw scores, or their exponentials.

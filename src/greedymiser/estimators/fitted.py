@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from greedymiser.costs import CostModel, Feature, Ledger, Receipt
 from greedymiser.engines import Floats
 from greedymiser.lazy import or_lazily
+from greedymiser.losses import Kind
 from greedymiser.meter import row_costs
 from greedymiser.preparation import Schema
 from greedymiser.protocols import Protocol
-from greedymiser.serving import Kind, Predictor, Stage
+from greedymiser.serving import Predictor, Stage
 from greedymiser.tables import (
     PLAIN_DTYPES,
     ArrayTable,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
 from greedymiser.exits import Above, Confident, ExitRule, Proximity
-from greedymiser.losses import KNOWN_LOSSES, Loss
+from greedymiser.losses import KNOWN_LOSSES, Kind, Loss
 from greedymiser.persistence.checking import (
     MOST,
     Arrays,
@@ -50,7 +50,7 @@ from greedymiser.persistence.layout import (
     WIDEST_SPARE_TEXT,
 )
 from greedymiser.persistence.reading_trees import FLOAT, INTEGER, read_stages
-from greedymiser.serving import Charge, Kind, Predictor
+from greedymiser.serving import Charge, Predictor
 from greedymiser.tables import Categories
 from greedymiser.trees import CATEGORY_WORDS
 

@@ -32,7 +32,7 @@ from greedymiser.score_names import score_name
 from greedymiser.serving import Predictor, Stage, as_predictor
 from greedymiser.trees import NODE_DTYPE, Ensemble
 
-Arrays = dict[str, NDArray[Any]]
+Tensors = dict[str, NDArray[Any]]
 
 # Parameters that say nothing about the model itself.
 UNTOLD = {"costs", "estimator", "n_jobs", "verbose"}
@@ -101,7 +101,7 @@ def _unit(cost_unit: Any) -> str:
 
 def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None = None) -> bytes:
     """Turn a model into the bytes of a model file."""
-    arrays: Arrays = {}
+    arrays: Tensors = {}
     text = {
         "format": FORMATS[predictor.charge],
         "version": __version__,
@@ -133,7 +133,7 @@ def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None =
 # -- trees --------------------------------------------------------------------------------------
 
 
-def _stages(stages: Sequence[Stage], arrays: Arrays) -> None:
+def _stages(stages: Sequence[Stage], arrays: Tensors) -> None:
     """Write every ensemble once, however many stages share it."""
     number: dict[int, int] = {}
     rows = []
@@ -145,7 +145,7 @@ def _stages(stages: Sequence[Stage], arrays: Arrays) -> None:
     arrays["stages"] = np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
-def _ensemble(ensemble: Ensemble, name: str, arrays: Arrays) -> None:
+def _ensemble(ensemble: Ensemble, name: str, arrays: Tensors) -> None:
     for field in NODE_DTYPE.names or ():
         arrays[f"{name}.nodes.{field}"] = ensemble.nodes[field]
     # A truncated model still has the sets of the trees that it lost.
@@ -155,7 +155,7 @@ def _ensemble(ensemble: Ensemble, name: str, arrays: Arrays) -> None:
     arrays[f"{name}.baseline"] = ensemble.baseline
 
 
-def _rule(rule: ExitRule | None, arrays: Arrays) -> dict[str, Any] | None:
+def _rule(rule: ExitRule | None, arrays: Tensors) -> dict[str, Any] | None:
     match rule:
         case None:
             return None
@@ -217,7 +217,7 @@ def _check_response(loss: Loss, response: str) -> None:
 # -- costs --------------------------------------------------------------------------------------
 
 
-def _costs(costs: CostModel, arrays: Arrays) -> dict[str, Any]:
+def _costs(costs: CostModel, arrays: Tensors) -> dict[str, Any]:
     sizes = [len(wanted) for wanted in costs.needs]
     arrays["costs.resource_costs"] = costs.resource_costs
     arrays["costs.need_starts"] = np.append(0, np.cumsum(sizes)).astype(np.int64)
@@ -254,7 +254,7 @@ def _names(names: Sequence[str] | None) -> list[str] | None:
 # -- labels -------------------------------------------------------------------------------------
 
 
-def _categories(predictor: Predictor, feature: int, arrays: Arrays) -> dict[str, Any]:
+def _categories(predictor: Predictor, feature: int, arrays: Tensors) -> dict[str, Any]:
     names = predictor.names
     what = f"the categories of feature {feature if names is None else names[feature]!r}"
     known = predictor.categories[feature]
@@ -263,7 +263,7 @@ def _categories(predictor: Predictor, feature: int, arrays: Arrays) -> dict[str,
     return {"feature": int(feature), **_labels(known, f"categories.{feature}", what, arrays)}
 
 
-def _labels(labels: NDArray[Any], name: str, what: str, arrays: Arrays) -> dict[str, Any]:
+def _labels(labels: NDArray[Any], name: str, what: str, arrays: Tensors) -> dict[str, Any]:
     """Numbers become a tensor, text and Python objects JSON."""
     native = labels.dtype.newbyteorder("=")
     if native in NUMBERS.values():

@@ -32,7 +32,7 @@ BARS, NUMBERS = 0.11, 1.0
 SMALL: dict[str, Any] = {"fontsize": 7.5, "va": "top", "alpha": 0.75}
 
 
-class _Place(NamedTuple):
+class _BoxPlace(NamedTuple):
     step: Step
     depth: int
     # The line of the question, and that of the one before it; from 0 at the top.
@@ -124,7 +124,7 @@ class ProtocolDisplay:
         self._draw_frame(len(places), width)
         return self
 
-    def _draw_link(self, place: _Place, places: list[_Place]) -> None:
+    def _draw_link(self, place: _BoxPlace, places: list[_BoxPlace]) -> None:
         """A band from the question before, as wide as the share of rows."""
         x = INDENT * (place.depth - 0.5)
         share = place.step.n_rows / self.protocol.n_rows
@@ -140,7 +140,7 @@ class ProtocolDisplay:
             self.ax_.plot([above, above, x], [place.parent, place.line, place.line], **band)
         self.ax_.plot(x, place.line, "o", color=COLOURS[0], markersize=5 + 4 * share, zorder=3)
 
-    def _draw_words(self, place: _Place, width: float) -> None:
+    def _draw_words(self, place: _BoxPlace, width: float) -> None:
         x, step = INDENT * place.depth, place.step
         room = (1.0 - BARS) * width - NUMBERS - x - 0.1
         conditions = _fitting(step, int(room / SMALL_LETTER))
@@ -151,7 +151,7 @@ class ProtocolDisplay:
         if conditions:
             plain(self.ax_.text(x, place.line + 0.08, conditions, color=self._ink, **SMALL))
 
-    def _draw_bar(self, place: _Place, width: float) -> None:
+    def _draw_bar(self, place: _BoxPlace, width: float) -> None:
         step, n = place.step, self.protocol.n_rows
         left, longest = (1.0 - BARS) * width - NUMBERS, BARS * width
         share = step.n_rows / n
@@ -211,16 +211,16 @@ def _inches(ax: Axes) -> tuple[float, float]:
     return extent.width / dpi, extent.height / dpi
 
 
-def _laid_out(start: Step, most: int) -> list[_Place]:
+def _laid_out(start: Step, most: int) -> list[_BoxPlace]:
     """Questions line by line; only those to most rows where there is little room."""
     steps = [step for depth, step in start.each() if depth]
     # A question comes before those that follow from it, which go to no more rows than it does.
     shown = {id(step) for step in sorted(steps, key=lambda step: -step.n_rows)[:most]}
-    places: list[_Place] = []
+    places: list[_BoxPlace] = []
 
     def add(step: Step, depth: int, parent: int | None) -> None:
         line = len(places)
-        places.append(_Place(step, depth, line, parent))
+        places.append(_BoxPlace(step, depth, line, parent))
         for child in step.steps:
             if id(child) in shown:
                 add(child, depth + 1, line)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
+from greedymiser.losses import BinaryLogLoss, Kind, Loss, MultinomialLogLoss
 from greedymiser.metrics import judge, mean_of_queries, ndcg_depth, query_weights
 from greedymiser.scores import areas, counts, probabilities, regression
-from greedymiser.scores.rows import Floats, Kind, ScoreOf, Truth, ask_scikit_learn
+from greedymiser.scores.rows import Floats, ScoreOf, Truth, ask_scikit_learn
 
 Prepare = Callable[[Truth], ScoreOf]
 """Does what depends on the target alone."""

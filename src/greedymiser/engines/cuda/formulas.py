@@ -31,7 +31,7 @@ admissible_score = twin(scanning.admissible_score, score=_score, keeps_order=_ke
 finish = twin(scanning.finish, score=_score)
 
 
-class Scale(NamedTuple):
+class TreeScale(NamedTuple):
     """The constants of a tree, as ``scanning.SCALE_DTYPE`` has them."""
 
     gradient: float
@@ -42,7 +42,7 @@ class Scale(NamedTuple):
     bounded: bool
 
 
-class Node(NamedTuple):
+class OpenNode(NamedTuple):
     """An open node, as ``engines.OPEN_DTYPE`` has it."""
 
     gradient: int

@@ -48,7 +48,7 @@ class _Bound:
         self.at = self.places.ctypes.data
 
 
-class Line:
+class WorkLine:
     """Work is done in the order in which it is given; only ``wait`` waits for it."""
 
     def __init__(self) -> None:

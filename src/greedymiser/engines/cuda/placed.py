@@ -18,7 +18,7 @@ from greedymiser.engines.cpu.partition import NODES
 from greedymiser.engines.cuda import counting, planning, rows
 from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
 from greedymiser.engines.cuda.letters import Letter
-from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.line import WorkLine
 from greedymiser.engines.cuda.ownership import CudaOwnership
 from greedymiser.engines.cuda.tables import Histograms, slots_of
 from greedymiser.engines.cuda.words import (
@@ -63,7 +63,7 @@ class CudaRows:
         self.sample = sample
         self.n_rows = sample.binned.n_rows
         self._threads = threads
-        self._line = Line()
+        self._line = WorkLine()
         self._letter, self._leaves = Letter(self._line), Letter(self._line)
         self._verdict = Letter(self._line)
         self._features = describe_features(sample.binned)

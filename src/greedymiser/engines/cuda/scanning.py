@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from greedymiser.engines.cuda.device import SIMULATED, cuda, device, from_bits, kernel, mul
-from greedymiser.engines.cuda.formulas import Node, Scale, admissible_score, finish
+from greedymiser.engines.cuda.formulas import OpenNode, TreeScale, admissible_score, finish
 from greedymiser.engines.cuda.words import (
     COUNT,
     F_CATEGORICAL,
@@ -63,14 +63,14 @@ def scan(slots, plan, features, columns, constants, found, found_floats, sets, n
         cuda.syncthreads()
     if state & IN_PLAY == 0:
         return
-    node = Node(
+    node = OpenNode(
         plan[at + GRADIENT],
         plan[at + HESSIAN],
         plan[at + COUNT],
         from_bits(plan[at + LOWER]),
         from_bits(plan[at + UPPER]),
     )
-    scale = Scale(
+    scale = TreeScale(
         constants[0],
         constants[1],
         constants[2],

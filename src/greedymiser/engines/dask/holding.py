@@ -21,7 +21,7 @@ from greedymiser.engines.dask.chunks import Chunk
 from greedymiser.engines.dask.messages import (
     OPERATION,
     Command,
-    Level,
+    LevelOrder,
     OwnWorkError,
     PeerLostError,
     SessionLostError,
@@ -205,7 +205,7 @@ class Holder:
 
     # -- levels -----------------------------------------------------------------------------------
 
-    async def table(self, placed: str, commands: Sequence[Command], level: Level) -> Any:
+    async def table(self, placed: str, commands: Sequence[Command], level: LevelOrder) -> Any:
         """Count the rows here; add up and scan the blocks that are this worker's."""
         shard, me = self._shard(placed), self._worker.address
         counted = self._counts(placed, level.step)

@@ -18,7 +18,7 @@ from greedymiser.cutting import ColumnPart, ask_cuts
 from greedymiser.engines.dask.holding import open_session
 from greedymiser.engines.dask.session import Session
 from greedymiser.engines.dask.stores import Store
-from greedymiser.inquiries import Question, conduct
+from greedymiser.inquiries import PartQuestion, conduct
 from greedymiser.tables import (
     Categories,
     Parted,
@@ -41,7 +41,7 @@ ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Reading:
+class PartReader:
     """How a worker reads one partition."""
 
     part: int
@@ -198,7 +198,7 @@ class DaskTable(PartedTable):
         ``joined`` (of several answers and what is shared) makes one answer of them, on workers.
         """
         readings = [
-            Reading(i, n, self.n_columns, self.categories)
+            PartReader(i, n, self.n_columns, self.categories)
             for i, n in enumerate(self.parts.lengths.tolist())
         ]
         given = (function, readings, shared)
@@ -287,7 +287,7 @@ def _of_part(part: Any, given: Any, own: tuple[int, Any]) -> Any:
     return function(readings[number].table(part), *shared, own=mine, number=number)
 
 
-def _answer(table: Table, question: Question, own: Any, number: int) -> Any:
+def _answer(table: Table, question: PartQuestion, own: Any, number: int) -> Any:
     rows, weight = own
     with Threads(1) as threads:
         return question.answer(ColumnPart(table, rows, weight, threads))

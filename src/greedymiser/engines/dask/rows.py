@@ -22,7 +22,7 @@ from greedymiser.engines import (
     SplitTable,
     blank_table,
 )
-from greedymiser.engines.dask.messages import Command, Found, Level, Residuals, Share
+from greedymiser.engines.dask.messages import Command, LevelOrder, Residuals, ScannedColumns, Share
 from greedymiser.engines.dask.session import WorkersLostError
 from greedymiser.engines.dask.shares import shares_of
 from greedymiser.engines.dask.stores import Store
@@ -201,12 +201,12 @@ class DaskRows:
 
     def _level(
         self, nodes: NDArray[np.void], columns: Columns, blocks: NDArray[np.int64], last: bool
-    ) -> Level:
+    ) -> LevelOrder:
         asked = set(nodes["node"].tolist())
         small = {min(node, sibling(node), key=self._size) for node in asked}
         large = sorted(asked - small)
         self._step += 1
-        return Level(
+        return LevelOrder(
             step=self._step,
             nodes=nodes,
             columns=columns,
@@ -262,7 +262,7 @@ class DaskRows:
         self._pending.append(self._story.add_leaves(leaves, values))
 
 
-def _fill(table: SplitTable, found: Found) -> None:
+def _fill(table: SplitTable, found: ScannedColumns) -> None:
     table.candidates[:, found.features] = found.candidates
     if len(found.categorical):
         table.category_sets[:, found.categorical] = found.category_sets

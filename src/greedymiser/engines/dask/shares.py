@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.engines import Sample
-from greedymiser.engines.dask.messages import Piece, Places, Share
+from greedymiser.engines.dask.messages import Piece, RowPlaces, Share
 from greedymiser.engines.dask.stores import Store
 from greedymiser.losses import Loss
 
@@ -20,7 +20,7 @@ class _Cut(NamedTuple):
 
     chunk: int
     # By their number in the sample, ascending where that is known.
-    places: Places
+    places: RowPlaces
     # By their number in the chunk; None for all of them.
     rows: NDArray[np.int64] | None
 
@@ -92,7 +92,7 @@ def _told(sample: Sample, starts: NDArray[np.intp]) -> Loss:
     return loss.over_part(starts, sample.y) if hasattr(loss, "over_part") else loss.over(starts)
 
 
-def _sample_of(store: Store, sample: Sample, places: tuple[Places, ...]) -> Sample:
+def _sample_of(store: Store, sample: Sample, places: tuple[RowPlaces, ...]) -> Sample:
     def taken(values: Any) -> Any:
         return None if values is None else np.concatenate([values[part] for part in places])
 
@@ -106,7 +106,7 @@ def _sample_of(store: Store, sample: Sample, places: tuple[Places, ...]) -> Samp
     )
 
 
-def _numbers(places: Places) -> NDArray[np.int64]:
+def _numbers(places: RowPlaces) -> NDArray[np.int64]:
     return np.arange(places.start, places.stop) if isinstance(places, slice) else places
 
 
