@@ -114,7 +114,7 @@ class MeterReading(NamedTuple):
     score: float
 
 
-def measure(model: Any, part: Documents) -> MeterReading:
+def read_meter(model: Any, part: Documents) -> MeterReading:
     """The one meter: what a model's predictions of some documents cost, and their NDCG@5."""
     predictor = as_predictor(model)
     costs = predictor.prediction_costs(part.X, part.qid)
@@ -139,7 +139,7 @@ def affordable(costs: CostModel, highest_price: float) -> NDArray[np.intp]:
 # -- choosing ------------------------------------------------------------------------------------
 
 
-def front(candidates: pd.DataFrame) -> pd.DataFrame:
+def choices_by_budget(candidates: pd.DataFrame) -> pd.DataFrame:
     """What validation chooses as the budget grows: one row per change of mind.
 
     ``budget`` is the least budget (mean cost on validation data) at which the row is chosen: the
@@ -182,7 +182,7 @@ def curves(candidates: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     fronts = [
-        front(of_fold)[CANDIDATES]
+        choices_by_budget(of_fold)[CANDIDATES]
         for _, of_method in by_method(candidates)
         for _, of_fold in of_method.groupby("fold", sort=False)
     ]
@@ -220,7 +220,7 @@ def comparison(candidates: pd.DataFrame, share: float = 0.99) -> pd.DataFrame:
     for method, of_method in by_method(candidates):
         stays, first, best = [], [], []
         for fold, of_fold in of_method.groupby("fold", sort=False):
-            curve, full = front(of_fold), whole[fold]
+            curve, full = choices_by_budget(of_fold), whole[fold]
             stays.append(cost_to_reach(curve, share * full.score) / full.cost)
             reached = cost_to_reach(curve, share * full.score, to_stay=False)
             first.append(reached / full.cost)
@@ -228,15 +228,15 @@ def comparison(candidates: pd.DataFrame, share: float = 0.99) -> pd.DataFrame:
         rows.append(
             {"share": share, "method": method, "n_folds": len(best)}
             | {"mean_curve_cost": cost_to_reach(mean_front(of_method, whole), target)}
-            | _spread("cost", stays)
-            | _spread("first_cost", first)
+            | _spread_over_folds("cost", stays)
+            | _spread_over_folds("first_cost", first)
             | {"best": float(np.mean(best)), "best_sd": float(np.std(best))}
             | {"paper": PAPER_CLAIMS.get(method, np.nan)}
         )
     return pd.DataFrame(rows)
 
 
-def _spread(name: str, values: Iterable[float]) -> dict[str, float]:
+def _spread_over_folds(name: str, values: Iterable[float]) -> dict[str, float]:
     found = np.array([value for value in values if np.isfinite(value)])
     mean, deviation = (found.mean(), found.std()) if len(found) else (np.nan, np.nan)
     counted = name.replace("cost", "folds")
@@ -252,7 +252,7 @@ def mean_front(of_method: pd.DataFrame, whole: Mapping[Any, MeterReading]) -> pd
     """
     import pandas as pd
 
-    fronts = {fold: front(rows) for fold, rows in of_method.groupby("fold", sort=False)}
+    fronts = {fold: choices_by_budget(rows) for fold, rows in of_method.groupby("fold", sort=False)}
     own = {fold: (curve["budget"] / whole[fold].cost).to_numpy() for fold, curve in fronts.items()}
     budgets = np.unique(np.concatenate(list(own.values())))
     budgets = budgets[budgets >= max(shares[0] for shares in own.values())]

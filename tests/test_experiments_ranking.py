@@ -22,18 +22,18 @@ from experiments.methods import (
     affordable,
     at_budgets,
     best_of_each,
+    choices_by_budget,
     comparison,
     cost_to_reach,
     curves,
-    front,
     mean_front,
-    measure,
+    read_meter,
     reading,
     references,
     whole_curve,
 )
 from experiments.ranking import mq2008, study, yahoo
-from experiments.ranking.figures import draw_features, draw_methods, save
+from experiments.ranking.figures import draw_features, draw_methods, save_figure
 from experiments.workspace import Workspace
 from greedymiser.cascades import EarlyExitRanker
 from greedymiser.costs import CostModel
@@ -103,7 +103,7 @@ def test_the_meter_of_early_exits_is_a_naive_recount(fold, model, slack):
     part = fold.test
     hasty = EarlyExitRanker(model, threshold=slack, every=4).fit(part.X, part.y, qid=part.qid)
     cost, left = naive_exits(model, part, fold.costs, slack, every=4)
-    found = measure(hasty, part)
+    found = read_meter(hasty, part)
     copies = [10 if label == 0 else 1 for label in part.y]
     replicated = np.repeat(cost, copies)
     assert found.cost == pytest.approx(replicated.mean(), rel=1e-12)
@@ -118,7 +118,7 @@ def test_the_meter_of_early_exits_is_a_naive_recount(fold, model, slack):
 
 
 def test_the_meter_of_a_plain_model_is_its_cost(fold, model):
-    found = measure(model, fold.test)
+    found = read_meter(model, fold.test)
     bill = sum(PRICES[f] for f in model.features_used_) + 0.5 * model.n_iter_
     assert found.cost == pytest.approx(bill)
     assert found.score == model.score(fold.test.X, fold.test.y, qid=fold.test.qid)
@@ -175,14 +175,14 @@ def test_a_front_has_a_row_for_every_change_of_mind():
         (9.0, 0.8, 9.0, 0.99),
         (1.0, np.nan, 1.0, 0.99),
     )
-    chosen = front(table)
+    chosen = choices_by_budget(table)
     assert chosen["budget"].tolist() == [0.0, 3.0, 9.0]
     assert chosen["cost"].tolist() == [0.0, 3.5, 9.5]
     assert chosen["score"].tolist() == [0.10, 0.55, 0.70]
 
 
 def test_cost_to_reach_first_and_to_stay():
-    curve = front(
+    curve = choices_by_budget(
         candidates(
             (1.0, 0.1, 1.1, 0.30), (2.0, 0.2, 2.1, 0.80), (3.0, 0.3, 3.1, 0.60),
             (4.0, 0.4, 4.1, 0.75), (5.0, 0.5, 5.1, 0.90),
@@ -303,7 +303,7 @@ def test_shares_bought_are_drawn_as_means_over_folds():
 
 def test_a_saved_figure_says_what_the_data_is(tmp_path):
     ax = draw_methods(at_budgets(two_folds(), (0.2, 1.0)))
-    path = save(ax, "SYNTHETIC data", Workspace(tmp_path, {}), "methods")
+    path = save_figure(ax, "SYNTHETIC data", Workspace(tmp_path, {}), "methods")
     assert path == tmp_path / "methods.png"
     assert ax.get_title(loc="left") == "SYNTHETIC data"
 
@@ -394,7 +394,7 @@ def never(*_, **__):
 def test_a_second_run_makes_nothing_anew(finished, letor, tmp_path, monkeypatch):
     out, first, _ = finished
     shutil.copytree(out, tmp_path / "out")
-    monkeypatch.setattr(study, "_train", never)
+    monkeypatch.setattr(study, "_trained_in_full", never)
     monkeypatch.setattr(study.FoldRun, "_make_exits", never)
     monkeypatch.setattr(study.FoldRun, "_make_cronus", never)
     second = mq2008.run(letor, Workspace(tmp_path / "out", {}), small=True)
@@ -434,7 +434,7 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
         chosen = best_of_each(run.plain(tradeoff), ["method"]).iloc[-1]
         model = run.model(tradeoff)
         for part, prefix in ((fold.valid, "valid_"), (fold.test, "")):
-            found = measure(model, part)
+            found = read_meter(model, part)
             assert chosen[f"{prefix}cost"] == pytest.approx(found.cost)
             assert chosen[f"{prefix}score"] == pytest.approx(found.score)
         assert run.features_used(tradeoff).nonzero()[0].tolist() == model.features_used_
@@ -444,8 +444,8 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
         for _, row in swept.iterrows():
             hasty = EarlyExitRanker(model, threshold=row["parameter"], every=study.EVERY)
             hasty.fit(fold.valid.X, fold.valid.y, qid=fold.valid.qid)
-            assert measure(hasty, fold.test) == pytest.approx((row["cost"], row["score"]))
-            assert measure(hasty, fold.valid) == pytest.approx(
+            assert read_meter(hasty, fold.test) == pytest.approx((row["cost"], row["score"]))
+            assert read_meter(hasty, fold.valid) == pytest.approx(
                 (row["valid_cost"], row["valid_score"])
             )
 
@@ -527,7 +527,7 @@ def test_real_mq2008(tmp_path, monkeypatch):
         pytest.skip("needs external data: set GREEDYMISER_DATA to its folder")
     if not (Path(data) / "mq2008" / "S1.txt").is_file():
         pytest.skip("needs mq2008/S1.txt in the folder GREEDYMISER_DATA")
-    costs = mq2008.read_costs(Path(data) / "mq2008" / "features.csv")
+    costs = mq2008.read_derived_costs(Path(data) / "mq2008" / "features.csv")
     assert (len(costs), costs.sum()) == (46, 1501)
     results = mq2008.run(Path(data), Workspace(tmp_path, {}), small=True)
     check_results(results, tmp_path)

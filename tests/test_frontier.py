@@ -28,7 +28,7 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.checkpoints import ABOUT, CheckpointError, as_text
-from greedymiser.frontier import spread
+from greedymiser.frontier import evenly_spaced
 from greedymiser.losses import Huber, SquaredError
 from greedymiser.shopping import Shop
 
@@ -261,7 +261,7 @@ def test_a_shop_sells_bundles_and_packages():
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40), st.integers(1, 12))
 def test_what_is_spread_is_within_bounds(costs, most):
-    chosen = spread(sorted(costs), most)
+    chosen = evenly_spaced(sorted(costs), most)
     assert len(chosen) <= max(most, 1) or len(costs) <= most
     assert chosen == sorted(set(chosen))
     assert chosen[-1] < len(costs)

@@ -247,12 +247,12 @@ def test_a_run_goes_on_where_the_file_ends(problem, tmp_path, monkeypatch):
     assert asked == ["0"]
     measuring.run([problem], ["forward"], 5, path, tell=str)  # there are two splits
     assert asked == ["0", "1"]
-    rows = measuring.read(path)
+    rows = measuring.read_measured(path)
     assert [(row["split"], row["budget"]) for row in rows[2:4]] == [("0", "14"), ("1", "1")]
     assert {row["test_score"] for row in rows} == {"0.500000"}
     measuring.run([problem], ["forward"], 1, path, redo=True, tell=str)
     assert asked == ["0", "1", "0"]
-    assert len(measuring.read(path)) == 6
+    assert len(measuring.read_measured(path)) == 6
 
 
 def test_the_table_pairs_splits_and_shows_the_better_penalty(tmp_path):
@@ -270,13 +270,13 @@ def test_the_table_pairs_splits_and_shows_the_better_penalty(tmp_path):
         for budget, score in zip((2, 10), by_budget, strict=True)
     ]
     path = tmp_path / "results.csv"
-    measuring.write(path, rows)
-    loaded = tables.load(path)
+    measuring.write_measured(path, rows)
+    loaded = tables.measured_rows(path)
     lines = tables.markdown(loaded).splitlines()
     assert lines[2] == "| budget | path | CEGB (divided prices) | path - CEGB |"
     # Differences 0.1 and 0.2: mean 0.15, standard error 0.05.
     assert lines[4] == "| 2 | 0.600 ± 0.100 | 0.450 ± 0.050 | +0.150 (+3.0 SE) |"
     assert lines[5] == "| 10 | 0.900 ± 0.000 | 0.800 ± 0.000 | +0.100 |"
     assert lines[6].startswith("| average | 0.750 ± 0.050 | 0.625 ± 0.025 |")
-    tables.draw(loaded, tmp_path / "figure.png")
+    tables.draw_panels(loaded, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000

@@ -195,12 +195,12 @@ def test_a_kernel_is_one_at_home_and_survives_equal_points():
     rng = np.random.default_rng(0)
     distances = scene_images.all_squared_distances(rng.random((6, 3)).astype(np.float32))
     known = np.array([1, 4])
-    rows = scene_images.kernel(distances, known)
+    rows = scene_images.likeness(distances, known)
     assert rows.shape == (6, 2)
     np.testing.assert_allclose(rows[known].diagonal(), 1, atol=1e-5)
     assert ((rows > 0) & (rows <= 1 + 1e-6)).all()
     assert np.log(rows[known].mean()) > -1  # the mean distance gives 1/e, and exp is convex
-    assert np.array_equal(scene_images.kernel(np.zeros((3, 3)), np.array([0])), np.ones((3, 1)))
+    assert np.array_equal(scene_images.likeness(np.zeros((3, 3)), np.array([0])), np.ones((3, 1)))
 
 
 def test_embeddings_do_not_let_one_column_rule():
@@ -217,7 +217,7 @@ def test_machines_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     labels = np.tile([0, 1, 2], 10)
     points = rng.standard_normal((30, 4)) + labels[:, None]
-    rows = scene_images.kernel(scene_images.all_squared_distances(points), np.arange(30))
+    rows = scene_images.likeness(scene_images.all_squared_distances(points), np.arange(30))
     decisions = scene_methods.Machines(rows, labels).decisions(rows)
     for k in range(3):
         twin = SVC(C=scene_methods.SVM_C, kernel="precomputed").fit(rows, labels == k)

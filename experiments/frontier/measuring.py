@@ -26,7 +26,7 @@ def key_of(row: dict[str, str]) -> Key:
     return row["data"], row["split"], row["method"]
 
 
-def read(path: Path) -> list[dict[str, str]]:
+def read_measured(path: Path) -> list[dict[str, str]]:
     """The rows of a file; none if there is none."""
     if not path.exists():
         return []
@@ -37,7 +37,7 @@ def read(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def write(path: Path, rows: Sequence[dict[str, str]]) -> None:
+def write_measured(path: Path, rows: Sequence[dict[str, str]]) -> None:
     """Write all rows; the file is there whole, or as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".part-{path.name}")
@@ -92,7 +92,7 @@ def run(
         for method in methods
         if applies(method, problem)
     ]
-    rows = read(path)
+    rows = read_measured(path)
     if redo:
         again = {(problem.name, str(i), method) for problem, i, method in wanted}
         rows = [row for row in rows if key_of(row) not in again]
@@ -104,6 +104,6 @@ def run(
             continue
         measured = measure(problem, i, method, n_jobs)
         rows += measured
-        write(path, rows)
+        write_measured(path, rows)
         scores = " ".join(f"{float(row['test_score']):.3f}" for row in measured)
         tell(f"{what}: {float(measured[0]['seconds']):.1f} s, test {scores}")

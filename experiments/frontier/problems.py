@@ -92,7 +92,7 @@ class Problem:
         if rows.qid is not None:
             return float(ndcg_score(rows.y, raw, rows.qid, k=5))
         if self.scoring == "roc_auc":
-            return roc_auc(rows.y, raw)
+            return area_under_roc(rows.y, raw)
         right = rows.y[raw.argmax(axis=1) == rows.y]
         if self.scoring == "accuracy":
             return len(right) / len(rows.y)
@@ -107,7 +107,7 @@ class Problem:
         return np.zeros(len(X))
 
 
-def roc_auc(y: NDArray[np.int64], raw: NDArray[np.float64]) -> float:
+def area_under_roc(y: NDArray[np.int64], raw: NDArray[np.float64]) -> float:
     """The share of pairs in order; scikit-learn's checks take longer than its arithmetic."""
     positive = y == 1
     n, m = int(positive.sum()), int((~positive).sum())
@@ -160,7 +160,7 @@ def thyroid(folder: Path | None = None) -> Problem:
 
 def heart(folder: Path | None) -> Problem:
     """Is there a heart disease? 303 patients, Turney's prices."""
-    path = _inside(folder, "heart") / "processed.cleveland.data"
+    path = _folder_inside(folder, "heart") / "processed.cleveland.data"
     table = np.genfromtxt(path, delimiter=",", missing_values="?")
     whole = ProblemRows(table[:, :-1], (table[:, -1] > 0).astype(np.int64))
     costs = CostModel(HEART_PRICES, groups=HEART_GROUPS, group_costs=HEART_ENTRY)
@@ -174,7 +174,7 @@ def nhanes(folder: Path | None) -> Problem:
     """Does a person die within ten years of the examination? Blood tests have prices."""
     import pandas as pd
 
-    place = _inside(folder, "nhanes")
+    place = _folder_inside(folder, "nhanes")
     prices = pd.read_csv(place / "costs.csv")
     X = pd.read_csv(place / "X.csv", index_col=0)[prices["feature"]].to_numpy(np.float64)
     years = pd.read_csv(place / "y.csv", index_col=0)["y"].to_numpy(np.float64)
@@ -194,7 +194,7 @@ def nhanes(folder: Path | None) -> Problem:
 
 def mfeat(folder: Path | None) -> Problem:
     """Ten digits, six families of descriptors that are computed whole (made prices)."""
-    place = _inside(folder, "mfeat")
+    place = _folder_inside(folder, "mfeat")
     tables = [
         np.loadtxt(place / f"mfeat-{name}.csv", delimiter=",", skiprows=1)
         for name in MFEAT_FAMILIES
@@ -214,8 +214,8 @@ def mfeat(folder: Path | None) -> Problem:
 
 def letor(folder: Path | None) -> Problem:
     """MQ2008, the five folds of its readme, derived costs."""
-    place = _inside(folder, "mq2008")
-    prices = mq2008.read_costs(place / "features.csv")
+    place = _folder_inside(folder, "mq2008")
+    prices = mq2008.read_derived_costs(place / "features.csv")
     costs = CostModel(prices)
     names = [f"S{i}.txt" for i in range(1, mq2008.N_PARTS + 1)]
     folds = mq2008.make_folds([mq2008.read_part(place / n, len(prices)) for n in names], costs)
@@ -229,7 +229,7 @@ def letor(folder: Path | None) -> Problem:
 
 def lambdarank(folder: Path | None) -> Problem:
     """LightGBM's ranking example; prices drawn from Yahoo's (made)."""
-    place = _inside(folder, "lambdarank")
+    place = _folder_inside(folder, "lambdarank")
     parts = [_read_lambdarank(place / f"rank.{name}") for name in ("train", "test")]
     sizes = np.concatenate([np.loadtxt(place / f"rank.{n}.query", int) for n in ("train", "test")])
     X, y = (np.concatenate(pair) for pair in zip(*parts, strict=True))
@@ -258,7 +258,7 @@ PROBLEMS: dict[str, Callable[[Path | None], Problem]] = {
 }
 
 
-def _inside(folder: Path | None, name: str) -> Path:
+def _folder_inside(folder: Path | None, name: str) -> Path:
     if folder is None or not (folder / name).is_dir():
         raise FileNotFoundError(
             f"{name} is read from a folder of data: name it with --folder or GREEDYMISER_DATA"

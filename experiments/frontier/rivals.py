@@ -77,7 +77,7 @@ class Lightgbm:
         self.problem, self.split = problem, split
         self.columns = np.arange(n_features) if columns is None else np.array(sorted(columns))
         self._settings = {
-            **_objective(problem.n_classes),
+            **_lightgbm_objective(problem.n_classes),
             "max_depth": DEPTH,
             "num_leaves": 2**DEPTH,
             "learning_rate": RATE,
@@ -140,7 +140,7 @@ def _predict(
     return booster.predict(X[:, columns], num_iteration=rounds, raw_score=True)
 
 
-def _objective(n_classes: int) -> dict[str, Any]:
+def _lightgbm_objective(n_classes: int) -> dict[str, Any]:
     if n_classes == 0:
         return {"objective": "regression"}
     if n_classes == 2:

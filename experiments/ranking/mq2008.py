@@ -81,7 +81,7 @@ def run(
     if data is None:
         raise ValueError("mq2008 needs data: the folder with S1.txt to S5.txt and features.csv")
     folder = find_folder(Path(data))
-    prices = read_costs(folder / "features.csv")
+    prices = read_derived_costs(folder / "features.csv")
     parts = [read_part(folder / f"S{i}.txt", len(prices)) for i in range(1, N_PARTS + 1)]
     folds = make_folds(parts, CostModel(prices, tree_cost=TREE_COST))
     files = digests(folder / f"S{i}.txt" for i in range(1, N_PARTS + 1))
@@ -103,7 +103,7 @@ def find_folder(data: Path) -> Path:
     raise FileNotFoundError(f"there is no S1.txt in {str(data)!r}, nor in its subfolder {NAME!r}")
 
 
-def read_costs(path: Path) -> NDArray[np.float64]:
+def read_derived_costs(path: Path) -> NDArray[np.float64]:
     """Derived cost of each feature, in the order of the features."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no table of costs at {str(path)!r}")
@@ -132,11 +132,11 @@ def make_folds(parts: list[Documents], costs: CostModel) -> list[Fold]:
     folds = []
     for i in range(len(parts)):
         turned = parts[i:] + parts[:i]
-        folds.append(Fold(str(i + 1), join(turned[:3]), turned[3], turned[4], costs))
+        folds.append(Fold(str(i + 1), joined(turned[:3]), turned[3], turned[4], costs))
     return folds
 
 
-def join(parts: list[Documents]) -> Documents:
+def joined(parts: list[Documents]) -> Documents:
     """Several parts as one; no query is in two of them."""
     return Documents(
         np.concatenate([part.X for part in parts]),

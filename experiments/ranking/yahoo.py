@@ -102,7 +102,7 @@ def run(
     return run_ranking(experiment, replace(scale, n_jobs=n_jobs), workspace)
 
 
-def costs() -> CostModel:
+def set1_costs() -> CostModel:
     """The real costs of the 519 features that Set 1 has."""
     return CostModel(load_yahoo_costs(), tree_cost=TREE_COST)
 
@@ -119,7 +119,7 @@ def read_fold(folder: Path) -> Fold:
             "is run"
         )
     train, valid, test = (read_part(folder / file) for file in FILES)
-    return Fold("1", train, valid, test, costs())
+    return Fold("1", train, valid, test, set1_costs())
 
 
 def read_part(path: Path) -> Documents:
@@ -169,7 +169,7 @@ class StandIn:
         qid = self._queries(rng)
         signals = self._signals(qid, rng)
         relevance = self._relevance(signals)
-        labels = cut(relevance + self.unexplained * rng.standard_normal(len(qid)), LABEL_SHARES)
+        labels = graded(relevance + self.unexplained * rng.standard_normal(len(qid)), LABEL_SHARES)
         X = self._features(signals, relevance, rng)
         # The first query that begins where a part is full belongs to the next one.
         edges = np.searchsorted(qid, qid[[0, *np.cumsum(self.sizes)[:2], len(qid) - 1]])
@@ -177,7 +177,7 @@ class StandIn:
         train, valid, test = (
             Documents(X[a:b], labels[a:b], qid[a:b], IRRELEVANT_COPIES) for a, b in pairwise(edges)
         )
-        return Fold(name, train, valid, test, costs())
+        return Fold(name, train, valid, test, set1_costs())
 
     def _queries(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """Query of each document: queries of 15 to 33 documents."""
@@ -219,7 +219,7 @@ class StandIn:
         return X
 
 
-def cut(values: Floats, shares: tuple[float, ...]) -> Floats:
+def graded(values: Floats, shares: tuple[float, ...]) -> Floats:
     """Labels 0, 1, ... in these proportions, higher values first served."""
     edges = np.quantile(values, np.cumsum(shares)[:-1])
     return np.searchsorted(edges, values).astype(np.float64)

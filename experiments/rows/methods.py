@@ -71,7 +71,7 @@ def choose(offers: list[Offer], budget: float) -> Offer:
 _last: dict[tuple[str, str, str, tuple[float, ...]], Any] = {}
 
 
-def curve_of(charge: str, problem: Problem, split: ProblemSplit, n_jobs: int) -> Any:
+def cached_curve(charge: str, problem: Problem, split: ProblemSplit, n_jobs: int) -> Any:
     """Our curve, search included."""
     key = (charge, problem.name, split.name, problem.budgets)
     if key not in _last:
@@ -95,7 +95,7 @@ def offered(problem: Problem, model: Any, cost: float, score: float) -> Offer:
 
 def ours(charge: str, problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offer]:
     """What the curve names for each budget."""
-    curve = curve_of(charge, problem, split, n_jobs)
+    curve = cached_curve(charge, problem, split, n_jobs)
     found = {}
     for budget in problem.budgets:
         row = curve.best_row(budget)
@@ -106,7 +106,7 @@ def ours(charge: str, problem: Problem, split: ProblemSplit, n_jobs: int) -> dic
 
 def with_exits(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offer]:
     """Models that are bought for everybody, and rows that leave them early."""
-    curve = curve_of("model", problem, split, n_jobs)
+    curve = cached_curve("model", problem, split, n_jobs)
     best = curve.pareto().sort_values("cost")
     found = {}
     for budget in problem.budgets:

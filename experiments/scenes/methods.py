@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE, whole_curve
 from experiments.scenes.costs import support_size
-from experiments.scenes.images import Floats, Images, Indices, kernel
+from experiments.scenes.images import Floats, Images, Indices, likeness
 from greedymiser.cascades import EarlyExitClassifier
 from greedymiser.costs import CostModel
 from greedymiser.estimators import MiserClassifier
@@ -112,7 +112,7 @@ def machine_features(distances: Mapping[str, Floats], labels: Indices, split: Im
     """Decision values of every image, one column per descriptor and class."""
     columns = []
     for name in distances:
-        rows = kernel(distances[name], split.support)
+        rows = likeness(distances[name], split.support)
         columns.append(Machines(rows[split.support], labels[split.support]).decisions(rows))
     return np.concatenate(columns, axis=1)
 
@@ -209,7 +209,7 @@ def miser_curves(
     rows = []
     for point, model in zip(curve.points.itertuples(), curve.models, strict=True):
         chosen = model.truncate(int(point.n_iter))
-        row = _row(MISER, split, point.tradeoff, chosen, valid, test, costs)
+        row = _result_row(MISER, split, point.tradeoff, chosen, valid, test, costs)
         rows.append(row)
         if point.tradeoff == 0:
             rows.append(row | {"method": STAGEWISE})
@@ -221,7 +221,7 @@ def miser_curves(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _row(
+def _result_row(
     method: str, split: ImageSplit, parameter: float, model: Any, valid: LabelledImages,
     test: LabelledImages, costs: CostModel,
 ) -> dict[str, Any]:  # fmt: skip
@@ -291,7 +291,7 @@ def svm_table(
     for chosen in sets:
         for name in chosen:
             if name not in added:
-                total += kernel(distances[name], split.known)
+                total += likeness(distances[name], split.known)
                 added.add(name)
         mean = total / len(added)
         model = AveragedKernelSVM(chosen, costs).fit(mean[split.known], labels[split.known])

@@ -150,8 +150,8 @@ def run(
     for number in range(size.n_splits):
         workspace.told("splits", number, size.n_splits)
         split = draw_split(seen.labels, number, workspace.settings)
-        curves += [method(split, seen, workspace) for method in (_boosted, _svm, _l1)]
-        alone.append(_alone(split, seen, workspace))
+        curves += [method(split, seen, workspace) for method in (_price_conscious, _svm, _l1)]
+        alone.append(_single_descriptors(split, seen, workspace))
     workspace.told("splits", size.n_splits, size.n_splits)
     tables = {"curves": pd.concat(curves, ignore_index=True), "timings": seen.timed}
     return _results(tables | {"descriptors": pd.concat(alone)}, workspace)
@@ -196,7 +196,7 @@ def _machines(split: ImageSplit, seen: SceneData, workspace: Workspace) -> Float
     )["X"]
 
 
-def _alone(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFrame:
+def _single_descriptors(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFrame:
     """How well the machines of single descriptors do, and what they cost by themselves."""
     import pandas as pd
 
@@ -207,7 +207,7 @@ def _alone(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataF
     return pd.DataFrame({"descriptor": names, "cost": prices, "score": scores})
 
 
-def _boosted(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFrame:
+def _price_conscious(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFrame:
     """The miser and its kin, which look at prices while they learn."""
     X = _machines(split, seen, workspace)
     workspace = workspace.using(prices=seen.prices.fingerprint)
@@ -311,11 +311,11 @@ def _results(found: Mapping[str, pd.DataFrame], workspace: Workspace) -> Results
     }
     for name, table in tables.items():
         workspace.write_table(name, table)
-    figures = {"figure3": workspace.write("figure3.png", lambda path: _draw(curves, path))}
+    figures = {"figure3": workspace.write("figure3.png", lambda path: _draw_figure(curves, path))}
     return Results("Scene-15; costs are measured CPU times", tables, figures)
 
 
-def _draw(curves: pd.DataFrame, path: Path) -> None:
+def _draw_figure(curves: pd.DataFrame, path: Path) -> None:
     """Accuracy against cost, mean over splits (Figure 3)."""
     from greedymiser.plotting import compare_curves
 

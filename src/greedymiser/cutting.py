@@ -330,7 +330,7 @@ def _ask_column(
             measured = yield MeasureColumn(regions, chosen)
             assert isinstance(measured, ColumnPieces)
             found = measured
-        pieces = _spliced(pieces, regions, found)
+        pieces = _with_found(pieces, regions, found)
         lower, upper, asked = simulate_edges(pieces, mapper.max_bins, repeats, limits.few)
         if len(asked) == 0:
             return midpoints(lower, upper), has_missing
@@ -340,7 +340,7 @@ def _ask_column(
         sketch = answer
 
 
-def _spliced(pieces: ColumnPieces, regions: Regions, found: ColumnPieces) -> ColumnPieces:
+def _with_found(pieces: ColumnPieces, regions: Regions, found: ColumnPieces) -> ColumnPieces:
     """What was found in regions takes the place of what was known of them."""
     outside = ~np.isin(pieces.low, regions.lows)
     filled = found.mass > 0
@@ -373,7 +373,7 @@ def likely_boundaries(
     guess = ColumnPieces(
         np.where(heavy, values, low), values, mass, np.where(heavy, mass, 0), entries
     )
-    guess = _spliced(pieces, regions, guess)
+    guess = _with_found(pieces, regions, guess)
     is_heavy, bins, _ = _heavy_values(guess._replace(most=guess.most * guess.is_single), max_bins)
     walk = _BinFiller(guess, is_heavy, bins, repeats, 3.0)
     ends = guess.high[sorted({*walk.edges, *walk.asked})]

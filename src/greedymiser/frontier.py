@@ -159,7 +159,7 @@ class FrontierSearch:
         """
         candidates = [found for found in self.judged() if found.resources]
         models = []
-        for i in spread([found.cost for found in candidates], MOST_CHOSEN):
+        for i in evenly_spaced([found.cost for found in candidates], MOST_CHOSEN):
             if self._final_cells > 0:
                 models.append(self._finished(candidates[i]))
         return _without_luck(models) if self._is_honest else models
@@ -329,7 +329,7 @@ def _best_mean(traces: Sequence[Floats], sizes: Sequence[int]) -> float:
     return float(np.max(np.nan_to_num(np.average(longer, axis=0, weights=sizes), nan=-np.inf)))
 
 
-def spread(costs: Sequence[float], most: int) -> list[int]:
+def evenly_spaced(costs: Sequence[float], most: int) -> list[int]:
     """At most so many of some ascending costs, evenly spaced in their logarithm."""
     if len(costs) <= most:
         return list(range(len(costs)))

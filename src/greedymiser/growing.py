@@ -139,7 +139,7 @@ class Grower:
         # Where a feature's category sets are in a split table; -1 for numeric features.
         self._set_of_feature = np.full(n_features, -1, dtype=np.int64)
         self._set_of_feature[categorical] = np.arange(len(categorical))
-        self._settings = _settings(params)
+        self._settings = _settings_record(params)
         # Nodes with fewer rows than two leaves are not asked for.
         self._fewest = 2 * params.rules.min_samples_leaf
         monotone = params.rules.monotonic_cst
@@ -297,7 +297,7 @@ class Grower:
         splits = np.empty(n_chosen, dtype=SPLIT_DTYPE)
         sets = np.zeros((n_chosen, CATEGORY_WORDS), dtype=np.uint64)
         children = np.empty(2 * n_chosen, dtype=OPEN_DTYPE)
-        n_sets, n_children = settling.divide(
+        n_sets, n_children = settling.write_children(
             self._draft, level.nodes, table.candidates, table.category_sets, chosen, first,
             self._set_of_feature, self._monotone, self._settings, len(self._sets), splits, sets,
             self.used, self._fewest, children,
@@ -324,7 +324,7 @@ class Grower:
         return Growth(Tree(nodes, self._sets), leaves, bounds, bought)
 
 
-def _settings(params: GrowerParams) -> NDArray[np.void]:
+def _settings_record(params: GrowerParams) -> NDArray[np.void]:
     settings = np.zeros(1, dtype=SETTINGS_DTYPE)
     settings["l2"] = params.rules.l2_regularization
     settings["learning_rate"] = params.learning_rate

@@ -25,8 +25,8 @@ from greedymiser.preparation import (
     Given,
     brought,
     check_same_queries,
+    costs_of_columns,
     encode_held_out,
-    read_costs,
 )
 from greedymiser.score_names import score_name
 from greedymiser.threads import Threads
@@ -173,7 +173,9 @@ class TradeoffPath:
         schema = self.trainer.prepared.schema
         tasks = [(self._params(tradeoff),) for tradeoff in tradeoffs]
         for (params,) in tasks:
-            read_costs(params, schema.n_features, schema.columns)  # does the trade-off overflow?
+            costs_of_columns(
+                params, schema.n_features, schema.columns
+            )  # does the trade-off overflow?
         for (params,), model in zip(tasks, self.crew.run(Trainer.train, tasks), strict=True):
             if model.n_iter == 0:
                 warn_of_budget(self.trainer.prepared, params, self.trainer.start)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 GRID_SPAN = 1e4
 
 
-def _has(method: str) -> Callable[[Any], bool]:
+def _has_method(method: str) -> Callable[[Any], bool]:
     def check(search: Any) -> bool:
         getattr(getattr(search, "best_estimator_", search.estimator), method)
         return True
@@ -95,13 +95,13 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.best_estimator_.predict(X)
 
-    @available_if(_has("predict_proba"))
+    @available_if(_has_method("predict_proba"))
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities of the best model."""
         check_is_fitted(self)
         return self.best_estimator_.predict_proba(X)
 
-    @available_if(_has("decision_function"))
+    @available_if(_has_method("decision_function"))
     def decision_function(self, X: Any) -> Any:
         """Raw predictions of the best model."""
         check_is_fitted(self)

@@ -102,7 +102,7 @@ class Classes:
         """Find the classes."""
         if y.dtype.kind in "fO":
             assert_all_finite(y, input_name="y")
-        labels = _sorted_labels(y)
+        labels = _class_labels(y)
         check_classification_targets(y)
         if len(labels) < 2:
             raise ValueError(
@@ -168,7 +168,7 @@ def learn_target(
     return Numbers(estimator, is_ranking=kind == "ranker")
 
 
-def _sorted_labels(y: NDArray[Any]) -> NDArray[Any]:
+def _class_labels(y: NDArray[Any]) -> NDArray[Any]:
     try:
         return np.unique(y)
     except TypeError:

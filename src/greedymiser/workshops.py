@@ -12,7 +12,7 @@ import numpy as np
 
 from greedymiser.checkpoints import Base, Trainer
 from greedymiser.estimators import Miser
-from greedymiser.frontier import Candidate, FrontierSearch, front, spread
+from greedymiser.frontier import Candidate, FrontierSearch, evenly_spaced, front
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath, best_cost
 from greedymiser.shopping import ResourceBits, Shop
@@ -85,7 +85,9 @@ class Workshop:
         the set itself counts as paid. Each set is also tried by itself.
         """
         bases = [found.resources for found in search.judged() if found.resources]
-        bases = [bases[i] for i in spread([self.shop.price(base) for base in bases], MOST_BASES)]
+        bases = [
+            bases[i] for i in evenly_spaced([self.shop.price(base) for base in bases], MOST_BASES)
+        ]
         if self.shop.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             bases = [0, *bases]
@@ -115,7 +117,7 @@ class Workshop:
                 prices.append(shop.price(bought))
                 scores.append(float(score))
         best = front(prices, scores)
-        kept = spread([prices[i] for i in best], MOST_STARTS)
+        kept = evenly_spaced([prices[i] for i in best], MOST_STARTS)
         return [*(sets[best[i]] for i in kept), *self._budgeted()]
 
     def _budgeted(self) -> list[ResourceBits]:

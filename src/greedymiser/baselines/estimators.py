@@ -15,7 +15,7 @@ from greedymiser.baselines.foreign import (
     ForeignModel,
     UnreadableModelError,
     purchases_of,
-    scaled,
+    with_scaled_values,
 )
 from greedymiser.costs import CostModel, as_cost_model
 from greedymiser.estimators import (
@@ -139,7 +139,7 @@ class Baseline(Miser):
         if self.is_mean_:
             if n_iter == 0:
                 raise ValueError("n_iter must be at least 1: no trees of a forest have no mean")
-            whole = scaled(shorter.ensemble_, self.n_iter_ / n_iter)
+            whole = with_scaled_values(shorter.ensemble_, self.n_iter_ / n_iter)
             ensemble = replace(whole, baseline=self.ensemble_.baseline)
             shorter.model_ = replace(shorter.model_, ensemble=ensemble)
         return shorter

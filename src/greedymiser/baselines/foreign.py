@@ -92,7 +92,7 @@ class ForeignModel:
         return rows
 
 
-def log_loss(n_classes: int) -> Loss:
+def log_loss_of(n_classes: int) -> Loss:
     """The loss whose response gives the probabilities of so many classes."""
     return BinaryLogLoss() if n_classes == 2 else MultinomialLogLoss(n_classes)
 
@@ -189,7 +189,7 @@ def purchases_of(
     return tuple(found)
 
 
-def scaled(ensemble: Ensemble, factor: float) -> Ensemble:
+def with_scaled_values(ensemble: Ensemble, factor: float) -> Ensemble:
     """The same trees with all values multiplied."""
     nodes = ensemble.nodes.copy()
     nodes["value"] *= factor

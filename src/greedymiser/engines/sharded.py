@@ -17,7 +17,7 @@ from greedymiser.arithmetic import exact_sum, rounded
 from greedymiser.binning import LANES
 from greedymiser.engines import Columns, Floats, Root, Sample, Shard, SplitRules, SplitTable
 from greedymiser.engines.grid import Extremes, Grid
-from greedymiser.engines.marks import Marks, distinct
+from greedymiser.engines.marks import Marks, distinct_patterns
 from greedymiser.engines.scanning import BINS, describe_features, describe_scale, scan_table
 from greedymiser.losses import LambdaMART, Loss
 from greedymiser.metrics import query_weights
@@ -144,7 +144,7 @@ class ShardedRows:
         return np.sum([shard.marked(nodes, marks) for shard in self.shards], axis=0)
 
     def patterns(self, node: int | None) -> NDArray[np.bool_]:
-        return distinct(np.concatenate([shard.patterns(node) for shard in self.shards]))
+        return distinct_patterns(np.concatenate([shard.patterns(node) for shard in self.shards]))
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         best = []

@@ -19,8 +19,8 @@ from greedymiser.arithmetic import (
     add_exactly,
     add_number,
     new_sums,
+    pass_carries,
     rounded,
-    settle,
 )
 from greedymiser.compiling import njit
 from greedymiser.inquiries import Inquiry
@@ -167,7 +167,7 @@ def ask_quantiles(quantile: float, sizes: Sequence[int | None]) -> Inquiry[Float
         for name, cursor in list(cursors.items()):
             tally = tallies[cursor.range]
             if name[0] not in totals:  # the first question was about all values
-                totals[name[0]] = _share(_widened(tally).sum(axis=0))
+                totals[name[0]] = _weight_of(_widened(tally).sum(axis=0))
             bound = _bounds(quantile, totals[name[0]])[cursor.strictly]
             moved = _moved(cursor, tally, bound)
             if isinstance(moved, float):
@@ -183,7 +183,7 @@ def _moved(cursor: _Cursor, tally: Tally, bound: float) -> _Cursor | float:
     sums = cursor.below + np.cumsum(_widened(tally), axis=0)
 
     def is_above(row: int) -> bool:
-        share = _share(sums[row])
+        share = _weight_of(sums[row])
         return share > bound or (share == bound and not cursor.strictly)
 
     row = bisect_left(range(len(sums) - 1), True, key=is_above)  # the last one if none is above
@@ -203,7 +203,7 @@ def _narrowed(asked: FloatRange, count: int | None) -> FloatRange:
     return asked._replace(shift=0 if few else max(0, asked.size - _BITS))
 
 
-def _share(sums: NDArray[np.int64]) -> float:
+def _weight_of(sums: NDArray[np.int64]) -> float:
     """Weight of some values; how many they are, if nobody has weights."""
     return float(rounded(sums[1:])) if sums[1:].any() else float(sums[0])
 
@@ -265,4 +265,4 @@ def tally_weights(at, weight, table):  # type: ignore[no-untyped-def]
             add_number(table[at[i], 1:], weight[i])
     if weight.size:  # so that the sums of any number of parts can be added
         for row in range(table.shape[0]):
-            settle(table[row, 1:])
+            pass_carries(table[row, 1:])

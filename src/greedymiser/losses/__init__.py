@@ -217,7 +217,7 @@ class Quantile(_Known):
         return np.array([weighted_quantile(y, weight, self.quantile)])
 
     def _ask_prior(self) -> Inquiry[Floats]:
-        return seen_as(_alone, ask_quantiles(self.quantile, [None]))
+        return seen_as(_list_of_one, ask_quantiles(self.quantile, [None]))
 
     @property
     def leaf_quantile(self) -> float | None:
@@ -286,7 +286,7 @@ class Huber(_Known):
         return np.array([weighted_quantile(y, weight, 0.5)])
 
     def _ask_prior(self) -> Inquiry[Floats]:
-        return seen_as(_alone, ask_quantiles(0.5, [None]))
+        return seen_as(_list_of_one, ask_quantiles(0.5, [None]))
 
     def ask_adapted(self) -> Inquiry[Loss]:
         if not self._is_ours:
@@ -295,7 +295,7 @@ class Huber(_Known):
             return self
         prior = yield from self._ask_prior()
         spread = _DistancesFrom(float(prior[0]))
-        selected = seen_as(_alone, ask_quantiles(0.9, [None]))
+        selected = seen_as(_list_of_one, ask_quantiles(0.9, [None]))
         near = yield from seen_as(spread, selected)
         extent = yield from seen_as(spread, ask_extent())
         return self._with_delta(float(near[0]), extent.highest)
@@ -536,7 +536,7 @@ REGRESSION_LOSSES = {
 RANKING_LOSSES = {name: KNOWN_LOSSES[name].make for name in ("lambdamart", "squared_error")}
 
 
-def _alone(part: ValuesPart) -> list[ValuesPart]:
+def _list_of_one(part: ValuesPart) -> list[ValuesPart]:
     """A part of one array, where questions are about several."""
     return [part]
 

@@ -25,16 +25,21 @@ from greedymiser.persistence.checking import (
     MOST,
     Arrays,
     Entries,
+    brief,
     distinct_names,
     integer,
     is_ascending,
-    number,
     parse,
     require,
-    short,
     strings,
+    unbounded_number,
 )
-from greedymiser.persistence.container import ContentError, ModelFileError, read_bytes, unpack
+from greedymiser.persistence.container import (
+    ContentError,
+    ModelFileError,
+    from_safetensors,
+    read_bytes,
+)
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMAT,
@@ -111,7 +116,7 @@ def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predicto
 
 def decode(data: bytes) -> Predictor:
     """Turn the bytes of a model file into a model; raises ContentError where anything is wrong."""
-    tensors, text = unpack(data)
+    tensors, text = from_safetensors(data)
     model, arrays = Entries(parse(text), "the model"), Arrays(tensors)
     charge, mean_cost = _charge(model, _format(model))
     costs = _costs(model.entries("costs"), arrays)
@@ -143,7 +148,7 @@ def _format(model: Entries) -> int:
     found, version = model.integer("format", 1), model.text("version")
     if found > FORMAT:
         raise ContentError(
-            f"it has format {found}, written by greedymiser {short(version)}, and greedymiser "
+            f"it has format {found}, written by greedymiser {brief(version)}, and greedymiser "
             f"{__version__} reads up to format {FORMAT}; install that version or a newer one"
         )
     return found
@@ -169,7 +174,7 @@ def _kind(model: Entries) -> Kind:
     kind = model.text("kind")
     if kind not in get_args(Kind):
         raise ContentError(
-            f"'kind' of the model is {short(kind)}, not one of {list(get_args(Kind))}"
+            f"'kind' of the model is {brief(kind)}, not one of {list(get_args(Kind))}"
         )
     return cast(Kind, kind)
 
@@ -268,12 +273,12 @@ def _purchase(
     elif type(feature) is int and not positions:
         position = integer(feature, f"the feature of {what}", 0, costs.n_features - 1)
     else:
-        raise ContentError(f"{what} has the unknown feature {short(feature)}")
+        raise ContentError(f"{what} has the unknown feature {brief(feature)}")
     bought = strings(resources, f"the resources of {what}")
     require(
         needed(position).issuperset(bought), f"{what} has a resource that its feature does not need"
     )
-    amounts = [number(value, f"an amount of {what}") for value in (price, spent, gain)]
+    amounts = [unbounded_number(value, f"an amount of {what}") for value in (price, spent, gain)]
     require(all(0 <= amount < math.inf for amount in amounts), f"{what} has a negative amount")
     return Purchase(
         integer(iteration, f"the round of {what}", 0),
@@ -306,7 +311,7 @@ def _rule(model: Entries, kind: Kind, n_stages: int, arrays: Arrays) -> ExitRule
         return None
     entries = model.entries("rule")
     name = entries.text("name")
-    require(name in RULES, f"the exit rule {short(name)} is unknown")
+    require(name in RULES, f"the exit rule {brief(name)} is unknown")
     entries.only({"name", *RULES[name]})
     if name == "above":
         thresholds = arrays.take("rule.thresholds", FLOAT, (None,))
@@ -340,9 +345,9 @@ def _any_loss(entries: Entries, n_outputs: int) -> Loss:
     if name == OWN_LOSS:
         entries.only({"name", "response"})
         response = entries.text("response")
-        require(response in RESPONSES, f"the response {short(response)} is unknown")
+        require(response in RESPONSES, f"the response {brief(response)} is unknown")
         return RESPONSES[response](n_outputs)
-    require(name in KNOWN_LOSSES, f"the loss {short(name)} is unknown")
+    require(name in KNOWN_LOSSES, f"the loss {brief(name)} is unknown")
     known = KNOWN_LOSSES[name]
     entries.only({"name", *known.parameters})
     parameters = {
@@ -428,7 +433,7 @@ def _label(value: Any) -> Any:
     if type(value) is int:
         require(abs(value) < 10**MOST_DIGITS, "a label has too many digits")
     elif type(value) not in (str, float, bool):
-        raise ContentError(f"a label is {short(value)}, neither text nor a number")
+        raise ContentError(f"a label is {brief(value)}, neither text nor a number")
     return value
 
 
@@ -438,7 +443,7 @@ def _text_labels(dtype: str, values: list[str]) -> NDArray[np.str_]:
     digits = dtype.removeprefix("<U")
     is_width = dtype.startswith("<U") and digits.isdecimal() and digits.isascii()
     if not is_width or len(digits) > 9 or str(int(digits)) != digits:
-        raise ContentError(f"labels have the unknown type {short(dtype)}")
+        raise ContentError(f"labels have the unknown type {brief(dtype)}")
     width = int(digits)
     require(
         max(1, longest) <= width <= max(longest, WIDEST_SPARE_TEXT),

@@ -17,7 +17,7 @@ from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
 from greedymiser.exits import Above, Confident, ExitRule, Proximity
 from greedymiser.losses import KNOWN_LOSSES, Loss
-from greedymiser.persistence.container import ContentError, pack
+from greedymiser.persistence.container import ContentError, to_safetensors
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMATS,
@@ -124,7 +124,7 @@ def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None =
     ]
     _stages(predictor.stages, arrays)
     # One spelling: equal models make equal files.
-    return pack(
+    return to_safetensors(
         arrays,
         json.dumps(text, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False),
     )
@@ -319,7 +319,7 @@ def about(model: Any) -> dict[str, Any]:
     ]
     told = {
         "estimator": type(model).__name__,
-        "parameters": {name: _plain(value) for name, value in parameters.items()},
+        "parameters": {name: _plain_json(value) for name, value in parameters.items()},
         "changed": changed,
         **_outcome(model),
     }
@@ -335,16 +335,16 @@ def _outcome(model: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for name in ("stopped_", "threshold_"):
         if hasattr(model, name):
-            told[name.rstrip("_")] = _plain(getattr(model, name))
+            told[name.rstrip("_")] = _plain_json(getattr(model, name))
     scores = getattr(model, "validation_score_", ())
     n_iter = getattr(model, "n_iter_", 0)
     if len(scores) > n_iter:
-        told["validation_score"] = _plain(float(scores[n_iter]))
+        told["validation_score"] = _plain_json(float(scores[n_iter]))
         told["score"] = score_name(model.scoring, as_predictor(model).loss)
     return told
 
 
-def _plain(value: Any, depth: int = 2) -> Any:
+def _plain_json(value: Any, depth: int = 2) -> Any:
     """A parameter in plain JSON; objects by the name of their type."""
     if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
         value = value.item()
@@ -355,7 +355,7 @@ def _plain(value: Any, depth: int = 2) -> Any:
     if depth < DEEPEST_ABOUT // 2 and isinstance(value, list | tuple | np.ndarray):
         if len(value) > LONGEST_TOLD:
             return f"{len(value)} entries"
-        return [_plain(entry, depth + 1) for entry in value]
+        return [_plain_json(entry, depth + 1) for entry in value]
     if depth < DEEPEST_ABOUT // 2 and isinstance(value, Mapping):
-        return {str(key): _plain(entry, depth + 1) for key, entry in value.items()}
+        return {str(key): _plain_json(entry, depth + 1) for key, entry in value.items()}
     return getattr(value, "__qualname__", None) or type(value).__name__

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike, NDArray
 
-from greedymiser.plotting.looks import figure_of, number, plain
+from greedymiser.plotting.looks import figure_of, number, without_math
 
 Floats = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def cost_axis(ax: Axes, costs: Iterable[ArrayLike], unit: str) -> None:
     """Label the axis, and make it logarithmic where costs span more than a decade."""
     values = np.concatenate([np.asarray(cost, dtype=float) for cost in costs])
     positive = values[values > 0]
-    plain(ax.set_xlabel("cost of one prediction" + (f" ({unit})" if unit else "")))
+    without_math(ax.set_xlabel("cost of one prediction" + (f" ({unit})" if unit else "")))
     if not len(positive):
         ax.set_xlim(-0.05, 1)
     if not len(positive) or positive.max() <= 10 * positive.min():
@@ -102,7 +102,7 @@ def label_score(ax: Axes, scoring: str, column: str) -> None:
     words = [kind, scoring] if kind else [scoring]
     narrow = is_narrow(ax)
     size = "small" if narrow else matplotlib.rcParams["axes.labelsize"]
-    plain(ax.set_ylabel(("\n" if narrow else " ").join(words), fontsize=size))
+    without_math(ax.set_ylabel(("\n" if narrow else " ").join(words), fontsize=size))
 
 
 def focus(ax: Axes, chosen: Floats, all_scores: Floats) -> None:
@@ -143,7 +143,7 @@ def add_legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:
             frameon=False, borderaxespad=0, **place,
         )  # fmt: skip
         for text in (*legend.get_texts(), legend.get_title()):
-            plain(text)
+            without_math(text)
         room = legend.get_window_extent()
         if room.width <= box.width:
             break

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, number, plain, short
+from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, number, short, without_math
 from greedymiser.protocols import MOST_QUESTIONS, Step, said_conditions
 from greedymiser.serving import as_predictor
 
@@ -147,9 +147,11 @@ class ProtocolDisplay:
         price = f"  ({number(step.price)})"
         words = short(step.name, max(8, int(room / LETTER) - len(price))) + price
         up = 0.02 if conditions else 0.12
-        plain(self.ax_.text(x, place.line + up, words, fontsize=9, va="bottom", color=self._ink))
+        without_math(
+            self.ax_.text(x, place.line + up, words, fontsize=9, va="bottom", color=self._ink)
+        )
         if conditions:
-            plain(self.ax_.text(x, place.line + 0.08, conditions, color=self._ink, **SMALL))
+            without_math(self.ax_.text(x, place.line + 0.08, conditions, color=self._ink, **SMALL))
 
     def _draw_bar(self, place: _BoxPlace, width: float) -> None:
         step, n = place.step, self.protocol.n_rows
@@ -160,13 +162,13 @@ class ProtocolDisplay:
         self.ax_.barh(place.line, ends, 0.42, left=left, color=COLOURS[0])
         said = f"{100 * share:.3g}%: {number(step.price * share, 3)}"
         at = left + longest + 0.06
-        plain(self.ax_.text(at, place.line, said, fontsize=8, va="center", color=self._ink))
+        without_math(self.ax_.text(at, place.line, said, fontsize=8, va="center", color=self._ink))
 
     def _draw_frame(self, n_lines: int, width: float) -> None:
         protocol = self.protocol
         costs = f"mean cost {number(protocol.mean_cost)}, most {number(protocol.max_cost)}"
         title = f"{protocol.n_rows} rows: {costs}"
-        plain(self.ax_.set_title(title, loc="left", fontsize=10, color=self._ink))
+        without_math(self.ax_.set_title(title, loc="left", fontsize=10, color=self._ink))
         if n_lines == 0:
             said = "no row is asked for anything"
             self.ax_.text(0.5 * width, 0.2, said, ha="center", va="center", color=self._ink)

@@ -24,8 +24,8 @@ from greedymiser.plotting.looks import (
     figure_of,
     ink_of,
     number,
-    plain,
     short,
+    without_math,
 )
 from greedymiser.score_names import score_name
 from greedymiser.serving import as_predictor
@@ -68,12 +68,12 @@ def plot_receipt(
     ax.step(rounds, spent, where="post", color=ink, linewidth=1.4, label="features")
     ax.plot(rounds[1:-1], spent[1:-1], "o", color=COLOURS[1], markersize=4, zorder=3)
     if model.costs_.tree_cost:
-        _add_trees(ax, model, rounds, spent)
+        _draw_with_trees(ax, model, rounds, spent)
     ax.set_xlim(-0.02 * max(n_iter, 1), 1.01 * max(n_iter, 1))
     ax.set_ylim(0, 1.06 * ax.dataLim.y1 or 1.0)
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.yaxis.set_major_formatter(lambda value, _: number(value))
-    plain(ax.set_ylabel("spent" + (f" ({unit})" if unit else "")))
+    without_math(ax.set_ylabel("spent" + (f" ({unit})" if unit else "")))
     bottom = ax
     if len(scores):
         bottom = panel_below(ax)
@@ -81,7 +81,7 @@ def plot_receipt(
                     marker="o" if len(scores) == 1 else None)  # fmt: skip
         for when in {*rounds[1:-1]}:
             bottom.axvline(when, color=ink, alpha=0.25, linewidth=0.7)
-        plain(bottom.set_ylabel(name))
+        without_math(bottom.set_ylabel(name))
     bottom.set_xlabel("rounds")
     if lines:
         _name_purchases(ax, [ax, bottom] if bottom is not ax else [ax], lines)
@@ -120,7 +120,7 @@ def _position_of(model: Any, curve: TradeoffCurve) -> int:
     return int(same[0])
 
 
-def _add_trees(ax: Axes, model: Any, rounds: list[int], spent: list[float]) -> None:
+def _draw_with_trees(ax: Axes, model: Any, rounds: list[int], spent: list[float]) -> None:
     """Draw the whole cost, trees included, above what features cost."""
     every = np.arange(model.n_iter_ + 1)
     features = np.asarray(spent)[np.searchsorted(rounds, every, side="right") - 1]

@@ -49,7 +49,7 @@ def known_score(
     if depth is not None:
         return Score(scoring, kind, loss, labels, partial(_ndcg, depth))
     known = _CLASSIFICATION if kind == "classifier" else _REGRESSION
-    name = _name_of(scoring, known)
+    name = _scorer_name(scoring, known)
     if name is None or (kind == "classifier" and not _takes(name, labels, loss)):
         return None
     return Score(name, kind, loss, labels, known[name])
@@ -114,7 +114,7 @@ class Score:
         return score
 
 
-def _name_of(scoring: Any, known: Collection[str]) -> str | None:
+def _scorer_name(scoring: Any, known: Collection[str]) -> str | None:
     """Name of a scorer of which it is certain that it is scikit-learn's own."""
     if isinstance(scoring, str):
         return scoring if scoring in known else None

@@ -39,15 +39,15 @@ def squared_log(y: Floats) -> ErrorsOf:
 
 def poisson(y: Floats) -> ErrorsOf:
     """Poisson deviances."""
-    return _of_positive(lambda mean: 2.0 * (xlogy(y, y / mean) - y + mean))
+    return _where_positive(lambda mean: 2.0 * (xlogy(y, y / mean) - y + mean))
 
 
 def gamma(y: Floats) -> ErrorsOf:
     """Gamma deviances."""
-    return _of_positive(lambda mean: 2.0 * (np.log(mean / y) + y / mean - 1.0))
+    return _where_positive(lambda mean: 2.0 * (np.log(mean / y) + y / mean - 1.0))
 
 
-def _of_positive(terms: ErrorsOf) -> ErrorsOf:
+def _where_positive(terms: ErrorsOf) -> ErrorsOf:
     return lambda predicted: np.where(predicted > 0.0, terms(predicted), np.nan)
 
 

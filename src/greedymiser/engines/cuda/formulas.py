@@ -28,7 +28,7 @@ write_values = twin(
 _score = twin(scanning.score)
 _keeps_order = twin(scanning.keeps_order)
 admissible_score = twin(scanning.admissible_score, score=_score, keeps_order=_keeps_order)
-finish = twin(scanning.finish, score=_score)
+gain_of_best = twin(scanning.gain_of_best, score=_score)
 
 
 class TreeScale(NamedTuple):

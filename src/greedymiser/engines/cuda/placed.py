@@ -160,7 +160,7 @@ class CudaRows:
         )
         hessians = self._nothing if formula.is_flat else tree.hessians
         derived = tree.gradients, hessians, self._weight, said
-        self._launch(rows.measure, (grid[0], len(self._raw)), derived, SUM_WORDS)
+        self._launch(rows.measure_derivatives, (grid[0], len(self._raw)), derived, SUM_WORDS)
         self._said = self._verdict.fetch(n_words)[:n_words].copy()
         self._near = near_digits(self._said, self._near)
         return self._said
@@ -260,7 +260,7 @@ class CudaRows:
         self._letter.send(n_words)
         bounded, grid = self._rules.bound_gains and not last, self.grid
         self._launch(
-            rows.divide, (n_tiles, 1),
+            rows.divide_rows, (n_tiles, 1),
             (self._codes, tree.rows, tree.words, self._letter.there, self._letter.floats),
             len(splits), grid.row_words, grid.gradient, grid.hessian, *tree.coding, int(bounded),
         )  # fmt: skip

@@ -26,7 +26,7 @@ from greedymiser.engines.dask.messages import (
     PeerLostError,
     SessionLostError,
     Share,
-    call,
+    ask_worker,
     packed,
     unpacked,
 )
@@ -250,7 +250,7 @@ class Holder:
         self._counted.clear()
 
     async def _ask(self, peer: str, name: str, *args: Any) -> Any:
-        return await call(self._worker.rpc(peer), self._session, name, *args)
+        return await ask_worker(self._worker.rpc(peer), self._session, name, *args)
 
     async def _pull(self, calls: Sequence[Awaitable[Any]]) -> list[Any]:
         """Wait for what other workers have."""

@@ -123,7 +123,7 @@ def unpacked(content: Any) -> Any:
     return loads(content) if isinstance(content, bytes | bytearray | memoryview) else content
 
 
-async def call(connection: Any, session: str, name: str, *args: Any) -> Any:
+async def ask_worker(connection: Any, session: str, name: str, *args: Any) -> Any:
     """Ask a worker for something, by a connection of Dask's."""
     message = {"session": session, "name": name, "args": packed(args)}
     return unpacked(await getattr(connection, OPERATION)(**message))

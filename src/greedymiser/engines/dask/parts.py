@@ -106,7 +106,7 @@ class Parts(Parted):
     def distinct(self, columns: Sequence[int], rows: Rows) -> list[NDArray[Any]]:
         if not columns:
             return []
-        found = self.table({}).map(_distinct, list(columns), each=self.chosen(rows))
+        found = self.table({}).map(_labels_of_part, list(columns), each=self.chosen(rows))
         parts = [part for part in found if part is not None]
         return [joined_labels(labels) for labels in zip(*parts, strict=True)]
 
@@ -235,7 +235,7 @@ class DaskTable(PartedTable):
         return found
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
-        block = np.concatenate(self.map(_columns, list(wanted)), axis=1)
+        block = np.concatenate(self.map(_columns_of_part, list(wanted)), axis=1)
         return block if rows is None else np.ascontiguousarray(block[:, rows])
 
     def take(self, rows: Rows) -> Any:
@@ -298,13 +298,13 @@ def _merged(answers: list[Any], given: Any) -> Any:
     return reduce(question.merge, answers)
 
 
-def _distinct(table: Table, columns: list[int], own: Rows, number: int) -> Any:
+def _labels_of_part(table: Table, columns: list[int], own: Rows, number: int) -> Any:
     if table.n_rows == 0 or (own is not None and len(own) == 0):
         return None
     return distinct_labels(table, columns, own)
 
 
-def _columns(table: Table, wanted: list[int], own: Any, number: int) -> Any:
+def _columns_of_part(table: Table, wanted: list[int], own: Any, number: int) -> Any:
     return table.columns(wanted, None)
 
 

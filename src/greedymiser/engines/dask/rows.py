@@ -28,7 +28,7 @@ from greedymiser.engines.dask.shares import shares_of
 from greedymiser.engines.dask.stores import Store
 from greedymiser.engines.dask.story import Story
 from greedymiser.engines.grid import Extremes, Grid
-from greedymiser.engines.marks import Marks, distinct
+from greedymiser.engines.marks import Marks, distinct_patterns
 from greedymiser.engines.sharded import mean_loss, sibling, total_of
 from greedymiser.inquiries import conduct
 from greedymiser.inquiries.selection import ask_quantiles
@@ -196,7 +196,7 @@ class DaskRows:
         table = blank_table(len(nodes), self._n_features, self._n_categorical)
         for found in answers:
             if found is not None:
-                _fill(table, found)
+                _fill_columns(table, found)
         return table
 
     def _level(
@@ -239,7 +239,7 @@ class DaskRows:
         return weights
 
     def patterns(self, node: int | None) -> NDArray[np.bool_]:
-        return distinct(np.concatenate(self._ask("patterns", node)))
+        return distinct_patterns(np.concatenate(self._ask("patterns", node)))
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         quantile = self._sample.loss.leaf_quantile
@@ -262,7 +262,7 @@ class DaskRows:
         self._pending.append(self._story.add_leaves(leaves, values))
 
 
-def _fill(table: SplitTable, found: ScannedColumns) -> None:
+def _fill_columns(table: SplitTable, found: ScannedColumns) -> None:
     table.candidates[:, found.features] = found.candidates
     if len(found.categorical):
         table.category_sets[:, found.categorical] = found.category_sets

@@ -101,8 +101,14 @@ class HeldShard:
         fresh = level.fresh[level.owned(level.fresh, me)]
         total = np.sum(parts, axis=0)
         n_counted = len(level.small) * len(mine)
-        kept = dict(zip(level.small.tolist(), _cut(total[:n_counted], level.small), strict=True))
-        again = _cut(total[n_counted:], level.large)
+        kept = dict(
+            zip(
+                level.small.tolist(),
+                _by_node_and_block(total[:n_counted], level.small),
+                strict=True,
+            )
+        )
+        again = _by_node_and_block(total[n_counted:], level.large)
         is_fresh, known = np.isin(mine, fresh), np.searchsorted(self._kept_blocks, mine)
         for i, (node, parent) in enumerate(
             zip(level.large.tolist(), level.parents.tolist(), strict=True)
@@ -133,7 +139,7 @@ class HeldShard:
         )
 
 
-def _cut(rows: HistogramWords, nodes: NDArray[np.int64]) -> HistogramWords:
+def _by_node_and_block(rows: HistogramWords, nodes: NDArray[np.int64]) -> HistogramWords:
     """Histograms by node and block."""
     n_blocks = len(rows) // len(nodes) if len(nodes) else 0
     return rows.reshape(len(nodes), n_blocks, rows.shape[-1])

@@ -64,7 +64,9 @@ def _shares_by_query(store: Store, sample: Sample, cuts: list[_Cut]) -> dict[str
     row_of, cut_of = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     for i, cut in enumerate(cuts):
         cut_of[cut.places] = i
-        row_of[cut.places] = _numbers(cut.places) - _first(cut) if cut.rows is None else cut.rows
+        row_of[cut.places] = (
+            _row_numbers(cut.places) - _first(cut) if cut.rows is None else cut.rows
+        )
     at = np.array([workers.index(store.where[cut.chunk]) for cut in cuts])[cut_of]
     _, firsts, number = np.unique(query, return_index=True, return_inverse=True)
     owner = at[firsts][number]
@@ -106,7 +108,7 @@ def _sample_of(store: Store, sample: Sample, places: tuple[RowPlaces, ...]) -> S
     )
 
 
-def _numbers(places: RowPlaces) -> NDArray[np.int64]:
+def _row_numbers(places: RowPlaces) -> NDArray[np.int64]:
     return np.arange(places.start, places.stop) if isinstance(places, slice) else places
 
 
