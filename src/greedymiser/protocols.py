@@ -157,10 +157,13 @@ class Protocol:
         return f"{first}, of {whom}: {step.name} ({step.price:.4g}){ends}"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw it as a tree of questions, with shares and costs; see ``ProtocolDisplay``."""
-        from greedymiser.plotting import ProtocolDisplay
+        """Draw it as a tree of questions, with shares and costs.
 
-        return ProtocolDisplay(self).plot(ax=ax).ax_
+        See ``plotting.plot_protocol``; ``ProtocolDisplay`` shows the same in a notebook.
+        """
+        from greedymiser.plotting import plot_protocol
+
+        return plot_protocol(self, ax)
 
     def __repr__(self) -> str:
         return (
