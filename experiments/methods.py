@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.costs import CostModel
+from greedymiser.frontier import front
 from greedymiser.metrics import ndcg_score
 from greedymiser.serving import as_predictor
 from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
@@ -146,11 +147,9 @@ def choices_by_budget(candidates: pd.DataFrame) -> pd.DataFrame:
     best validation score among all candidates within the budget; the cheaper one of equals.
     """
     scored = candidates[candidates["valid_score"].notna()]
-    ordered = scored.sort_values(
-        ["valid_cost", "valid_score", "n_trees"], ascending=[True, False, True], kind="stable"
-    )
-    record = ordered["valid_score"].cummax()
-    chosen = ordered[record > record.shift(fill_value=-np.inf)].reset_index(drop=True)
+    ordered = scored.sort_values("n_trees", kind="stable")  # of equals, the one with fewer trees
+    best = front(ordered["valid_cost"].tolist(), ordered["valid_score"].tolist())
+    chosen = ordered.iloc[best].reset_index(drop=True)
     return chosen.assign(budget=chosen["valid_cost"])
 
 

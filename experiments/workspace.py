@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from greedymiser._files import drafted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,15 +175,10 @@ def _seal_of(path: Path) -> Path:
 
 
 def _write_whole(path: Path, save: Callable[[Path], object]) -> Path:
-    """Write a file under another name and move it in place: it is there whole, or not at all."""
+    """Write a file that is there whole, or not at all; ``save`` gets the path to write to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix stays, since savefig and others read the format from it.
-    part = path.with_name(f".part-{path.name}")
-    try:
-        save(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with drafted(path, path.suffix) as draft:  # savefig and others read the format from the suffix
+        save(draft)
     return path
 
 

@@ -220,10 +220,9 @@ def test_greed_falls_for_the_trap_and_the_right_set_is_far_better(name):
     assert trap.costs.total(right) <= trap.budget
     best = MiserRegressor(max_iter=40).fit(X[:, right], y).score(X_val[:, right], y_val)
     # Greed by the first gain, with and without prices: the path, and the hard budget alone.
-    search = {"search": "path"} if rivals.knows_search() else {}
     curve = tradeoff_curve(
         MiserRegressor(costs=trap.costs, max_iter=40), X, y, X_val=X_val, y_val=y_val,
-        tradeoffs=6, scoring="r2", **search,
+        tradeoffs=6, scoring="r2", search="path",
     )  # fmt: skip
     budgeted = MiserRegressor(costs=trap.costs, max_iter=40, budget=trap.budget).fit(X, y)
     for greedy in (curve.best(budget=trap.budget), budgeted):

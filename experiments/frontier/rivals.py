@@ -6,7 +6,6 @@ the features that the trees use. Nobody sees test rows before the choice is made
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -318,11 +317,6 @@ def exhaustive_blood(problem: Problem, split: ProblemSplit, n_jobs: int = 1) -> 
 # -- ours ----------------------------------------------------------------------------------------
 
 
-def knows_search() -> bool:
-    """Whether the curve can be told how to search."""
-    return "search" in inspect.signature(tradeoff_curve).parameters
-
-
 def curve_of(
     problem: Problem,
     split: ProblemSplit,
@@ -349,11 +343,9 @@ def curve_of(
         given |= {"qid": train.qid, "qid_val": valid.qid}
     else:
         estimator = MiserClassifier(**common)
-    if knows_search():
-        given["search"] = search
     return tradeoff_curve(
         estimator, train.X, train.y, tradeoffs=tradeoffs, scoring=problem.scoring,
-        n_jobs=n_jobs, **given,
+        search=search, n_jobs=n_jobs, **given,
     )  # fmt: skip
 
 
@@ -399,8 +391,6 @@ def applies(method: str, problem: Problem) -> bool:
     """Whether there is anything to measure; where nothing is shared, both penalties are one."""
     if method == "exhaustive":
         return problem.name == "thyroid"
-    if method == "frontier":
-        return knows_search()
     if method == "cegb-divided":
         return not np.allclose(full_prices(problem.costs), divided_prices(problem.costs))
     return True

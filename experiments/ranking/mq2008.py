@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.methods import Documents, Fold
-from experiments.ranking.study import Experiment, RankingScale, run_ranking
+from experiments.ranking.study import SMALL, Experiment, RankingScale, run_ranking
 from experiments.workspace import Results, Workspace, digests
 from greedymiser.costs import CostModel
 from greedymiser.datasets import load_letor
@@ -50,49 +50,44 @@ FULL = RankingScale(
     cronus_tradeoffs=(1e-6, 5e-6, 1e-5, 2e-5, 3e-5, 6e-5, 1e-4, 2e-4),
     cronus_l1=(0.5, 2.0, 8.0),
 )
-SMALL = RankingScale(
-    max_iter=12,
-    tradeoffs=(1e-5, 1e-4),
-    highest_prices=(1.0, 100.0),
-    cascaded=(1e-5,),
-    cronus_tradeoffs=(1e-6, 1e-5),
-    cronus_l1=(0.5,),
-    n_slacks=5,
-)
 
 
 def run(
     data: Path | None, workspace: Workspace, small: bool = False, *, n_jobs: int | None = None
 ) -> Results:
-    """Run the experiment.
+    """Run the experiment on the files of a folder; the small version on two folds."""
+    experiment = read_experiment(data)
+    if small:
+        experiment = replace(experiment, folds=experiment.folds[:2])
+    return run_ranking(experiment, replace(SMALL if small else FULL, n_jobs=n_jobs), workspace)
+
+
+def read_experiment(data: Path | None) -> Experiment:
+    """All five folds.
 
     Parameters
     ----------
     data : Path
         Folder with ``S1.txt`` to ``S5.txt`` and ``features.csv``, or one that holds it as
         ``mq2008``.
-    workspace : Workspace
-        Where results are written, and finished steps kept.
-    small : bool
-        A version of a few seconds: two folds, few trees. It shows nothing but that things work.
-    n_jobs : int, optional
-        Threads; None for all cores. Results do not depend on it.
     """
     if data is None:
         raise ValueError("mq2008 needs data: the folder with S1.txt to S5.txt and features.csv")
     folder = find_folder(Path(data))
     prices = read_derived_costs(folder / "features.csv")
-    parts = [read_part(folder / f"S{i}.txt", len(prices)) for i in range(1, N_PARTS + 1)]
-    folds = make_folds(parts, CostModel(prices, tree_cost=TREE_COST))
-    files = digests(folder / f"S{i}.txt" for i in range(1, N_PARTS + 1))
-    experiment = Experiment(
+    files = [folder / f"S{i}.txt" for i in range(1, N_PARTS + 1)]
+    parts = [read_part(file, len(prices)) for file in files]
+    return Experiment(
         title=TITLE,
         cost_unit="derived units",
-        folds=folds[:2] if small else folds,
-        data={"name": NAME, "files": files, "prices": prices.tolist(), "tree_cost": TREE_COST},
+        folds=make_folds(parts, CostModel(prices, tree_cost=TREE_COST)),
+        data={
+            "name": NAME,
+            "files": digests(files),
+            "prices": prices.tolist(),
+            "tree_cost": TREE_COST,
+        },
     )
-    scale = replace(SMALL if small else FULL, n_jobs=n_jobs)
-    return run_ranking(experiment, scale, workspace)
 
 
 def find_folder(data: Path) -> Path:

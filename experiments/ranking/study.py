@@ -103,6 +103,18 @@ class RankingScale:
     n_jobs: int | None = None
 
 
+# A run of a few seconds, which shows nothing but that things work.
+SMALL = RankingScale(
+    max_iter=12,
+    tradeoffs=(1e-5, 1e-4),
+    highest_prices=(1.0, 100.0),
+    cascaded=(1e-5,),
+    cronus_tradeoffs=(1e-6, 1e-5),
+    cronus_l1=(0.5,),
+    n_slacks=5,
+)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Folds to run on, and how to speak of them."""
@@ -118,7 +130,16 @@ class Experiment:
 
 
 def run_ranking(experiment: Experiment, scale: RankingScale, workspace: Workspace) -> Results:
-    """Run all methods on all folds; write the tables and figures."""
+    """Run all methods on all folds; write the tables and figures.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    scale : RankingScale
+        How much is tried. Results do not depend on its ``n_jobs``.
+    workspace : Workspace
+        Where results are written, and finished steps kept.
+    """
     import pandas as pd
 
     settings = {"version": __version__, "data": dict(experiment.data), **FIXED, **asdict(scale)}

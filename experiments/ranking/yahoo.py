@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from experiments.methods import Documents, Floats, Fold
-from experiments.ranking.study import Experiment, RankingScale, run_ranking
+from experiments.ranking.study import SMALL, Experiment, RankingScale, run_ranking
 from experiments.workspace import Results, Workspace, digests
 from greedymiser.costs import CostModel
 from greedymiser.datasets import load_letor, load_yahoo_costs
@@ -47,59 +47,42 @@ REAL = RankingScale(
     cascaded=(1e-6, 1e-5),
     cronus_tradeoffs=CRONUS_TRADEOFFS,
 )
-STAND_IN = RankingScale(
-    max_iter=300,
-    tradeoffs=TRADEOFFS,
-    highest_prices=HIGHEST_PRICES,
-    cascaded=(1e-6, 1e-5),
-    cronus_tradeoffs=CRONUS_TRADEOFFS,
-)
-SMALL = RankingScale(
-    max_iter=12,
-    tradeoffs=(1e-5, 1e-4),
-    highest_prices=(1.0, 200.0),
-    cascaded=(1e-5,),
-    cronus_tradeoffs=(1e-6, 1e-5),
-    cronus_l1=(0.5,),
-    n_slacks=5,
-)
+STAND_IN = replace(REAL, max_iter=300)
 
 
 def run(
     data: Path | None, workspace: Workspace, small: bool = False, *, n_jobs: int | None = None
 ) -> Results:
-    """Run the experiment.
+    """Run the experiment on the files of a folder, or without one on the stand-in."""
+    experiment = draw_experiment(small) if data is None else read_experiment(Path(data))
+    scale = STAND_IN if data is None else REAL
+    if small:
+        scale = replace(SMALL, highest_prices=(1.0, 200.0))
+    return run_ranking(experiment, replace(scale, n_jobs=n_jobs), workspace)
 
-    Parameters
-    ----------
-    data : Path or None
-        Folder with ``set1.train.txt``, ``set1.valid.txt`` and ``set1.test.txt``; None for the
-        synthetic stand-in.
-    workspace : Workspace
-        Where results are written, and finished steps kept.
-    small : bool
-        A version of a few seconds, of either. It shows nothing but that things work.
-    n_jobs : int, optional
-        Threads; None for all cores. Results do not depend on it.
-    """
-    if data is None:
-        recipe = StandIn(sizes=(1500, 600, 600)) if small else StandIn()
-        draws = [replace(recipe, seed=seed) for seed in range(1 if small else N_DRAWS)]
-        told: dict[str, Any] = {"draws": [asdict(draw) for draw in draws]}
-        title = STAND_IN_TITLE
-        folds = [draw.make(str(i)) for i, draw in enumerate(draws, start=1)]
-    else:
-        title, folds = REAL_TITLE, [read_fold(Path(data))]
-        told = {"files": digests(Path(data) / file for file in FILES)}
-    experiment = Experiment(
+
+def read_experiment(folder: Path) -> Experiment:
+    """Set 1 itself, from a folder with the three ``FILES``."""
+    folds = [read_fold(folder)]
+    return _experiment(REAL_TITLE, folds, {"files": digests(folder / file for file in FILES)})
+
+
+def draw_experiment(small: bool) -> Experiment:
+    """The synthetic stand-in: several draws of it, or a small one."""
+    recipe = StandIn(sizes=(1500, 600, 600)) if small else StandIn()
+    draws = [replace(recipe, seed=seed) for seed in range(1 if small else N_DRAWS)]
+    folds = [draw.make(str(i)) for i, draw in enumerate(draws, start=1)]
+    return _experiment(STAND_IN_TITLE, folds, {"draws": [asdict(draw) for draw in draws]})
+
+
+def _experiment(title: str, folds: list[Fold], told: dict[str, Any]) -> Experiment:
+    return Experiment(
         title=title,
         cost_unit="Yahoo's units",
         folds=folds,
         data={"name": NAME, "tree_cost": TREE_COST, "copies": IRRELEVANT_COPIES, **told},
         called="draw",
     )
-    scale = SMALL if small else STAND_IN if data is None else REAL
-    return run_ranking(experiment, replace(scale, n_jobs=n_jobs), workspace)
 
 
 def set1_costs() -> CostModel:

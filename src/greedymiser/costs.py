@@ -221,8 +221,8 @@ class CostModel:
             owned[list(self.needs[self.position(feature)])] = True
         return self.bill(owned, n_trees)
 
-    def bill(self, owned: NDArray[np.bool_], n_trees: int) -> float:
-        """Cost of the marked resources and this many trees (eq. 3)."""
+    def bill(self, owned: NDArray[np.bool_] | Sequence[int], n_trees: int) -> float:
+        """Cost of some resources (marked, or by position) and this many trees (eq. 3)."""
         # fsum rounds once, so the bill does not depend on the order of the purchases.
         return math.fsum([*self.resource_costs[owned], self.tree_cost * n_trees])
 
@@ -455,7 +455,7 @@ class Ledger:
     def _price(self, feature: int) -> float:
         # Summed anew, never subtracted from: a paid feature costs exactly 0, not 1e-17.
         wanted = self.costs.needs[feature]
-        return math.fsum(self.costs.resource_costs[r] for r in wanted if not self._owned[r])
+        return self.costs.bill([r for r in wanted if not self._owned[r]], 0)
 
     @property
     def spent(self) -> float:

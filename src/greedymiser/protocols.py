@@ -366,7 +366,7 @@ class Count:
         asked = sum(child.n_rows for child in children) + node.n_rare + node.n_far
         return Step(
             resources=tuple(costs.resource_names[r] for r in node.resources),
-            price=float(sum(costs.resource_costs[r] for r in node.resources)),
+            price=costs.bill(list(node.resources), 0),
             features=tuple(self._name_of(f) for f, _ in node.features.most_common()),
             reasons=self._reasons(node),
             n_rows=node.n_rows,

@@ -10,7 +10,6 @@ model's score is not submodular. They are why the neighbours are these.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from itertools import combinations
 
@@ -48,7 +47,7 @@ class Shop:
 
     def price(self, resources: ResourceBits) -> float:
         """What a set costs."""
-        return math.fsum(self.costs.resource_costs[r] for r in _members(resources))
+        return self.costs.bill(_members(resources), 0)
 
     def features(self, resources: ResourceBits) -> NDArray[np.bool_]:
         """Features that a set of resources pays for."""
