@@ -177,7 +177,8 @@ def _seal_of(path: Path) -> Path:
 def _write_whole(path: Path, save: Callable[[Path], object]) -> Path:
     """Write a file that is there whole, or not at all; ``save`` gets the path to write to."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with drafted(path, path.suffix) as draft:  # savefig and others read the format from the suffix
+    # The suffix stays, since savefig and others read the format from it.
+    with drafted(path, path.with_name(f".part-{path.name}")) as draft:
         save(draft)
     return path
 

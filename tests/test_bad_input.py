@@ -616,6 +616,19 @@ def test_bad_derivatives(derivatives, message):
         regressor(loss=Loss(derivatives)).fit(X, Y)
 
 
+@pytest.mark.parametrize("at", [0, -1])
+def test_one_gradient_among_many_is_not_a_number(at):
+    """Rows are looked at in parts; what is found in the first must not be lost in the others."""
+
+    def derivatives(y, raw):
+        gradients = raw - y
+        gradients[at] = math.nan
+        return gradients, None
+
+    with error("the loss returned gradients that are not finite"):
+        regressor(loss=Loss(derivatives)).fit(np.zeros((10_000, 1)), np.arange(10_000.0))
+
+
 def test_derivatives_of_several_outputs_the_wrong_way_round():
     from greedymiser.losses import MultinomialLogLoss
 

@@ -30,9 +30,14 @@ def check_place(path: str | os.PathLike[str], what: str = "a model") -> Path:
 
 
 @contextlib.contextmanager
-def drafted(place: Path, ending: str = ".tmp") -> Iterator[Path]:
-    """Where to write what then takes a place at once: whoever interrupts finds the old, or none."""
-    draft = place.parent / f".greedymiser-{secrets.token_hex(8)}{ending}"
+def drafted(place: Path, draft: Path | None = None) -> Iterator[Path]:
+    """Where to write what then takes a place at once: whoever interrupts finds the old, or none.
+
+    A draft in the same folder may be named where nobody else writes to the place: what a killed
+    process leaves of it is overwritten by the next.
+    """
+    if draft is None:
+        draft = place.parent / f".greedymiser-{secrets.token_hex(8)}.tmp"
     try:
         yield draft
         if place.exists():  # a file that was there keeps its permissions

@@ -125,8 +125,10 @@ def join_extremes(found):
         for chunk in range(1, found.shape[1]):
             other = found[k, chunk]
             for i in range(2):
-                first[i] = first[i] if other[i] <= first[i] else other[i]
-            first[2] = first[2] if other[2] >= first[2] else other[2]
+                if first[i] == first[i] and not other[i] <= first[i]:
+                    first[i] = other[i]
+            if first[2] == first[2] and not other[2] >= first[2]:
+                first[2] = other[2]
 
 
 # -- lots -----------------------------------------------------------------------------------------
