@@ -139,7 +139,7 @@ def _model_of(arrays: Any) -> Model:
         n_features=int(told["n_features"]),
     )
     if ensemble.tree_starts[-1] != len(ensemble.nodes):
-        raise ValueError("a file does not belong together")
+        raise ValueError("the arrays of a file do not fit each other")
     return Model(
         ensemble=ensemble,
         purchases=tuple(Purchase(**line) for line in lines),

@@ -70,7 +70,7 @@ class Conditions:
         The name of a feature, by its position; None where it has none.
     categories : dict from feature to labels
     missing : collection of int
-        Features that some of the rows lack: where those take the way too, it is said.
+        Features that some of the rows lack: where such rows take the same way, that is said.
     """
 
     def __init__(

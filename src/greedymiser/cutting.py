@@ -8,7 +8,7 @@ until the values that are left are few enough to be sent. Choosing the edges (``
 simulated with what is known, and says by itself where it has to know more.
 
 Every question is one pass over the data. Two passes with S samples leave about B / S of the values
-in question, for B bins, until they are few enough. For 3 10^6 normal values in 100 parts that are 3
+in question, for B bins, until they are few enough. 3 million normal values in 100 parts take 3
 passes where up to 100 columns share 64 MB, and 7 where 500 do; weights may take two more, as they
 make it harder to guess where the next bins end.
 """
@@ -397,8 +397,8 @@ def simulate_edges(
     """Do as ``place_edges`` does, without looking into pieces; there are more values than bins.
 
     Returns the values on either side of each edge, and the pieces which have to be looked into;
-    edges are complete if there are none of those. Guesses which those are get better if it is
-    known how many parts have the same values. If no more than ``few`` have to be looked at,
+    edges are complete if there are none of those. It guesses better which those are if it
+    is known how many parts have the same values. If no more than ``few`` have to be looked at,
     their neighbours may as well be.
     """
     heavy, bins, suspects = _heavy_values(pieces, max_bins)
@@ -499,7 +499,7 @@ class _BinFiller:
             return
         self.asked.add(at)
         # By what a sum is exceeded when it is reached: by nothing if every value weighs 1, else by
-        # about half of a value's weight, give or take as much. A few equal values are not known of.
+        # about half of a value's weight, give or take as much. Nothing is known of a few equal ones.
         typical = self.repeats * int(self.pieces.mass[at]) / int(self.pieces.entries[at])
         excess = (typical - 1.0) / 2.0
         self.begin = min(end, full + round(excess))

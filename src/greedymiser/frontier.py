@@ -91,7 +91,7 @@ class FrontierSearch:
 
     Parameters
     ----------
-    crew : Crew
+    crew : TrainingCrew
         Trains models, several at a time, on data with validation rows.
     shop : Shop
         What can be bought.

@@ -158,7 +158,7 @@ def quoted_names(names: Sequence[str], most: int = 5) -> str:
 
 
 def checked_price(what: str, cost: Any) -> float:
-    """A cost as a number; raises if it is none, negative or not finite."""
+    """A cost as a number; raises if it is no number, negative or not finite."""
     try:
         if getattr(cost, "ndim", 0) > 0:  # of one number, float would take it
             raise TypeError

@@ -269,7 +269,7 @@ class MiserSearchCV(BestModel):
             if is_elsewhere(given):
                 given = brought(open_engine(base.engine, [given], threads), given)
             whole = _Whole(given, groups)
-            # What is wrong with all of the data is not to be told of a fold.
+            # What is wrong with all of the data must not be blamed on a fold.
             clone(base).look_at(whole.given)
             traces, paths = self._train_folds(base, whole, threads)
             self.n_splits_ = len(traces)
@@ -338,7 +338,7 @@ class MiserSearchCV(BestModel):
         highest = TradeoffPath(clone(base), given, given, NOTHING_GIVEN, threads).highest()
         if tradeoffs == 1 or highest == 0:
             return [0.0]
-        # From the highest down, so that few are high ones.
+        # From the highest down: where few are asked for, they are the high ones.
         return [0.0, *np.geomspace(highest, highest / GRID_SPAN, tradeoffs - 1)]
 
     def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:

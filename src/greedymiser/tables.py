@@ -284,7 +284,7 @@ def _comparable(labels: NDArray[Any], known: NDArray[Any]) -> bool:
 
 
 def _has_large(numbers: NDArray[Any]) -> bool:
-    """Whether some would be equal as floats that are not."""
+    """Whether some that differ would be equal as floats."""
     if len(numbers) == 0 or numbers.dtype.kind not in "iuf":
         return False
     return bool(numbers.max() >= EXACT_INTEGERS or numbers.min() <= -EXACT_INTEGERS)
@@ -328,7 +328,7 @@ def _labels_of_series(series: Any) -> NDArray[Any]:
             labels[~missing] = present.tolist()
             return labels
     labels = labels.astype(np.float64 if is_number else object)
-    # Said again: pyarrow gives some category to the missing entries of a dictionary.
+    # Set again: pyarrow gives some category to the missing entries of a dictionary.
     labels[missing] = np.nan if is_number else None
     return labels
 

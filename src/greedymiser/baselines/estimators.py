@@ -93,7 +93,7 @@ class Baseline(Miser):
         return type(self)(self.model, self.costs, self.charge, self.n_jobs)
 
     def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
-        """Read the trees. Data are not looked at: what is there to learn is learned."""
+        """Read the trees. The data is not looked at: all that there was to learn is learned."""
         self._validate_params()
         found = read_model(self.model)
         if found.kind != self._kind:
@@ -138,7 +138,9 @@ class Baseline(Miser):
         shorter = super().truncate(n_iter)
         if self.is_mean_:
             if n_iter == 0:
-                raise ValueError("n_iter must be at least 1: no trees of a forest have no mean")
+                raise ValueError(
+                    f"n_iter must be at least 1, got {n_iter}: a forest without trees has no mean"
+                )
             whole = with_scaled_values(shorter.ensemble_, self.n_iter_ / n_iter)
             ensemble = replace(whole, baseline=self.ensemble_.baseline)
             shorter.model_ = replace(shorter.model_, ensemble=ensemble)
@@ -278,7 +280,8 @@ def read_model(model: Any) -> ForeignModel:
 def _of_several_classes(found: ForeignModel) -> ForeignModel:
     if found.classes is not None and len(found.classes) < 2:
         raise UnreadableModelError(
-            f"it knows one class only, {found.classes.tolist()}, and our classifiers at least two"
+            f"it knows one class only, {found.classes.tolist()}, and our classifiers need at least "
+            "two"
         )
     return found
 

@@ -135,7 +135,9 @@ def _tree(entries: Mapping[str, str], codes: Mapping[int, Floats]) -> Tree:
     )
     looks = (decision >> 2) & 3
     if (looks == MISSING_IS_ZERO).any():
-        raise UnreadableModelError("it takes 0 for a missing value (zero_as_missing), ours do not")
+        raise UnreadableModelError(
+            "it takes 0 for a missing value (zero_as_missing), which our trees do not"
+        )
     # Where nothing was missing in training, NaN counts as 0.
     missing_left = np.where(looks == MISSING_IS_NAN, (decision & DEFAULT_LEFT) > 0, threshold >= 0)
     is_categorical = (decision & CATEGORICAL) > 0

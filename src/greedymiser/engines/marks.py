@@ -39,7 +39,7 @@ class Slots:
     def __init__(self, marks: Marks):
         self.marks = marks
         self.n_slots = 0
-        # -1 where a mark was left on nobody yet.
+        # -1 for marks that no row has yet.
         self.slot_of = np.full(marks.n_marks, -1, dtype=np.int64)
         # Features that leave each mark.
         self._users: list[list[int]] = [[] for _ in range(marks.n_marks)]

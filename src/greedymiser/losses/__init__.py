@@ -99,7 +99,7 @@ class Loss:
 
     @property
     def leaf_quantile(self) -> float | None:
-        """Of which quantile ``leaf_value`` is ``weighted_quantile``; None if only it knows."""
+        """The quantile of the residuals that ``leaf_value`` is; None if it is something else."""
         return None
 
     def ask_prior(self) -> Inquiry[Floats]:
@@ -150,7 +150,7 @@ class _Known(Loss):
         return np.array(self._prior_of(sums, total))
 
     def _terms(self, y: Floats) -> list[Floats]:
-        """Whose weighted sums the prior depends on."""
+        """Numbers whose weighted sums the prior depends on."""
         return [y]
 
     def _prior_of(self, sums: list[float], total: float) -> list[float]:

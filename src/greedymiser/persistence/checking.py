@@ -98,7 +98,7 @@ class Entries:
 
 
 def integer(value: Any, what: str, least: int, most: int = MOST) -> int:
-    """Read a whole number within bounds; true is none."""
+    """Read a whole number within bounds; true and false are no numbers."""
     if type(value) is not int or not least <= value <= most:
         raise ContentError(f"{what} is {brief(value)}, not a whole number from {least} to {most}")
     return value

@@ -54,7 +54,7 @@ class ModelFileError(ValueError):
 
 
 class ContentError(Exception):
-    """What is wrong with the content of a model; the caller knows with which."""
+    """What is wrong with the content of a model; the caller knows which model that is."""
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ def _costs(entries: Entries, arrays: Arrays) -> CostModel:
     needs = arrays.take("costs.needs", INTEGER, (None,))
     n_features = len(starts) - 1
     require(1 <= n_features <= MOST, "it has no features")
-    require(is_ascending(starts, len(needs), strictly=False), "'costs.need_starts' is no order")
+    require(is_ascending(starts, len(needs), strictly=False), "'costs.need_starts' is not in order")
     require(((needs >= 0) & (needs < len(prices))).all(), "a feature needs an unknown resource")
     # Inside each feature the resources ascend; between features they may fall.
     rising = np.diff(needs) > 0
@@ -218,7 +218,7 @@ def _costs(entries: Entries, arrays: Arrays) -> CostModel:
     rising[borders[(borders > 0) & (borders < len(needs))] - 1] = True
     require(rising.all(), "a feature needs a resource twice")
     resources = entries.names("resource_names")
-    require(len(resources) == len(prices), "the resources have other names than costs")
+    require(len(resources) == len(prices), "the resources and their costs differ in number")
     names = None
     if entries.any("feature_names") is not None:
         names = entries.names("feature_names")
@@ -307,7 +307,9 @@ def _check_bill(predictor: Predictor) -> None:
 
 def _rule(model: Entries, kind: Kind, n_stages: int, arrays: Arrays) -> ExitRule | None:
     if model.any("rule") is None:
-        require(n_stages == 1, "it has several stages, but no rule who leaves between them")
+        require(
+            n_stages == 1, "it has several stages, but no rule that says who leaves between them"
+        )
         return None
     entries = model.entries("rule")
     name = entries.text("name")
@@ -316,7 +318,10 @@ def _rule(model: Entries, kind: Kind, n_stages: int, arrays: Arrays) -> ExitRule
     if name == "above":
         thresholds = arrays.take("rule.thresholds", FLOAT, (None,))
         require(not np.isnan(thresholds).any(), "an exit threshold is not a number")
-        require(n_stages - 1 <= len(thresholds) <= n_stages, "it has not a threshold per exit")
+        require(
+            n_stages - 1 <= len(thresholds) <= n_stages,
+            f"it has {len(thresholds)} exit thresholds for {n_stages} stages",
+        )
         return Above(tuple(thresholds.tolist()))
     if name == "confident":
         require(kind == "classifier", f"a {kind} has no classes to be confident of")

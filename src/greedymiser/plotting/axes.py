@@ -58,7 +58,7 @@ def is_narrow(ax: Axes) -> bool:
 
 
 def shades(n: int, ax: Axes) -> Floats:
-    """Colours from the first to the last of n, that stand out from the background."""
+    """Colours from the first to the last of n that stand out from the background."""
     dark = np.dot(to_rgb(ax.get_facecolor()), (0.3, 0.59, 0.11)) < 0.5
     ends = (0.3, 1.0) if dark else (0.0, 0.78)
     return matplotlib.colormaps["viridis"](np.linspace(*ends, max(n, 2))[:n])
@@ -155,7 +155,7 @@ def add_legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:
 
 
 def shrink(axes: Iterable[Axes], right: float = 0.0, bottom: float = 0.0) -> None:
-    """Take room, in parts of the figure, from axes that no layout engine cares for."""
+    """Take room, in parts of the figure, from axes that no layout engine looks after."""
     for ax in axes:
         box = ax.get_position()
         width, height = max(box.width - right, 0.05), max(box.height - bottom, 0.05)

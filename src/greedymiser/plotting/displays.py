@@ -13,7 +13,7 @@ from greedymiser.plotting.axes import SIZE
 from greedymiser.plotting.curves import compare_curves, plot_curve
 from greedymiser.plotting.features import plot_features
 from greedymiser.plotting.looks import figure_of
-from greedymiser.plotting.protocols import plot_protocol, room_for
+from greedymiser.plotting.protocols import axes_for, plot_protocol
 from greedymiser.plotting.receipts import plot_receipt
 from greedymiser.serving import as_predictor
 
@@ -214,7 +214,7 @@ class ProtocolDisplay(Display):
     def _new_axes(self) -> Axes:
         import matplotlib.pyplot as plt
 
-        return room_for(self.protocol, plt.figure)
+        return axes_for(self.protocol, plt.figure)
 
     def _draw(self, ax: Axes) -> Axes:
         return plot_protocol(self.protocol, ax)

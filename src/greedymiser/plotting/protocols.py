@@ -69,13 +69,13 @@ def plot_protocol(protocol: Protocol, ax: Axes | None = None) -> Axes:
     >>> plot_protocol(model.fit(X, y).protocol(X)).get_title(loc="left")
     '1000 rows: mean cost 1.54, most 6'
     """
-    ax = room_for(protocol, Figure) if ax is None else ax
+    ax = axes_for(protocol, Figure) if ax is None else ax
     most = max(1, int((_inches(ax)[1] - HEAD) / LINE))
     _Picture(protocol, ax).draw(_laid_out(protocol.start, most))
     return ax
 
 
-def room_for(protocol: Protocol, make_figure: Callable[..., Any]) -> Axes:
+def axes_for(protocol: Protocol, make_figure: Callable[..., Any]) -> Axes:
     """New Axes as high as the protocol needs; ``make_figure`` is that of pyplot, or ``Figure``."""
     n_lines = max(1, len(_laid_out(protocol.start, MOST_LINES)))
     height = MARGIN + LINE * n_lines

@@ -115,7 +115,7 @@ class Score:
 
 
 def _scorer_name(scoring: Any, known: Collection[str]) -> str | None:
-    """Name of a scorer of which it is certain that it is scikit-learn's own."""
+    """Name of a scorer that is scikit-learn's own beyond doubt; None for any other."""
     if isinstance(scoring, str):
         return scoring if scoring in known else None
     if not type(scoring).__module__.startswith("sklearn."):
@@ -137,10 +137,10 @@ def _is_alike(a: Any, b: Any) -> bool:
 
 
 def _takes(name: str, classes: NDArray[Any], loss: Loss) -> bool:
-    """Whether a score is defined for these labels; if not, scikit-learn shall say why."""
+    """Whether a score is defined for these labels; if not, scikit-learn will say why."""
     labels = classes.tolist()
     n = len(labels)
-    # What a user's own loss predicts is not to be known from raw predictions alone.
+    # What a user's own loss predicts cannot be known from raw predictions alone.
     if type(loss) not in (BinaryLogLoss, MultinomialLogLoss):
         return False
     if n < 2 or loss.n_outputs != (1 if n == 2 else n):

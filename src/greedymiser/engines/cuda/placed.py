@@ -370,7 +370,7 @@ class _Trees:
         return found
 
     def make_room(self, n_nodes: int) -> None:
-        """For so many nodes more."""
+        """Make room for so many more nodes."""
         self._n_nodes += n_nodes
         if self._n_nodes > len(self.nodes):
             bigger = np.zeros(2 * self._n_nodes, dtype=self.nodes.dtype)

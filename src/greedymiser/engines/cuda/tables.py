@@ -183,7 +183,7 @@ class _ColumnsInPlay:
 
 
 class _TableBuffers:
-    """Where split tables are written on the device, and where they come to here."""
+    """Where split tables are written on the device, and where they are copied to here."""
 
     def __init__(self, line: WorkLine, n_features: int, n_sets: int):
         self._line = line

@@ -24,7 +24,7 @@ class _CodePlace(NamedTuple):
     is_own: bool
 
     def find(self, wanted: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
-        """Which of the rows are wanted, and which of what is wanted that is."""
+        """Positions here of the rows that are wanted, and positions of those among the wanted."""
         if self.rows is None:
             return wanted, np.arange(len(wanted))
         if len(self.rows) == 0:

@@ -17,7 +17,8 @@ from greedymiser.engines.dask.session import Session
 def parts_of(session: Session, X: Any) -> Parts:
     """X as partitions. Where nobody knows how long they are, they are read to be counted.
 
-    Of a data frame that is one column: a file by columns is not read whole for it.
+    Of a data frame, one column is read for that: files that are stored by column need not be read
+    whole.
     """
     shape: tuple[Any, ...] = getattr(X, "shape", ())
     if len(shape) != 2:
@@ -44,7 +45,7 @@ def _frame_without_rows(X: Any) -> Any:
 
 
 def gathered(client: Client, values: Any) -> NDArray[Any]:
-    """A collection with an entry per row."""
+    """A collection with an entry per row, brought here."""
     if not hasattr(values, "to_delayed"):
         raise TypeError(f"expected a Dask array, series or data frame, got {values!r}")
     made = np.asarray(values.to_delayed(), dtype=object)

@@ -41,7 +41,7 @@ _HOLDERS: dict[tuple[str, str], Holder] = {}
 
 
 def sweep(clients: Collection[str] | None = None) -> None:
-    """Let go what belongs to workers that are closed, and to none of the clients there are."""
+    """Let go of what belongs to closed workers, or to clients that are gone."""
     for (session, address), holder in list(_HOLDERS.items()):
         is_orphan = clients is not None and session.partition("/")[0] not in clients
         # Not the newest: their clients may have come after this one was told of all clients.
@@ -151,7 +151,7 @@ class Holder:
         return self._chunks[store, chunk]
 
     async def forget(self, names: Sequence[str]) -> None:
-        """Let stores and shards go that are no longer needed."""
+        """Let go of stores and shards that are no longer needed."""
         for key in [key for key in self._chunks if key[0] in names]:
             del self._chunks[key]
         for name in names:

@@ -126,7 +126,7 @@ class Parts(Parted):
         which: Sequence[int] | None = None,
         joined: Callable[..., Any] | None = None,
     ) -> Any:
-        """What a function says of each partition: of it, of what is shared, and of its own."""
+        """What a function says of each partition, given what all share and what is its own."""
         which = range(self.n_parts) if which is None else which
         for _ in range(ATTEMPTS):
             try:

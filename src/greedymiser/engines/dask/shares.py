@@ -46,7 +46,7 @@ def shares_of(store: Store, sample: Sample, chosen: NDArray[np.intp] | None) -> 
 
 
 def _cuts(store: Store, chosen: NDArray[np.intp] | None) -> list[_Cut]:
-    """Rows by chunk; none of chunks without any."""
+    """Rows by chunk; chunks without any are left out."""
     offsets = store.offsets
     if chosen is None:
         whole = enumerate(pairwise(offsets.tolist()))
