@@ -50,7 +50,7 @@ MEASURED = CANDIDATES[3:]
 
 
 def whole_curve(*args: Any, **kwargs: Any) -> TradeoffCurve:
-    """``tradeoff_curve``, but an interruption is one: half a curve is no finished step."""
+    """``tradeoff_curve`` that raises when it is interrupted: half a curve is no finished step."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "interrupted: ", UserWarning)
         try:
@@ -66,7 +66,7 @@ class Documents:
     X: NDArray[np.floating]
     y: Floats
     qid: NDArray[np.int64]
-    # So many documents of the real world does an irrelevant one (label 0) stand for.
+    # How many real documents an irrelevant one (label 0) stands for.
     irrelevant_copies: float = 1.0
 
     @property
@@ -245,7 +245,7 @@ def _spread_over_folds(name: str, values: Iterable[float]) -> dict[str, float]:
 def mean_front(of_method: pd.DataFrame, whole: Mapping[Any, MeterReading]) -> pd.DataFrame:
     """What a method's choices for growing budgets cost and score on test data, mean over folds.
 
-    One row for every budget at which a choice changes, from that on at which every fold has one.
+    One row for every budget at which a choice changes, from the first at which every fold has one.
     Budgets and costs are shares of stage-wise's cost. ``gain`` is the score minus that of
     stage-wise regression without a budget; its deviation is that of the paired differences.
     """

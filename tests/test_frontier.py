@@ -227,6 +227,10 @@ def test_rows_that_cannot_be_divided_are_searched_all_the_same(estimator, y, mor
     given = {**more, **{f"{name}_val": value for name, value in more.items()}}
     curve = tradeoff_curve(estimator, X, y, X_val=X, y_val=y, tradeoffs=3, effort=0.05, **given)
     assert curve.best(1.0).cost_ <= 1.0
+    # What is chosen for a budget is the best that the curve has within it.
+    for budget in (0.0, 1.0, 3.0):
+        within = curve.traces[curve.traces["cost"] <= budget]
+        assert curve.best_row(budget)["score"] == within["score"].max()
 
 
 def test_names_of_resources_may_hold_anything():

@@ -943,7 +943,15 @@ def test_files_that_are_opened_and_closed_load(tmp_path):
     for kind in ("regressor", "classes", "early-exit", "ranker", "cascade", "constant"):
         file = Opened(kind)
         (tmp_path / "m.miser").write_bytes(to_safetensors(file.arrays, json.dumps(file.model)))
-        load(tmp_path / "m.miser")
+        loaded = load(tmp_path / "m.miser")
+        assert loaded.kind == file.model["kind"]
+        assert len(loaded.stages) == len(file.arrays["stages"])
+        # What was only taken apart and put together again is saved as it was.
+        save(loaded, tmp_path / "again.miser")
+        again = from_safetensors((tmp_path / "again.miser").read_bytes())[0]
+        assert again.keys() == file.arrays.keys()
+        for name, tensor in again.items():
+            assert tensor.data == file.arrays[name].tobytes(), name
 
 
 def test_a_newer_format_says_who_can_read_it(tmp_path):

@@ -159,7 +159,7 @@ def thyroid(folder: Path | None = None) -> Problem:
 
 
 def heart(folder: Path | None) -> Problem:
-    """Is there a heart disease? 303 patients, Turney's prices."""
+    """Is there heart disease? 303 patients, Turney's prices."""
     path = _folder_inside(folder, "heart") / "processed.cleveland.data"
     table = np.genfromtxt(path, delimiter=",", missing_values="?")
     whole = ProblemRows(table[:, :-1], (table[:, -1] > 0).astype(np.int64))

@@ -92,7 +92,7 @@ class Checkpoint:
         try:
             content = io.BytesIO(self._place(key).read_bytes())
             with np.load(content, allow_pickle=False) as arrays:
-                return _model_of(arrays)
+                return _model_from_arrays(arrays)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
             return None
 
@@ -128,7 +128,7 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
     }
 
 
-def _model_of(arrays: Any) -> Model:
+def _model_from_arrays(arrays: Any) -> Model:
     told = json.loads(arrays["told"].tobytes())
     lines = [{**line, "resources": tuple(line["resources"])} for line in told["purchases"]]
     ensemble = Ensemble(

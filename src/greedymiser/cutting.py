@@ -499,7 +499,7 @@ class _BinFiller:
             return
         self.asked.add(at)
         # By what a sum is exceeded when it is reached: by nothing if every value weighs 1, else by
-        # about half of a value's weight, give or take as much. Nothing is known of a few equal ones.
+        # about half of a value's weight, give or take as much. A few equal values do not show.
         typical = self.repeats * int(self.pieces.mass[at]) / int(self.pieces.entries[at])
         excess = (typical - 1.0) / 2.0
         self.begin = min(end, full + round(excess))
