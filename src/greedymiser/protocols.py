@@ -23,7 +23,13 @@ MOST_QUESTIONS = 24
 
 
 class Reason(NamedTuple):
-    """A way on which a question is met."""
+    """A way on which a question is met.
+
+    Examples
+    --------
+    >>> Reason(("TSH > 6",), n_rows=204).conditions
+    ('TSH > 6',)
+    """
 
     # The splits on the way, in words; none where the question is the first of a tree.
     conditions: tuple[str, ...]
@@ -33,7 +39,15 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A question, and the rows that are asked it after all the questions above."""
+    """A question, and the rows that are asked it after all the questions above.
+
+    Examples
+    --------
+    >>> last = Step(("FTI",), 10.0, ("FTI",), (Reason(("TSH > 6",), 204),), 204, (), 204, 0)
+    >>> first = Step(("draw", "TSH"), 22.5, ("TSH",), (Reason((), 2000),), 2000, (last,), 1796, 0)
+    >>> [(depth, step.name) for depth, step in first.each()]
+    [(0, 'TSH with draw'), (1, 'FTI')]
+    """
 
     # What is paid for with it, and the price of that.
     resources: tuple[str, ...]
@@ -69,7 +83,14 @@ class Step:
 
 
 class Line(NamedTuple):
-    """What is asked of rows about one resource."""
+    """What is asked of rows about one resource.
+
+    Examples
+    --------
+    >>> line = Line("FTI", ("FTI",), share=0.1, order=2.0, price=10.0, mean_cost=1.0)
+    >>> line.share * line.price == line.mean_cost
+    True
+    """
 
     resource: str
     # The features of the model that need it.
