@@ -411,7 +411,7 @@ def test_a_second_run_computes_nothing(finished, data, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("computed again")
 
-    for step in ("learn_codebooks", "_describe", "all_squared_distances"):
+    for step in ("learn_codebooks", "_describe_images", "all_squared_distances"):
         monkeypatch.setattr(scene_images, step, refuse)
     for step in ("timings", "machine_features", "miser_curves", "svm_table", "l1_table"):
         monkeypatch.setattr(scene15, step, refuse)
