@@ -760,7 +760,7 @@ BAD = [
     ("regressor", put(f"{E0}.tree_starts", 1, -(2**63)), "its trees do not follow each other"),
     ("regressor", put(f"{E0}.tree_starts", -1, 2**40), "its trees do not follow each other"),
     ("regressor", put(f"{E0}.tree_starts", 0, 1), "its trees do not follow each other"),
-    ("classes", replace_array(f"{E0}.baseline", lambda a: np.append(a, [0.0, 0.0])), "a round lacks a tree"),
+    ("classes", replace_array(f"{E0}.baseline", lambda a: np.append(a, [0.0, 0.0])), "round lacks"),
     ("regressor", leave_out(f"{E0}.nodes.bin"), "no array 'ensemble.0.nodes.bin'"),
     ("regressor", replace_array(f"{E0}.nodes.bin", lambda a: a[:-1]), "has shape"),
     ("regressor", replace_array(f"{E0}.nodes.bin", lambda a: a.astype(np.int64)), "type I64, not"),
