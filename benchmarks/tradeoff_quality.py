@@ -19,7 +19,7 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import train_test_split
 
 from benchmarks._common import machine
-from experiments.methods import cost_to_reach, front
+from experiments.methods import choices_by_budget, cost_to_reach
 from greedymiser import (
     CostModel,
     MiserClassifier,
@@ -147,7 +147,7 @@ def mq2008(folder):
 def show(name, total, pairs):
     """Print, for both methods, what reaches a share of the full score, and scores by budget."""
     labels = ("ours", "LightGBM CEGB")
-    fronts = [[front(candidates(pair[method])) for pair in pairs] for method in (0, 1)]
+    fronts = [[choices_by_budget(candidates(pair[method])) for pair in pairs] for method in (0, 1)]
     print(f"\n{name}: all features cost {total:g}")
     print("share of the full cost that reaches a share of the method's own unconstrained score")
     for share in (0.95, 0.99):
@@ -155,7 +155,7 @@ def show(name, total, pairs):
             reached = []
             for pair, curve in zip(pairs, fronts[method], strict=True):
                 rounds = candidates(pair[method])
-                full = front(rounds[rounds["tradeoff"] == 0])["score"].iloc[-1]
+                full = choices_by_budget(rounds[rounds["tradeoff"] == 0])["score"].iloc[-1]
                 reached.append(cost_to_reach(curve, share * full, to_stay=False) / total)
             done = np.isfinite(reached)
             spread = (

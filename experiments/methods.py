@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.costs import CostModel
+from greedymiser.frontier import front
 from greedymiser.metrics import ndcg_score
 from greedymiser.serving import as_predictor
 from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
@@ -49,7 +50,7 @@ MEASURED = CANDIDATES[3:]
 
 
 def whole_curve(*args: Any, **kwargs: Any) -> TradeoffCurve:
-    """``tradeoff_curve``, but an interruption is one: half a curve is no finished step."""
+    """``tradeoff_curve`` that raises when it is interrupted: half a curve is no finished step."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "interrupted: ", UserWarning)
         try:
@@ -59,13 +60,13 @@ def whole_curve(*args: Any, **kwargs: Any) -> TradeoffCurve:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Documents:
     """Documents of some queries, with their labels."""
 
     X: NDArray[np.floating]
     y: Floats
     qid: NDArray[np.int64]
-    # So many documents of the real world does an irrelevant one (label 0) stand for.
+    # How many real documents an irrelevant one (label 0) stands for.
     irrelevant_copies: float = 1.0
 
     @property
@@ -75,19 +76,19 @@ class Part:
             return None
         return np.where(self.y == 0, self.irrelevant_copies, 1.0)
 
-    def columns(self, kept: NDArray[np.intp]) -> Part:
+    def columns(self, kept: NDArray[np.intp]) -> Documents:
         """The same documents with some of their features."""
         X = np.ascontiguousarray(self.X[:, kept])
-        return Part(X, self.y, self.qid, self.irrelevant_copies)
+        return Documents(X, self.y, self.qid, self.irrelevant_copies)
 
-    def first_rows(self, most: int) -> Part:
+    def first_rows(self, most: int) -> Documents:
         """The first queries, whole, that have at most so many rows (but at least one query)."""
         if len(self.y) <= most:
             return self
         starts = np.flatnonzero(np.append(True, np.diff(self.qid) != 0))
         ends = np.append(starts[1:], len(self.qid))
         n = int(ends[max(0, int(np.searchsorted(ends, most, side="right")) - 1)])
-        return Part(self.X[:n], self.y[:n], self.qid[:n], self.irrelevant_copies)
+        return Documents(self.X[:n], self.y[:n], self.qid[:n], self.irrelevant_copies)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +96,9 @@ class Fold:
     """Data to learn from, to choose with and to report on, and what its features cost."""
 
     name: str
-    train: Part
-    valid: Part
-    test: Part
+    train: Documents
+    valid: Documents
+    test: Documents
     costs: CostModel
 
     def columns(self, kept: NDArray[np.intp]) -> Fold:
@@ -107,28 +108,28 @@ class Fold:
         return Fold(self.name, train, valid, test, costs)
 
 
-class Reading(NamedTuple):
+class MeterReading(NamedTuple):
     """What the meter says of a model on some data."""
 
     cost: float
     score: float
 
 
-def measure(model: Any, part: Part) -> Reading:
+def read_meter(model: Any, part: Documents) -> MeterReading:
     """The one meter: what a model's predictions of some documents cost, and their NDCG@5."""
     predictor = as_predictor(model)
     costs = predictor.prediction_costs(part.X, part.qid)
     return reading(costs, predictor.predict(part.X, part.qid), part)
 
 
-def reading(costs: Floats, scores: Floats, part: Part) -> Reading:
+def reading(costs: Floats, scores: Floats, part: Documents) -> MeterReading:
     """Mean cost of a document, and NDCG@5.
 
     A document that stands for several is paid for as often, but ranked once: its copies would tie
     with it, and a single irrelevant document at the top would fill all five places.
     """
     mean = float(np.average(costs, weights=part.copies))
-    return Reading(mean, ndcg_score(part.y, scores, part.qid, k=5))
+    return MeterReading(mean, ndcg_score(part.y, scores, part.qid, k=5))
 
 
 def affordable(costs: CostModel, highest_price: float) -> NDArray[np.intp]:
@@ -139,18 +140,16 @@ def affordable(costs: CostModel, highest_price: float) -> NDArray[np.intp]:
 # -- choosing ------------------------------------------------------------------------------------
 
 
-def front(candidates: pd.DataFrame) -> pd.DataFrame:
+def choices_by_budget(candidates: pd.DataFrame) -> pd.DataFrame:
     """What validation chooses as the budget grows: one row per change of mind.
 
     ``budget`` is the least budget (mean cost on validation data) at which the row is chosen: the
     best validation score among all candidates within the budget; the cheaper one of equals.
     """
     scored = candidates[candidates["valid_score"].notna()]
-    ordered = scored.sort_values(
-        ["valid_cost", "valid_score", "n_trees"], ascending=[True, False, True], kind="stable"
-    )
-    record = ordered["valid_score"].cummax()
-    chosen = ordered[record > record.shift(fill_value=-np.inf)].reset_index(drop=True)
+    ordered = scored.sort_values("n_trees", kind="stable")  # of equals, the one with fewer trees
+    best = front(ordered["valid_cost"].tolist(), ordered["valid_score"].tolist())
+    chosen = ordered.iloc[best].reset_index(drop=True)
     return chosen.assign(budget=chosen["valid_cost"])
 
 
@@ -182,17 +181,17 @@ def curves(candidates: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     fronts = [
-        front(of_fold)[CANDIDATES]
+        choices_by_budget(of_fold)[CANDIDATES]
         for _, of_method in by_method(candidates)
         for _, of_fold in of_method.groupby("fold", sort=False)
     ]
     return pd.concat(fronts, ignore_index=True)
 
 
-def references(candidates: pd.DataFrame) -> dict[Any, Reading]:
+def references(candidates: pd.DataFrame) -> dict[Any, MeterReading]:
     """Per fold, what stage-wise regression costs and scores at its best validation round."""
     whole = best_of_each(candidates[candidates["method"] == STAGEWISE], ["fold"])
-    return {row.fold: Reading(row.cost, row.score) for row in whole.itertuples()}
+    return {row.fold: MeterReading(row.cost, row.score) for row in whole.itertuples()}
 
 
 def by_method(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -220,7 +219,7 @@ def comparison(candidates: pd.DataFrame, share: float = 0.99) -> pd.DataFrame:
     for method, of_method in by_method(candidates):
         stays, first, best = [], [], []
         for fold, of_fold in of_method.groupby("fold", sort=False):
-            curve, full = front(of_fold), whole[fold]
+            curve, full = choices_by_budget(of_fold), whole[fold]
             stays.append(cost_to_reach(curve, share * full.score) / full.cost)
             reached = cost_to_reach(curve, share * full.score, to_stay=False)
             first.append(reached / full.cost)
@@ -228,31 +227,31 @@ def comparison(candidates: pd.DataFrame, share: float = 0.99) -> pd.DataFrame:
         rows.append(
             {"share": share, "method": method, "n_folds": len(best)}
             | {"mean_curve_cost": cost_to_reach(mean_front(of_method, whole), target)}
-            | _spread("cost", stays)
-            | _spread("first_cost", first)
+            | _spread_over_folds("cost", stays)
+            | _spread_over_folds("first_cost", first)
             | {"best": float(np.mean(best)), "best_sd": float(np.std(best))}
             | {"paper": PAPER_CLAIMS.get(method, np.nan)}
         )
     return pd.DataFrame(rows)
 
 
-def _spread(name: str, values: Iterable[float]) -> dict[str, float]:
+def _spread_over_folds(name: str, values: Iterable[float]) -> dict[str, float]:
     found = np.array([value for value in values if np.isfinite(value)])
     mean, deviation = (found.mean(), found.std()) if len(found) else (np.nan, np.nan)
     counted = name.replace("cost", "folds")
     return {name: float(mean), f"{name}_sd": float(deviation), counted: len(found)}
 
 
-def mean_front(of_method: pd.DataFrame, whole: Mapping[Any, Reading]) -> pd.DataFrame:
+def mean_front(of_method: pd.DataFrame, whole: Mapping[Any, MeterReading]) -> pd.DataFrame:
     """What a method's choices for growing budgets cost and score on test data, mean over folds.
 
-    One row for every budget at which a choice changes, from that on at which every fold has one.
+    One row for every budget at which a choice changes, from the first at which every fold has one.
     Budgets and costs are shares of stage-wise's cost. ``gain`` is the score minus that of
     stage-wise regression without a budget; its deviation is that of the paired differences.
     """
     import pandas as pd
 
-    fronts = {fold: front(rows) for fold, rows in of_method.groupby("fold", sort=False)}
+    fronts = {fold: choices_by_budget(rows) for fold, rows in of_method.groupby("fold", sort=False)}
     own = {fold: (curve["budget"] / whole[fold].cost).to_numpy() for fold, curve in fronts.items()}
     budgets = np.unique(np.concatenate(list(own.values())))
     budgets = budgets[budgets >= max(shares[0] for shares in own.values())]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from greedymiser._files import drafted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +67,7 @@ class Workspace:
 
     def __init__(self, out: Path, settings: Mapping[str, Any], told: Told | None = None):
         self.out = Path(out)
-        self.settings = _as_json(settings)
+        self.settings = _as_read_back(settings)
         self._told = told
 
     def using(self, **settings: Any) -> Workspace:
@@ -121,7 +122,9 @@ class Workspace:
         path = self._path(key, suffix)
         try:
             seal = json.loads(_seal_of(path).read_text(encoding="utf-8"))
-            return bool(seal == {"settings": self._subset(depends_on), "digest": _digest(path)})
+            return bool(
+                seal == {"settings": self._subset(depends_on), "digest": _digest_of_file(path)}
+            )
         except (OSError, ValueError):  # no seal, no file, or a seal that is not JSON
             return False
 
@@ -146,7 +149,7 @@ class Workspace:
             # The old seal goes first, the new one comes last: in between, the step is not finished.
             _seal_of(path).unlink(missing_ok=True)
             _write_whole(path, save)
-            seal["digest"] = _digest(path)
+            seal["digest"] = _digest_of_file(path)
             text = json.dumps(seal, indent=1, sort_keys=True)
             _write_whole(_seal_of(path), lambda part: part.write_text(text, encoding="utf-8"))
         return path
@@ -172,15 +175,11 @@ def _seal_of(path: Path) -> Path:
 
 
 def _write_whole(path: Path, save: Callable[[Path], object]) -> Path:
-    """Write a file under another name and move it in place: it is there whole, or not at all."""
+    """Write a file that is there whole, or not at all; ``save`` gets the path to write to."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays, since savefig and others read the format from it.
-    part = path.with_name(f".part-{path.name}")
-    try:
-        save(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with drafted(path, path.with_name(f".part-{path.name}")) as draft:
+        save(draft)
     return path
 
 
@@ -195,15 +194,15 @@ def _save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def digests(paths: Iterable[Path]) -> list[str]:
     """Tells files from any others, for settings."""
-    return [_digest(path) for path in paths]
+    return [_digest_of_file(path) for path in paths]
 
 
-def _digest(path: Path) -> str:
+def _digest_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _as_read_back(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as they will be read back, tuples as lists."""
     try:
         return dict(json.loads(json.dumps(dict(settings), allow_nan=False)))

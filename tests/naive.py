@@ -665,6 +665,26 @@ def average_precision(is_high, scores, weight):
     return found / total
 
 
+def pairs_in_order(low, low_mass, high, high_mass):
+    """Twice the mass of pairs with the high one above, and once where both are equal."""
+    return sum(
+        a * b * ((y > x) + (y >= x))
+        for x, a in zip(low, low_mass, strict=True)
+        for y, b in zip(high, high_mass, strict=True)
+    )
+
+
+def precision_steps(low, low_mass, low_unit, high, high_mass):
+    """Mass of high rows at each of their values, from above, times the precision down to there."""
+    steps = []
+    for value in sorted(set(high), reverse=True):
+        found = sum(b for y, b in zip(high, high_mass, strict=True) if y >= value)
+        others = sum(a for x, a in zip(low, low_mass, strict=True) if x >= value)
+        own = sum(b for y, b in zip(high, high_mass, strict=True) if y == value)
+        steps.append(own * (found / (found + low_unit * others)))
+    return steps
+
+
 # -- losses ---------------------------------------------------------------------------------------
 
 
@@ -729,11 +749,11 @@ def in_set(words, c):
     return int(words[c // 64]) >> (c % 64) & 1 == 1
 
 
-def leaf_of(nodes, category_sets, row):
-    """Leaf that a row of values reaches; categories are whole numbers, NaN is missing."""
-    at = 0
-    while nodes[at]["left"] >= 0:
-        node = nodes[at]
+def path_of(nodes, category_sets, row):
+    """Nodes that a row of values passes; categories are whole numbers, NaN is missing."""
+    path = [0]
+    while nodes[path[-1]]["left"] >= 0:
+        node = nodes[path[-1]]
         x = float(row[node["feature"]])
         if math.isnan(x):
             go_left = bool(node["missing_left"])
@@ -741,15 +761,15 @@ def leaf_of(nodes, category_sets, row):
             go_left = in_set(category_sets[node["category_set"]], int(x))
         else:
             go_left = x <= node["threshold"]
-        at = int(node["left"]) + (0 if go_left else 1)
-    return at
+        path.append(int(node["left"]) + (0 if go_left else 1))
+    return path
 
 
-def leaf_of_codes(nodes, category_sets, codes, n_bins):
-    """Leaf that a row of bins reaches; bin ``n_bins[f]`` is missing."""
-    at = 0
-    while nodes[at]["left"] >= 0:
-        node = nodes[at]
+def path_of_codes(nodes, category_sets, codes, n_bins):
+    """Nodes that a row of bins passes; bin ``n_bins[f]`` is missing."""
+    path = [0]
+    while nodes[path[-1]]["left"] >= 0:
+        node = nodes[path[-1]]
         f = node["feature"]
         if codes[f] == n_bins[f]:
             go_left = bool(node["missing_left"])
@@ -757,8 +777,18 @@ def leaf_of_codes(nodes, category_sets, codes, n_bins):
             go_left = in_set(category_sets[node["category_set"]], codes[f])
         else:
             go_left = codes[f] <= node["bin"]
-        at = int(node["left"]) + (0 if go_left else 1)
-    return at
+        path.append(int(node["left"]) + (0 if go_left else 1))
+    return path
+
+
+def leaf_of(nodes, category_sets, row):
+    """Leaf that a row of values reaches."""
+    return path_of(nodes, category_sets, row)[-1]
+
+
+def leaf_of_codes(nodes, category_sets, codes, n_bins):
+    """Leaf that a row of bins reaches."""
+    return path_of_codes(nodes, category_sets, codes, n_bins)[-1]
 
 
 def raw_predict(baseline, trees, X):
@@ -772,19 +802,19 @@ def raw_predict(baseline, trees, X):
 
 def features_asked(nodes, category_sets, row):
     """Features that a row is asked for on its way down a tree, in order."""
-    at, asked = 0, []
-    while nodes[at]["left"] >= 0:
-        node = nodes[at]
-        asked.append(int(node["feature"]))
-        x = float(row[node["feature"]])
-        if math.isnan(x):
-            go_left = bool(node["missing_left"])
-        elif node["category_set"] >= 0:
-            go_left = in_set(category_sets[node["category_set"]], int(x))
-        else:
-            go_left = x <= node["threshold"]
-        at = int(node["left"]) + (0 if go_left else 1)
-    return asked
+    return [int(nodes[at]["feature"]) for at in path_of(nodes, category_sets, row)[:-1]]
+
+
+def questions(trees, row, needs):
+    """Trees and nodes that ask a row for resources it does not own, and what is new each time."""
+    owned, found = set(), []
+    for t, (nodes, category_sets) in enumerate(trees):
+        for at in path_of(nodes, category_sets, row)[:-1]:
+            new = set(needs[nodes[at]["feature"]]) - owned
+            if new:
+                found.append((t, at, new))
+            owned |= new
+    return found
 
 
 def row_bill(trees, row, resource_costs, needs, tree_cost):
@@ -855,6 +885,36 @@ class PlainEngine(NaiveTree):
         if both is not None and (self.value(right) - self.value(left)) * self.direction < 0:
             return None
         return both
+
+
+# -- loops over rows ------------------------------------------------------------------------------
+
+
+def extremes(gradients, hessians):
+    """Largest size of a gradient, largest size of a Hessian, and the least Hessian below 0."""
+    return max(map(abs, gradients)), max(map(abs, hessians)), min(0.0, *hessians)
+
+
+def weights_by_bit(bits, weights, rows):
+    """Weight of some rows, and of those that have each of 64 bits."""
+    having = [sum(weights[i] for i in rows if int(bits[i]) >> b & 1) for b in range(64)]
+    return [sum(weights[i] for i in rows), *having]
+
+
+def histogram(codes, rows, g, h, n_codes=256):
+    """Sums of gradients and Hessians, and the number, of the rows with each code."""
+    mine = [[i for i in rows if codes[i] == c] for c in range(n_codes)]
+    return [(sum(g[i] for i in some), sum(h[i] for i in some), len(some)) for some in mine]
+
+
+def energy(g, h):
+    """Sum of g^2/h, without rows that have no gradient."""
+    return math.fsum(a * a / b for a, b in zip(g, h, strict=True) if a)
+
+
+def inside(values, intervals):
+    """Whether each value lies in one of some closed intervals."""
+    return [any(low <= x <= high for low, high in intervals) for x in values]
 
 
 # -- one level ------------------------------------------------------------------------------------

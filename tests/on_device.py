@@ -169,7 +169,7 @@ def test_a_device_that_fails_leaves_the_model_as_it_was(monkeypatch):
     X, y = data()
     model = MiserRegressor(max_iter=2, max_depth=2).fit(X, y)
     before = dict(model.__dict__)
-    launched, launch = [], line.Line.launch
+    launched, launch = [], line.WorkLine.launch
 
     def fail(self, *args):
         launched.append(args)
@@ -177,7 +177,7 @@ def test_a_device_that_fails_leaves_the_model_as_it_was(monkeypatch):
             raise line.DeviceError("the GPU failed")
         launch(self, *args)
 
-    monkeypatch.setattr(line.Line, "launch", fail)
+    monkeypatch.setattr(line.WorkLine, "launch", fail)
     with pytest.raises(line.DeviceError):
         model.set_params(engine="cuda").fit(X, y)
     assert {**model.__dict__, "engine": "auto"} == before
@@ -274,7 +274,7 @@ def test_no_product_is_fused():
 
     X, y = data()
     MiserClassifier(max_iter=1, engine="cuda").fit(X, classes(y))
-    for kernel in (rows.evaluate, rows.measure, scanning.scan):
+    for kernel in (rows.evaluate, rows.measure_derivatives, scanning.scan):
         (code,) = kernel.inspect_asm().values()
         assert "fma.rn.f64" not in code
 

@@ -369,6 +369,11 @@ def test_a_cascade_over_a_baseline():
     metered = baseline(lgb(lightgbm.LGBMRegressor).fit(X, SIGNAL), COSTS)
     cascade = Cronus(metered, tradeoff=1e-4, n_stages=2).fit(X, SIGNAL)
     assert cascade.score(X, SIGNAL) > 0.3
+    # Rows that leave after the first stage pay less, and nobody pays for more than there is.
+    paid = cascade.prediction_costs(X)
+    assert set(paid) <= set(cascade.predictor_.stage_costs.tolist())
+    assert paid.max() <= metered.cost_
+    assert set(cascade.features_used_) <= set(metered.features_used_)
 
 
 def test_baselines_are_saved_pickled_and_cloned(tmp_path):

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import naive
 from greedymiser.binning import BinMapper, pack, place_edges, weight_scale
-from greedymiser.cutting import ColumnPart, Limits, Pieces, ask_cuts, simulate_edges
+from greedymiser.cutting import (
+    ColumnPart,
+    ColumnPieces,
+    Limits,
+    ask_cuts,
+    mark_inside,
+    simulate_edges,
+)
 from greedymiser.inquiries import ask_here, conduct
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
@@ -139,7 +147,7 @@ def test_known_edges_are_those_of_place_edges(data):
     # Cut the values into runs: each is a piece.
     ends = data.draw(st.lists(st.booleans(), min_size=len(mass), max_size=len(mass)))
     runs = np.split(np.arange(len(mass)), np.flatnonzero(ends[:-1]) + 1)
-    pieces = Pieces(
+    pieces = ColumnPieces(
         np.array([distinct[run[0]] for run in runs]),
         np.array([distinct[run[-1]] for run in runs]),
         np.array([mass[run].sum() for run in runs]),
@@ -164,3 +172,19 @@ def test_answers_about_all_columns_stay_small():
     assert Limits.of(1).boundaries == 32768
     assert Limits.of(100).boundaries * 100 * 80 <= 2**26
     assert Limits.of(10**6).boundaries == 2048
+
+
+@patient
+@given(st.data())
+def test_values_inside_of_intervals_are_marked(data):
+    ends = sorted(data.draw(st.sets(st.integers(-9, 9), max_size=8)))
+    ends = ends[: len(ends) // 2 * 2]
+    intervals = list(zip(ends[::2], ends[1::2], strict=True))
+    singles = data.draw(st.booleans())
+    if singles:  # a value by itself is an interval, too
+        intervals = [(low, low) for low, _ in intervals]
+    values = data.draw(st.lists(st.one_of(st.integers(-10, 10), st.floats(-10, 10)), max_size=30))
+    out = np.empty(len(values), dtype=np.bool_)
+    lows, highs = (np.array([pair[k] for pair in intervals], dtype=float) for k in range(2))
+    mark_inside(np.array(values, dtype=float), lows, highs, out)
+    assert out.tolist() == naive.inside(values, intervals)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from greedymiser.costs import CostModel
-from greedymiser.datasets import Story, load_letor, load_thyroid, load_yahoo_costs
+from greedymiser.datasets import Wording, load_letor, load_thyroid, load_yahoo_costs
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +50,17 @@ def test_thyroid_classes(thyroid):
 
 
 def test_thyroid_in_its_own_words(thyroid):
-    story = thyroid.story
-    assert set(story.named) < set(thyroid.feature_names)
-    assert story.list_purchases(["TSH", "FTI"]) == "TSH, FTI"
-    assert story.list_purchases(["age", "TSH", "sex"]) == "TSH, 2 questions"
-    assert story.list_purchases(["sex"]) == "1 question"
-    assert story.list_purchases([]) == "nothing"
+    wording = thyroid.wording
+    assert set(wording.named) < set(thyroid.feature_names)
+    assert wording.list_purchases(["TSH", "FTI"]) == "TSH, FTI"
+    assert wording.list_purchases(["age", "TSH", "sex"]) == "TSH, 2 questions"
+    assert wording.list_purchases(["sex"]) == "1 question"
+    assert wording.list_purchases([]) == "nothing"
 
 
 def test_words_for_any_data():
-    assert Story().list_purchases(["a", "b"]) == "2 features"
-    assert Story(named=("b",)).list_purchases(["a", "b"]) == "b, 1 feature"
+    assert Wording().list_purchases(["a", "b"]) == "2 features"
+    assert Wording(named=("b",)).list_purchases(["a", "b"]) == "b, 1 feature"
 
 
 def test_thyroid_first_row_is_that_of_the_source(thyroid):

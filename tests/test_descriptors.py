@@ -275,9 +275,9 @@ def test_gabor_energy_is_largest_along_the_grating():
 def test_lines_find_a_line():
     edges = np.zeros((100, 100), dtype=np.uint8)
     edges[50, 10:90] = 255
-    found = histograms._lines(edges).reshape(3, 4, 12)
+    found = histograms._line_lengths(edges).reshape(3, 4, 12)
     assert found[1, 2, 0] == pytest.approx(1)
-    assert histograms._lines(np.zeros_like(edges)).sum() == 0
+    assert histograms._line_lengths(np.zeros_like(edges)).sum() == 0
 
 
 def test_templates_respond_to_themselves(pieces):

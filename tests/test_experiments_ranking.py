@@ -17,23 +17,23 @@ from experiments.methods import (
     METHODS,
     MISER,
     STAGEWISE,
+    Documents,
     Fold,
-    Part,
     affordable,
     at_budgets,
     best_of_each,
+    choices_by_budget,
     comparison,
     cost_to_reach,
     curves,
-    front,
     mean_front,
-    measure,
+    read_meter,
     reading,
     references,
     whole_curve,
 )
 from experiments.ranking import mq2008, study, yahoo
-from experiments.ranking.figures import draw_features, draw_methods, save
+from experiments.ranking.figures import draw_features, draw_methods, save_figure
 from experiments.workspace import Workspace
 from greedymiser.cascades import EarlyExitRanker
 from greedymiser.costs import CostModel
@@ -46,14 +46,14 @@ PRICES = [1.0, 1.0, 5.0, 5.0, 20.0, 100.0]
 
 def make_part(
     rng: np.random.Generator, n_queries: int, first: int = 0, copies: float = 1.0
-) -> Part:
+) -> Documents:
     """Queries of 6 to 12 documents, where the dear features tell more than the cheap ones."""
     qid = np.repeat(first + np.arange(n_queries), rng.integers(6, 13, n_queries))
     relevance = rng.standard_normal(len(qid))
     noise = rng.standard_normal((len(qid), len(PRICES)))
     X = relevance[:, None] + noise * np.array([3.0, 3.0, 1.5, 1.5, 0.8, 0.3])
     y = np.clip(np.round(relevance + 0.5), 0, 2)
-    return Part(X, y, qid, copies)
+    return Documents(X, y, qid, copies)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def model(fold) -> MiserRanker:
 # The meter
 
 
-def naive_exits(model: MiserRanker, part: Part, costs: CostModel, slack: float, every: int):
+def naive_exits(model: MiserRanker, part: Documents, costs: CostModel, slack: float, every: int):
     """Cost and exit of each document, recounted query by query as the paper writes it."""
     scores = list(model.staged_predict(part.X))
     exits = [*range(every, model.n_iter_, every), model.n_iter_]
@@ -103,7 +103,7 @@ def test_the_meter_of_early_exits_is_a_naive_recount(fold, model, slack):
     part = fold.test
     hasty = EarlyExitRanker(model, threshold=slack, every=4).fit(part.X, part.y, qid=part.qid)
     cost, left = naive_exits(model, part, fold.costs, slack, every=4)
-    found = measure(hasty, part)
+    found = read_meter(hasty, part)
     copies = [10 if label == 0 else 1 for label in part.y]
     replicated = np.repeat(cost, copies)
     assert found.cost == pytest.approx(replicated.mean(), rel=1e-12)
@@ -118,28 +118,28 @@ def test_the_meter_of_early_exits_is_a_naive_recount(fold, model, slack):
 
 
 def test_the_meter_of_a_plain_model_is_its_cost(fold, model):
-    found = measure(model, fold.test)
+    found = read_meter(model, fold.test)
     bill = sum(PRICES[f] for f in model.features_used_) + 0.5 * model.n_iter_
     assert found.cost == pytest.approx(bill)
     assert found.score == model.score(fold.test.X, fold.test.y, qid=fold.test.qid)
 
 
 def test_a_document_that_stands_for_ten_is_paid_for_ten_times_and_ranked_once():
-    part = Part(np.zeros((3, 1)), np.array([0.0, 2.0, 1.0]), np.zeros(3, dtype=np.int64), 10.0)
+    part = Documents(np.zeros((3, 1)), np.array([0.0, 2.0, 1.0]), np.zeros(3, dtype=np.int64), 10.0)
     found = reading(np.array([6.0, 60.0, 120.0]), np.array([0.1, 0.9, 0.5]), part)
     assert found.cost == pytest.approx((10 * 6 + 60 + 120) / 12)
     assert found.score == 1.0
 
 
 def test_a_part_without_copies_weighs_nothing():
-    part = Part(np.zeros((2, 1)), np.array([0.0, 2.0]), np.zeros(2, dtype=np.int64))
+    part = Documents(np.zeros((2, 1)), np.array([0.0, 2.0]), np.zeros(2, dtype=np.int64))
     assert part.copies is None
     assert reading(np.array([1.0, 3.0]), np.array([0.0, 1.0]), part).cost == 2.0
 
 
 def test_first_rows_takes_whole_queries():
     qid = np.repeat(np.arange(4), [3, 2, 4, 1])
-    part = Part(np.arange(10.0)[:, None], np.zeros(10), qid, 10.0)
+    part = Documents(np.arange(10.0)[:, None], np.zeros(10), qid, 10.0)
     for most, kept in ((10, 10), (9, 9), (8, 5), (5, 5), (4, 3), (1, 3)):
         short = part.first_rows(most)
         assert (len(short.X), len(short.y), len(short.qid)) == (kept, kept, kept)
@@ -175,14 +175,14 @@ def test_a_front_has_a_row_for_every_change_of_mind():
         (9.0, 0.8, 9.0, 0.99),
         (1.0, np.nan, 1.0, 0.99),
     )
-    chosen = front(table)
+    chosen = choices_by_budget(table)
     assert chosen["budget"].tolist() == [0.0, 3.0, 9.0]
     assert chosen["cost"].tolist() == [0.0, 3.5, 9.5]
     assert chosen["score"].tolist() == [0.10, 0.55, 0.70]
 
 
 def test_cost_to_reach_first_and_to_stay():
-    curve = front(
+    curve = choices_by_budget(
         candidates(
             (1.0, 0.1, 1.1, 0.30), (2.0, 0.2, 2.1, 0.80), (3.0, 0.3, 3.1, 0.60),
             (4.0, 0.4, 4.1, 0.75), (5.0, 0.5, 5.1, 0.90),
@@ -303,7 +303,7 @@ def test_shares_bought_are_drawn_as_means_over_folds():
 
 def test_a_saved_figure_says_what_the_data_is(tmp_path):
     ax = draw_methods(at_budgets(two_folds(), (0.2, 1.0)))
-    path = save(ax, "SYNTHETIC data", Workspace(tmp_path, {}), "methods")
+    path = save_figure(ax, "SYNTHETIC data", Workspace(tmp_path, {}), "methods")
     assert path == tmp_path / "methods.png"
     assert ax.get_title(loc="left") == "SYNTHETIC data"
 
@@ -311,7 +311,7 @@ def test_a_saved_figure_says_what_the_data_is(tmp_path):
 # MQ2008
 
 
-def write_letor(path: Path, part: Part) -> None:
+def write_letor(path: Path, part: Documents) -> None:
     lines = [
         f"{int(label)} qid:{query} "
         + " ".join(f"{i}:{value:.6f}" for i, value in enumerate(row, start=1))
@@ -394,7 +394,7 @@ def never(*_, **__):
 def test_a_second_run_makes_nothing_anew(finished, letor, tmp_path, monkeypatch):
     out, first, _ = finished
     shutil.copytree(out, tmp_path / "out")
-    monkeypatch.setattr(study, "_train", never)
+    monkeypatch.setattr(study, "_trained_in_full", never)
     monkeypatch.setattr(study.FoldRun, "_make_exits", never)
     monkeypatch.setattr(study.FoldRun, "_make_cronus", never)
     second = mq2008.run(letor, Workspace(tmp_path / "out", {}), small=True)
@@ -434,7 +434,7 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
         chosen = best_of_each(run.plain(tradeoff), ["method"]).iloc[-1]
         model = run.model(tradeoff)
         for part, prefix in ((fold.valid, "valid_"), (fold.test, "")):
-            found = measure(model, part)
+            found = read_meter(model, part)
             assert chosen[f"{prefix}cost"] == pytest.approx(found.cost)
             assert chosen[f"{prefix}score"] == pytest.approx(found.score)
         assert run.features_used(tradeoff).nonzero()[0].tolist() == model.features_used_
@@ -444,8 +444,8 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
         for _, row in swept.iterrows():
             hasty = EarlyExitRanker(model, threshold=row["parameter"], every=study.EVERY)
             hasty.fit(fold.valid.X, fold.valid.y, qid=fold.valid.qid)
-            assert measure(hasty, fold.test) == pytest.approx((row["cost"], row["score"]))
-            assert measure(hasty, fold.valid) == pytest.approx(
+            assert read_meter(hasty, fold.test) == pytest.approx((row["cost"], row["score"]))
+            assert read_meter(hasty, fold.valid) == pytest.approx(
                 (row["valid_cost"], row["valid_score"])
             )
 
@@ -527,7 +527,7 @@ def test_real_mq2008(tmp_path, monkeypatch):
         pytest.skip("needs external data: set GREEDYMISER_DATA to its folder")
     if not (Path(data) / "mq2008" / "S1.txt").is_file():
         pytest.skip("needs mq2008/S1.txt in the folder GREEDYMISER_DATA")
-    costs = mq2008.read_costs(Path(data) / "mq2008" / "features.csv")
+    costs = mq2008.read_derived_costs(Path(data) / "mq2008" / "features.csv")
     assert (len(costs), costs.sum()) == (46, 1501)
     results = mq2008.run(Path(data), Workspace(tmp_path, {}), small=True)
     check_results(results, tmp_path)
@@ -595,7 +595,7 @@ def write_yahoo(folder: Path) -> None:
     for file, part in zip(yahoo.FILES, (fold.train, fold.valid, fold.test), strict=True):
         X = np.zeros((len(part.y), 700))
         X[:, ~absent] = part.X
-        write_letor(folder / file, Part(X, part.y, part.qid))
+        write_letor(folder / file, Documents(X, part.y, part.qid))
 
 
 def test_the_original_files_are_read_where_they_are(tmp_path):

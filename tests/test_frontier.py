@@ -28,7 +28,7 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.checkpoints import ABOUT, CheckpointError, as_text
-from greedymiser.frontier import spread
+from greedymiser.frontier import evenly_spaced
 from greedymiser.losses import Huber, SquaredError
 from greedymiser.shopping import Shop
 
@@ -228,6 +228,10 @@ def test_rows_that_cannot_be_divided_are_searched_all_the_same(estimator, y, mor
     given = {**more, **{f"{name}_val": value for name, value in more.items()}}
     curve = tradeoff_curve(estimator, X, y, X_val=X, y_val=y, tradeoffs=3, effort=0.05, **given)
     assert curve.best(1.0).cost_ <= 1.0
+    # What is chosen for a budget is the best that the curve has within it.
+    for budget in (0.0, 1.0, 3.0):
+        within = curve.traces[curve.traces["cost"] <= budget]
+        assert curve.best_row(budget)["score"] == within["score"].max()
 
 
 def test_names_of_resources_may_hold_anything():
@@ -262,7 +266,7 @@ def test_a_shop_sells_bundles_and_packages():
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40), st.integers(1, 12))
 def test_what_is_spread_is_within_bounds(costs, most):
-    chosen = spread(sorted(costs), most)
+    chosen = evenly_spaced(sorted(costs), most)
     assert len(chosen) <= max(most, 1) or len(costs) <= most
     assert chosen == sorted(set(chosen))
     assert chosen[-1] < len(costs)

@@ -19,13 +19,13 @@ from experiments.frontier import measuring, rivals, tables
 from experiments.frontier.problems import (
     PROBLEMS,
     Problem,
-    Rows,
-    Split,
+    ProblemRows,
+    ProblemSplit,
     geometric_budgets,
     thirds,
     thyroid,
 )
-from experiments.frontier.rivals import Candidate, Lightgbm, Subsets, chain, choose
+from experiments.frontier.rivals import Contender, Lightgbm, Subsets, chain, choose
 from experiments.frontier.traps import TRAPS
 
 # A blood draw for two tests, and a question.
@@ -40,7 +40,7 @@ def problem():
     X = rng.standard_normal((600, 3))
     X[:, 0] += y
     X[:, 2] += 3 * y
-    whole = Rows(X, y)
+    whole = ProblemRows(X, y)
     return Problem(
         "made", COSTS, 2, "roc_auc", (1.0, 8.0, 14.0), lambda i: thirds(whole, True, i),
         rounds=10, max_splits=2,
@@ -70,12 +70,12 @@ def test_scores_are_those_of_scikit_learn(problem, scoring, n_classes, theirs):
     y = rng.integers(0, n_classes, 90)
     raw = rng.integers(0, 5, (90,) if n_classes == 2 else (90, n_classes)).astype(float)
     judged = replace(problem, scoring=scoring, n_classes=n_classes)
-    assert judged.score(Rows(np.empty((90, 0)), y), raw) == pytest.approx(theirs(y, raw))
+    assert judged.score(ProblemRows(np.empty((90, 0)), y), raw) == pytest.approx(theirs(y, raw))
 
 
 def test_no_query_is_in_two_parts():
     qid = np.repeat(np.arange(40), 3)
-    whole = Rows(np.arange(120.0)[:, None], np.zeros(120), qid)
+    whole = ProblemRows(np.arange(120.0)[:, None], np.zeros(120), qid)
     split = thirds(whole, False, 0)
     parts = [set(part.qid) for part in (split.train, split.valid, split.test)]
     assert [len(part) for part in parts] == [20, 10, 10]
@@ -114,7 +114,7 @@ def test_problems_that_are_read(name, total, cheapest, rows):
 
 
 def test_the_best_affordable_score_is_chosen_and_of_equals_the_cheapest():
-    offers = [Candidate(cost, score, 1, np.asarray) for cost, score in
+    offers = [Contender(cost, score, 1, np.asarray) for cost, score in
               [(0, 0.5), (3, 0.8), (2, 0.8), (9, 0.9)]]  # fmt: skip
     assert [choose(offers, budget).cost for budget in (1, 3, 8.9, 9)] == [0, 2, 2, 9]
 
@@ -175,9 +175,11 @@ class ByHand(Subsets):
     }  # fmt: skip
 
     def __init__(self):
-        rows = Rows(np.empty((0, 3)), np.empty(0))
+        rows = ProblemRows(np.empty((0, 3)), np.empty(0))
         costs = CostModel([1.0, 6.0, 3.0])
-        problem = Problem("made", costs, 2, "roc_auc", (), lambda i: Split("0", rows, rows, rows))
+        problem = Problem(
+            "made", costs, 2, "roc_auc", (), lambda i: ProblemSplit("0", rows, rows, rows)
+        )
         super().__init__(problem, problem.split(0))
 
     def _screen(self, owned):
@@ -218,10 +220,9 @@ def test_greed_falls_for_the_trap_and_the_right_set_is_far_better(name):
     assert trap.costs.total(right) <= trap.budget
     best = MiserRegressor(max_iter=40).fit(X[:, right], y).score(X_val[:, right], y_val)
     # Greed by the first gain, with and without prices: the path, and the hard budget alone.
-    search = {"search": "path"} if rivals.knows_search() else {}
     curve = tradeoff_curve(
         MiserRegressor(costs=trap.costs, max_iter=40), X, y, X_val=X_val, y_val=y_val,
-        tradeoffs=6, scoring="r2", **search,
+        tradeoffs=6, scoring="r2", search="path",
     )  # fmt: skip
     budgeted = MiserRegressor(costs=trap.costs, max_iter=40, budget=trap.budget).fit(X, y)
     for greedy in (curve.best(budget=trap.budget), budgeted):
@@ -245,12 +246,12 @@ def test_a_run_goes_on_where_the_file_ends(problem, tmp_path, monkeypatch):
     assert asked == ["0"]
     measuring.run([problem], ["forward"], 5, path, tell=str)  # there are two splits
     assert asked == ["0", "1"]
-    rows = measuring.read(path)
+    rows = measuring.read_measured(path)
     assert [(row["split"], row["budget"]) for row in rows[2:4]] == [("0", "14"), ("1", "1")]
     assert {row["test_score"] for row in rows} == {"0.500000"}
     measuring.run([problem], ["forward"], 1, path, redo=True, tell=str)
     assert asked == ["0", "1", "0"]
-    assert len(measuring.read(path)) == 6
+    assert len(measuring.read_measured(path)) == 6
 
 
 def test_the_table_pairs_splits_and_shows_the_better_penalty(tmp_path):
@@ -268,13 +269,13 @@ def test_the_table_pairs_splits_and_shows_the_better_penalty(tmp_path):
         for budget, score in zip((2, 10), by_budget, strict=True)
     ]
     path = tmp_path / "results.csv"
-    measuring.write(path, rows)
-    loaded = tables.load(path)
+    measuring.write_measured(path, rows)
+    loaded = tables.measured_rows(path)
     lines = tables.markdown(loaded).splitlines()
     assert lines[2] == "| budget | path | CEGB (divided prices) | path - CEGB |"
     # Differences 0.1 and 0.2: mean 0.15, standard error 0.05.
     assert lines[4] == "| 2 | 0.600 ± 0.100 | 0.450 ± 0.050 | +0.150 (+3.0 SE) |"
     assert lines[5] == "| 10 | 0.900 ± 0.000 | 0.800 ± 0.000 | +0.100 |"
     assert lines[6].startswith("| average | 0.750 ± 0.050 | 0.625 ± 0.025 |")
-    tables.draw(loaded, tmp_path / "figure.png")
+    tables.draw_panels(loaded, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000

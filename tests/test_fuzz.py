@@ -58,7 +58,7 @@ def test_what_should_not_be_is_found_and_made_small(tmp_path):
         "import greedymiser.costfiles as costfiles\n"
         "def fail(name):\n"
         "    raise KeyError(name) if 'T' in name else ValueError(name)\n"
-        "costfiles._csv_header = lambda row: fail(''.join(row))\n"
+        "costfiles._cost_columns = lambda row: fail(''.join(row))\n"
         "from fuzz import running\n"
         "from pathlib import Path\n"
         "kind = running.kind_of('costs')\n"

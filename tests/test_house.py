@@ -55,3 +55,19 @@ def test_rooms_and_classes_can_be_read(module):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef):
             assert node.end_lineno - node.lineno < MOST_LINES_OF_A_CLASS, node.name
+
+
+# The same thing on two devices.
+TWINS = {"Histograms"}
+
+
+def test_a_class_has_a_name_of_its_own():
+    """Whoever looks a name up finds one idea, with or without an underscore before it."""
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.parse(module.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(module.stem)
+    assert len(places) > 100
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert twice.keys() == TWINS, twice

@@ -18,7 +18,7 @@ from greedymiser import (
     MiserRanker,
     MiserRegressor,
 )
-from greedymiser.meter import Accounts, Meter, mean_cost
+from greedymiser.meter import Accounts, Meter, Notes, add_up, mean_cost, note_questions
 from greedymiser.serving import stages_every
 from greedymiser.tables import ArrayTable
 from greedymiser.threads import Threads
@@ -133,6 +133,108 @@ def test_means_are_exact():
     assert mean_cost([1.0, 3.0], [3.0, 1.0]) == 1.5
     assert math.isnan(mean_cost([]))
     assert math.isnan(mean_cost([1.0], [0.0]))
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+
+def some_trees(seed, categorical=(1,), n_resources=70):
+    rng = np.random.default_rng(seed)
+    trees = [random_tree(rng, 5, int(rng.integers(0, 4)), categorical) for _ in range(6)]
+    costs = random_costs(rng, 5, n_resources, 0.0)
+    return rng, ensemble_of(trees, [0.0, 0.0], 5), costs, random_rows(rng, 20, 5, categorical)
+
+
+@patient
+@given(seed=st.integers(0, 2**32 - 1))
+def test_trees_know_what_those_behind_them_may_ask_for(seed):
+    _, ensemble, costs, _ = some_trees(seed)
+    meter = Meter.of(costs, ensemble.features)
+    ahead = meter.marks(meter.over(ensemble).asking.ahead)
+    for t in range(ensemble.n_trees + 1):
+        later = {f for k in range(t, ensemble.n_trees) for f in ensemble.tree(k).nodes["feature"]}
+        expected = {r for f in later - {-1} for r in costs.needs[f]}
+        assert {meter.resources[j] for j in np.flatnonzero(ahead[t])} == expected
+
+
+@patient
+@given(seed=st.integers(0, 2**32 - 1), first=st.integers(0, 3), longest=st.sampled_from([0, 2, 99]))
+def test_questions_are_noted_in_their_order(seed, first, longest):
+    _, ensemble, costs, X = some_trees(seed)
+    meter = Meter.of(costs, ensemble.features)
+    place = np.full((len(X), longest), -1, dtype=np.int64)
+    counts = [np.zeros(n, dtype=np.int64) for n in (len(X), *[len(meter.resources)] * 2)]
+    notes = Notes(place, counts[0], meter.nothing(len(X)), counts[1], counts[2])
+    asking, last = meter.over(ensemble).asking, ensemble.n_trees
+    note_questions(X, ensemble.serving.steps, asking, first, last, 1000, notes)
+    times, order = [0] * len(meter.resources), [0] * len(meter.resources)
+    for i, row in enumerate(X):
+        asked = naive.questions(plain_trees(ensemble)[first:], row, costs.needs)
+        nodes = [1000 + int(ensemble.tree_starts[first + t]) + at for t, at, _ in asked]
+        assert notes.number[i] == len(nodes)
+        assert [node for node in place[i].tolist() if node >= 0] == nodes[:longest]
+        owned = set().union(*(new for _, _, new in asked))
+        assert {meter.resources[j] for j in np.flatnonzero(meter.marks(notes.owned)[i])} == owned
+        for number, (_, _, new) in enumerate(asked, start=1):
+            for j in (meter.resources.index(r) for r in new):
+                times[j] += 1
+                order[j] += number
+    assert (notes.times.tolist(), notes.order.tolist()) == (times, order)
+
+
+@patient
+@given(seed=st.integers(0, 2**32 - 1))
+def test_objects_walk_until_they_are_asked_what_is_not_known(seed):
+    rng, ensemble, costs, X = some_trees(seed)
+    meter = Meter.of(costs, ensemble.features)
+    walk, way = meter.over(ensemble), meter.setting_out(len(X), 5)
+    known = (rng.random(X.shape) < 0.6).astype(np.uint8)
+    raw, trees = np.zeros((2, len(X))), plain_trees(ensemble)
+    index = rng.permutation(len(X))[:15]
+    for _ in range(6):  # each time, all that somebody has waited for becomes known
+        walk.on(index, X, known, way, raw, ensemble.n_trees)
+        for i in index:
+            wanted, done = unknown_of(trees, X[i], known[i])
+            assert way.wanted[i] == (-1 if wanted is None else wanted)
+            assert way.tree[i] == done
+        known[np.arange(len(X)), way.wanted] |= (way.wanted >= 0).astype(np.uint8)
+    assert (way.wanted == -1).all()
+    expected = naive.raw_predict([0.0, 0.0], trees, X[index])
+    np.testing.assert_array_equal(raw[:, index], expected)
+    for i in index:
+        asked, _ = naive.row_bill(trees, X[i], costs.resource_costs, costs.needs, 0.0)
+        assert {meter.resources[j] for j in np.flatnonzero(meter.marks(way.owned)[i])} == asked
+        features = {f for tree in trees for f in naive.features_asked(*tree, X[i])}
+        assert set(np.flatnonzero(way.asked[i])) == features
+    elsewhere = np.setdiff1d(np.arange(len(X)), index)
+    assert not raw[:, elsewhere].any()
+    assert not way.owned[elsewhere].any()
+
+
+def unknown_of(trees, row, known):
+    """The first feature on a row's way that is not known, and how many trees it has behind it."""
+    for t, tree in enumerate(trees):
+        for f in naive.features_asked(*tree, row):
+            if not known[f]:
+                return f, t
+    return None, len(trees)
+
+
+@patient
+@given(
+    prices=st.lists(st.floats(0.0, 1e18), max_size=130),
+    rest=st.floats(0.0, 1e6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_bills_are_rounded_once(prices, rest, seed):
+    rng = np.random.default_rng(seed)
+    owned = np.zeros((7, max(1, -(-len(prices) // 64))), dtype=np.uint64)
+    has = np.repeat(rng.random((4, len(prices))) < 0.5, 2, axis=0)[:7]  # neighbours are equal
+    for i, j in np.argwhere(has):
+        owned[i, j // 64] |= np.uint64(1 << (j % 64))
+    out = np.empty(7)
+    add_up(owned, np.array(prices, dtype=np.float64), rest, out)
+    assert out.tolist() == [math.fsum([*np.compress(mine, prices), rest]) for mine in has]
 
 
 # -- models in stages -----------------------------------------------------------------------------

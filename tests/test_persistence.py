@@ -40,7 +40,7 @@ from greedymiser import (
 from greedymiser.cascades.cronus import Cronus
 from greedymiser.exits import Above
 from greedymiser.losses import Huber, LambdaMART, Loss, Poisson, Quantile
-from greedymiser.persistence.container import TENSOR_DTYPES, pack, unpack
+from greedymiser.persistence.container import TENSOR_DTYPES, from_safetensors, to_safetensors
 from greedymiser.persistence.layout import FORMAT
 from greedymiser.serving import Stage
 
@@ -639,7 +639,7 @@ class Opened:
 
     def __init__(self, kind: str):
         number, kind = (2, kind.removeprefix("row ")) if kind.startswith("row ") else (1, kind)
-        tensors, text = unpack((FILES / f"format-{number}-{kind}.miser").read_bytes())
+        tensors, text = from_safetensors((FILES / f"format-{number}-{kind}.miser").read_bytes())
         self.model = json.loads(text)
         self.arrays = {
             name: tensor.array(name, TENSOR_DTYPES[tensor.dtype], tensor.shape)
@@ -760,7 +760,7 @@ BAD = [
     ("regressor", put(f"{E0}.tree_starts", 1, -(2**63)), "its trees do not follow each other"),
     ("regressor", put(f"{E0}.tree_starts", -1, 2**40), "its trees do not follow each other"),
     ("regressor", put(f"{E0}.tree_starts", 0, 1), "its trees do not follow each other"),
-    ("classes", replace_array(f"{E0}.baseline", lambda a: np.append(a, [0.0, 0.0])), "a round has"),
+    ("classes", replace_array(f"{E0}.baseline", lambda a: np.append(a, [0.0, 0.0])), "round lacks"),
     ("regressor", leave_out(f"{E0}.nodes.bin"), "no array 'ensemble.0.nodes.bin'"),
     ("regressor", replace_array(f"{E0}.nodes.bin", lambda a: a[:-1]), "has shape"),
     ("regressor", replace_array(f"{E0}.nodes.bin", lambda a: a.astype(np.int64)), "type I64, not"),
@@ -784,7 +784,7 @@ BAD = [
     ("early-exit", tell("rule", "threshold", "nan"), "is 'nan', not a number"),
     ("early-exit", tell("rule", "place", 5), "an unknown entry 'place'"),
     ("cascade", put("rule.thresholds", 0, np.nan), "an exit threshold is not a number"),
-    ("cascade", replace_array("rule.thresholds", lambda a: a[:0]), "not a threshold per exit"),
+    ("cascade", replace_array("rule.thresholds", lambda a: a[:0]), "it has 0 exit thresholds for"),
     ("ranker", tell("rule", "place", 0), "not a whole number from 1"),
     ("ranker", tell("rule", "place", 2**30), "not a whole number from 1"),
     ("ranker", tell("rule", {"name": "confident", "threshold": 0.5}), "ranker has no classes"),
@@ -806,11 +806,11 @@ BAD = [
     ("regressor", put("costs.needs", 0, 4), "needs an unknown resource"),
     ("regressor", put("costs.needs", 0, -1), "needs an unknown resource"),
     ("regressor", put("costs.needs", slice(1, 3), 0), "needs a resource twice"),
-    ("regressor", put("costs.need_starts", 1, 9), "'costs.need_starts' is no order"),
+    ("regressor", put("costs.need_starts", 1, 9), "'costs.need_starts' is not in order"),
     ("regressor", replace_array("costs.need_starts", lambda a: a[:0]), "it has no features"),
     ("regressor", replace_array("costs.need_starts", lambda a: a[:1]), "it has no features"),
     ("regressor", tell("costs", "resource_names", 0, 5), "which is not a string"),
-    ("regressor", tell("costs", "resource_names", []), "other names than costs"),
+    ("regressor", tell("costs", "resource_names", []), "and their costs differ in number"),
     ("regressor", tell("costs", "feature_names", 0, "code"), "has a name twice"),
     ("regressor", tell("feature_names", 0, "code"), "has a name twice"),
     ("regressor", tell("feature_names", ["a"]), "has 1 entries, not 5"),
@@ -882,7 +882,7 @@ def test_wrong_content_is_named(tmp_path, kind, damage, said):
     file = Opened(kind)
     damage(file)
     path = tmp_path / "bad.miser"
-    path.write_bytes(pack(file.arrays, json.dumps(file.model)))
+    path.write_bytes(to_safetensors(file.arrays, json.dumps(file.model)))
     with pytest.raises(ModelFileError) as caught:
         load(path)
     assert said in str(caught.value)
@@ -903,7 +903,7 @@ def labelled(file: Opened, values: list[str], width: int) -> bytes:
     file.arrays[f"{E0}.baseline"] = np.zeros(n)
     file.arrays[f"{E0}.tree_starts"] = np.zeros(1, dtype=np.int64)
     file.arrays["stages"] = np.zeros((1, 4), dtype=np.int64)
-    return pack(file.arrays, json.dumps(file.model))
+    return to_safetensors(file.arrays, json.dumps(file.model))
 
 
 def test_one_long_label_does_not_widen_many_short_ones(tmp_path):
@@ -942,14 +942,22 @@ def test_labels_that_would_make_such_a_file_are_not_saved(tmp_path):
 def test_files_that_are_opened_and_closed_load(tmp_path):
     for kind in ("regressor", "classes", "early-exit", "ranker", "cascade", "constant"):
         file = Opened(kind)
-        (tmp_path / "m.miser").write_bytes(pack(file.arrays, json.dumps(file.model)))
-        load(tmp_path / "m.miser")
+        (tmp_path / "m.miser").write_bytes(to_safetensors(file.arrays, json.dumps(file.model)))
+        loaded = load(tmp_path / "m.miser")
+        assert loaded.kind == file.model["kind"]
+        assert len(loaded.stages) == len(file.arrays["stages"])
+        # What was only taken apart and put together again is saved as it was.
+        save(loaded, tmp_path / "again.miser")
+        again = from_safetensors((tmp_path / "again.miser").read_bytes())[0]
+        assert again.keys() == file.arrays.keys()
+        for name, tensor in again.items():
+            assert tensor.data == file.arrays[name].tobytes(), name
 
 
 def test_a_newer_format_says_who_can_read_it(tmp_path):
     file = Opened("constant")
     file.model = {"format": FORMAT + 1, "version": "7.1", "new": "things"}
-    (tmp_path / "m.miser").write_bytes(pack({"odd": np.zeros(2)}, json.dumps(file.model)))
+    (tmp_path / "m.miser").write_bytes(to_safetensors({"odd": np.zeros(2)}, json.dumps(file.model)))
     with pytest.raises(
         ModelFileError, match=f"has format {FORMAT + 1}, written by greedymiser '7.1'"
     ):
@@ -1028,7 +1036,7 @@ def test_memory_that_is_not_there(monkeypatch):
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("greedymiser.persistence.reading.unpack", fail)
+    monkeypatch.setattr("greedymiser.persistence.reading.from_safetensors", fail)
     with pytest.raises(ModelFileError, match=r"\.miser' needs more memory than there is"):
         load(KEPT[0])
 
@@ -1038,7 +1046,7 @@ def test_a_bool_is_0_or_1(tmp_path):
     file.arrays[f"{E0}.nodes.missing_left"] = np.full(
         len(file.nodes("missing_left")), 2, dtype=np.uint8
     )
-    data = pack(file.arrays, json.dumps(file.model))
+    data = to_safetensors(file.arrays, json.dumps(file.model))
     header_end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:header_end])
     header[f"{E0}.nodes.missing_left"]["dtype"] = "BOOL"

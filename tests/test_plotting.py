@@ -220,7 +220,8 @@ def test_constant_model():
     assert circled(ax).get_xdata().tolist() == [0.0]
     assert ax.get_xscale() == "linear"
     assert_legend_is_clear_of_data(ax)
-    drawn(plot_features(curve))
+    shares = drawn(plot_features(curve))
+    assert {share for line in shares.lines for share in line.get_ydata()} == {0.0}
     receipt = drawn(plot_receipt(curve.models[0], curve))
     assert [text.get_text() for text in receipt.texts] == ["nothing bought"]
 
@@ -239,7 +240,13 @@ def test_scores_that_are_not_numbers():
     curve = keep(thyroid_curve(), [0, 1])
     curve.traces.loc[curve.traces.n_iter == 3, "score"] = np.nan
     curve.points.loc[0, "score"] = np.nan
-    drawn(plot_curve(curve))
+    ax = drawn(plot_curve(curve))
+    # A gap in each trace, one circle less, and limits from what is left.
+    for line in dashed(ax):
+        assert np.flatnonzero(np.isnan(line.get_ydata())).tolist() == [3]
+    assert np.isnan(circled(ax).get_ydata()).tolist() == [True, False]
+    low, high = ax.get_ylim()
+    assert low < curve.points.score[1] < high
 
 
 # Legends and layout

@@ -287,24 +287,35 @@ def words(ax):
     return [text.get_text() for text in ax.texts]
 
 
-def test_displays_are_as_scikit_learn_has_them(patients):
+def test_the_picture_tells_the_protocol(patients):
     model, X = patients
     open_before = plt.get_fignums()
-    display = ProtocolDisplay.from_estimator(model, X)
-    assert display.figure_ is display.ax_.figure
-    said = words(display.ax_)
+    ax = model.protocol(X).plot()
+    said = words(ax)
     assert "TSH with draw  (22.5)" in said
     assert "FTI  (10)" in said
     assert any(text.startswith("if TSH > ") for text in said)
-    assert display.ax_.get_title(loc="left").startswith("2000 rows: mean cost 23.")
-    assert plt.get_fignums() == open_before
-    figure, ax = plt.subplots()
+    assert ax.get_title(loc="left").startswith("2000 rows: mean cost 23.")
+    assert plt.get_fignums() == open_before  # what is only written to a file stays open nowhere
+
+
+def test_displays_are_as_scikit_learn_has_them(patients):
+    model, X = patients
+    drawn = model.protocol(X).plot()
     try:
-        again = ProtocolDisplay(model.protocol(X)).plot(ax=ax)
-        assert again.ax_ is ax
-        assert again.figure_ is figure
+        display = ProtocolDisplay.from_estimator(model, X)
+        assert display.figure_ is display.ax_.figure is plt.gcf()
+        assert words(display.ax_) == words(drawn)
+        size = drawn.figure.get_size_inches()
+        np.testing.assert_allclose(display.figure_.get_size_inches(), size)
+        figure, ax = plt.subplots()
+        again = display.plot(ax)
+        assert again is display
+        assert (again.ax_, again.figure_) == (ax, figure)
+        with_few = ProtocolDisplay.from_estimator(model, X, min_share=0.9)
+        assert "FTI  (10)" not in words(with_few.ax_)
     finally:
-        plt.close(figure)
+        plt.close("all")
 
 
 def test_small_axes_hold_what_fits(patients):
@@ -312,7 +323,7 @@ def test_small_axes_hold_what_fits(patients):
     ax = Figure(figsize=(3.0, 1.3)).add_subplot()
     model.protocol(X).plot(ax)
     said = words(ax)
-    assert "left out: 1 questions" in said
+    assert "left out: 1 question" in said
     assert not any(text.startswith("FTI") for text in said)
 
 

@@ -195,12 +195,12 @@ def test_a_kernel_is_one_at_home_and_survives_equal_points():
     rng = np.random.default_rng(0)
     distances = scene_images.all_squared_distances(rng.random((6, 3)).astype(np.float32))
     known = np.array([1, 4])
-    rows = scene_images.kernel(distances, known)
+    rows = scene_images.likeness(distances, known)
     assert rows.shape == (6, 2)
     np.testing.assert_allclose(rows[known].diagonal(), 1, atol=1e-5)
     assert ((rows > 0) & (rows <= 1 + 1e-6)).all()
     assert np.log(rows[known].mean()) > -1  # the mean distance gives 1/e, and exp is convex
-    assert np.array_equal(scene_images.kernel(np.zeros((3, 3)), np.array([0])), np.ones((3, 1)))
+    assert np.array_equal(scene_images.likeness(np.zeros((3, 3)), np.array([0])), np.ones((3, 1)))
 
 
 def test_embeddings_do_not_let_one_column_rule():
@@ -217,7 +217,7 @@ def test_machines_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     labels = np.tile([0, 1, 2], 10)
     points = rng.standard_normal((30, 4)) + labels[:, None]
-    rows = scene_images.kernel(scene_images.all_squared_distances(points), np.arange(30))
+    rows = scene_images.likeness(scene_images.all_squared_distances(points), np.arange(30))
     decisions = scene_methods.Machines(rows, labels).decisions(rows)
     for k in range(3):
         twin = SVC(C=scene_methods.SVM_C, kernel="precomputed").fit(rows, labels == k)
@@ -326,7 +326,7 @@ def test_exits_leave_before_dear_features_are_bought():
     # Stumps take the dear feature only when the cheap one has told what it can.
     model = MiserClassifier(costs, max_iter=40, max_depth=1, n_jobs=1).fit(X, y)
     assert model.cost_ == 101
-    part = scene_methods.Part(X, y)
+    part = scene_methods.LabelledImages(X, y)
     exits = scene_methods._exits(model, part, part, every=1)
     spent = [exit_["cost"] for exit_ in exits]
     assert spent == sorted(spent)
@@ -411,7 +411,7 @@ def test_a_second_run_computes_nothing(finished, data, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("computed again")
 
-    for step in ("learn_codebooks", "_describe", "all_squared_distances"):
+    for step in ("learn_codebooks", "_describe_images", "all_squared_distances"):
         monkeypatch.setattr(scene_images, step, refuse)
     for step in ("timings", "machine_features", "miser_curves", "svm_table", "l1_table"):
         monkeypatch.setattr(scene15, step, refuse)

@@ -636,3 +636,46 @@ def test_tiny_weights_beside_huge_ones_are_not_lost(alone):
     of_same_class = [1.0, 1.0, 1.0, 1e-30]
     assert score("roc_auc", of_same_class) == 0.5
     assert score("average_precision", of_same_class) == 0.5
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+
+@st.composite
+def two_sides(draw, most_mass=9):
+    """Sorted scores of low and high rows, and their masses; none at all for 1 each."""
+    sides = []
+    for least in (0, 1):
+        scores = st.sampled_from([-1.0, 0.0, 0.5, 0.5, 2.0, math.inf])
+        values = sorted(draw(st.lists(scores, min_size=least, max_size=12)))
+        masses = st.lists(st.integers(1, most_mass), min_size=len(values), max_size=len(values))
+        sides.append((values, draw(st.one_of(masses, st.just([])))))
+    return sides
+
+
+def as_arrays(side):
+    return np.array(side[0], dtype=np.float64), np.array(side[1], dtype=np.int64)
+
+
+def plain_side(side):
+    return side[0], side[1] or [1] * len(side[0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(two_sides(most_mass=2**40))
+def test_pairs_in_order_are_all_pairs(sides):
+    """Masses of 40 bits: products and their sum do not fit 64."""
+    low, high = sides
+    upper, lower = _kernels.pairs_in_order(*as_arrays(low), *as_arrays(high))
+    expected = naive.pairs_in_order(*plain_side(low), *plain_side(high))
+    assert (int(upper) << 64) + int(lower) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(two_sides(), st.sampled_from([1.0, 0.25, 3.0]))
+def test_precision_falls_step_by_step(sides, low_unit):
+    low, high = sides
+    out = np.empty(len(high[0]))
+    n = _kernels.precision_steps(*as_arrays(low), low_unit, *as_arrays(high), out)
+    expected = naive.precision_steps(*plain_side(low), low_unit, *plain_side(high))
+    assert out[:n].tolist() == expected

@@ -18,7 +18,7 @@ from greedymiser.tables import (
     SparseTable,
     as_table,
     categorical_columns,
-    encode,
+    codes_of_labels,
     is_frame,
     learn_categories,
 )
@@ -413,19 +413,22 @@ def test_large_numbers_of_different_types_are_compared_exactly(kinds):
     odd = LARGE + 1 if kinds[0] is np.int64 else LARGE
     labels = np.array([1, odd], dtype=kinds[0])
     known = np.array([1, 2 * LARGE + 1 - odd], dtype=kinds[1])
-    np.testing.assert_array_equal(encode(labels, known), [0.0, np.nan])
+    np.testing.assert_array_equal(codes_of_labels(labels, known), [0.0, np.nan])
     same = np.array([1, LARGE], dtype=kinds[0]), np.array([1, LARGE], dtype=kinds[1])
-    np.testing.assert_array_equal(encode(*same), [0.0, 1.0])
+    np.testing.assert_array_equal(codes_of_labels(*same), [0.0, 1.0])
 
 
 def test_encode():
     known = np.array([2.0, 5.0, 7.0])
     np.testing.assert_array_equal(
-        encode(np.array([7.0, 2.0, np.nan, 6.0, 99.0]), known), [2, 0, np.nan, np.nan, np.nan]
+        codes_of_labels(np.array([7.0, 2.0, np.nan, 6.0, 99.0]), known),
+        [2, 0, np.nan, np.nan, np.nan],
     )
-    np.testing.assert_array_equal(encode(np.array([7, 2, 6]), known), [2, 0, np.nan])
-    np.testing.assert_array_equal(encode(np.array([7, "x"], dtype=object), known), [2, np.nan])
-    np.testing.assert_array_equal(encode(np.array([1.0]), np.empty(0)), [np.nan])
+    np.testing.assert_array_equal(codes_of_labels(np.array([7, 2, 6]), known), [2, 0, np.nan])
+    np.testing.assert_array_equal(
+        codes_of_labels(np.array([7, "x"], dtype=object), known), [2, np.nan]
+    )
+    np.testing.assert_array_equal(codes_of_labels(np.array([1.0]), np.empty(0)), [np.nan])
 
 
 # -- the tables themselves ------------------------------------------------------------------------

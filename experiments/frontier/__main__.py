@@ -38,11 +38,11 @@ def main(arguments: list[str] | None = None) -> None:
             tell=lambda line: print(line, flush=True),
         )  # fmt: skip
         return
-    from experiments.frontier.tables import draw, load, markdown
+    from experiments.frontier.tables import draw_panels, markdown, measured_rows
 
-    rows = load(args.results)
+    rows = measured_rows(args.results)
     print(markdown(rows))
-    draw(rows, args.figure or args.results.with_suffix(".png"))
+    draw_panels(rows, args.figure or args.results.with_suffix(".png"))
 
 
 if __name__ == "__main__":

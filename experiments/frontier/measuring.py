@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from experiments.frontier.problems import Problem
 from experiments.frontier.rivals import OURS, applies, chosen, tested
+from greedymiser._files import write_atomically
 from greedymiser._version import __version__
 
 COLUMNS = (
@@ -26,26 +27,27 @@ def key_of(row: dict[str, str]) -> Key:
     return row["data"], row["split"], row["method"]
 
 
-def read(path: Path) -> list[dict[str, str]]:
+def read_measured(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
     """The rows of a file; none if there is none."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
-    if rows and tuple(rows[0]) != COLUMNS:
-        raise ValueError(f"{str(path)!r} has other columns than {', '.join(COLUMNS)}")
+    if rows and tuple(rows[0]) != tuple(columns):
+        raise ValueError(f"{str(path)!r} has other columns than {', '.join(columns)}")
     return rows
 
 
-def write(path: Path, rows: Sequence[dict[str, str]]) -> None:
+def write_measured(
+    path: Path, rows: Sequence[dict[str, str]], columns: Sequence[str] = COLUMNS
+) -> None:
     """Write all rows; the file is there whole, or as it was."""
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".part-{path.name}")
-    with part.open("w", newline="", encoding="utf-8") as lines:
-        table = csv.DictWriter(lines, COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-    os.replace(part, path)
+    write_atomically(path, text.getvalue().encode())
 
 
 def measure(problem: Problem, i: int, method: str, n_jobs: int = 1) -> list[dict[str, str]]:
@@ -92,7 +94,7 @@ def run(
         for method in methods
         if applies(method, problem)
     ]
-    rows = read(path)
+    rows = read_measured(path)
     if redo:
         again = {(problem.name, str(i), method) for problem, i, method in wanted}
         rows = [row for row in rows if key_of(row) not in again]
@@ -104,6 +106,6 @@ def run(
             continue
         measured = measure(problem, i, method, n_jobs)
         rows += measured
-        write(path, rows)
+        write_measured(path, rows)
         scores = " ".join(f"{float(row['test_score']):.3f}" for row in measured)
         tell(f"{what}: {float(measured[0]['seconds']):.1f} s, test {scores}")

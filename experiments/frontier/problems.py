@@ -46,26 +46,26 @@ MFEAT_FAMILIES = ("fou", "fac", "kar", "pix", "zer", "mor")
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ProblemRows:
     """Some rows of a problem. Classes are 0, 1, …; ``qid`` is None unless rows are ranked."""
 
     X: NDArray[Any]
     y: NDArray[Any]
     qid: NDArray[Any] | None = None
 
-    def take(self, rows: NDArray[np.intp]) -> Rows:
+    def take(self, rows: NDArray[np.intp]) -> ProblemRows:
         """Some of these rows."""
-        return Rows(self.X[rows], self.y[rows], None if self.qid is None else self.qid[rows])
+        return ProblemRows(self.X[rows], self.y[rows], None if self.qid is None else self.qid[rows])
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class ProblemSplit:
     """Rows to learn from, to choose with and to report on."""
 
     name: str
-    train: Rows
-    valid: Rows
-    test: Rows
+    train: ProblemRows
+    valid: ProblemRows
+    test: ProblemRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,26 +80,26 @@ class Problem:
     scoring: str
     budgets: tuple[float, ...]
     # Makes split i; any number of them, but for MQ2008, which has five folds.
-    split: Callable[[int], Split]
+    split: Callable[[int], ProblemSplit]
     max_splits: int = 10
     # The same for all methods.
     rounds: int = 100
     min_samples_leaf: int = 20
     max_bins: int = 255
 
-    def score(self, rows: Rows, raw: NDArray[np.float64]) -> float:
+    def score(self, rows: ProblemRows, raw: NDArray[np.float64]) -> float:
         """Score of raw predictions: one column per class if there are more than two."""
         if rows.qid is not None:
             return float(ndcg_score(rows.y, raw, rows.qid, k=5))
         if self.scoring == "roc_auc":
-            return roc_auc(rows.y, raw)
+            return area_under_roc(rows.y, raw)
         right = rows.y[raw.argmax(axis=1) == rows.y]
         if self.scoring == "accuracy":
             return len(right) / len(rows.y)
         named = np.bincount(right, minlength=self.n_classes)
         return float(np.mean(named / np.bincount(rows.y, minlength=self.n_classes)))
 
-    def constant(self, train: Rows, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    def constant(self, train: ProblemRows, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """What is predicted without any feature: the commonest class, or no order."""
         if self.n_classes > 2:
             counts = np.bincount(train.y, minlength=self.n_classes)
@@ -107,7 +107,7 @@ class Problem:
         return np.zeros(len(X))
 
 
-def roc_auc(y: NDArray[np.int64], raw: NDArray[np.float64]) -> float:
+def area_under_roc(y: NDArray[np.int64], raw: NDArray[np.float64]) -> float:
     """The share of pairs in order; scikit-learn's checks take longer than its arithmetic."""
     positive = y == 1
     n, m = int(positive.sum()), int((~positive).sum())
@@ -123,15 +123,15 @@ def geometric_budgets(costs: CostModel) -> tuple[float, ...]:
     return (*(float(np.ceil(100 * budget - 1e-6) / 100) for budget in budgets[:-1]), everything)
 
 
-def thirds(whole: Rows, stratify: bool, i: int) -> Split:
+def thirds(whole: ProblemRows, stratify: bool, i: int) -> ProblemSplit:
     """Half of the rows to learn from, a quarter each to choose with and to report on."""
     train, rest = _halves(np.arange(len(whole.y)), whole, stratify, 0.5, i)
     valid, test = _halves(rest, whole, stratify, 0.5, i)
-    return Split(str(i), whole.take(train), whole.take(valid), whole.take(test))
+    return ProblemSplit(str(i), whole.take(train), whole.take(valid), whole.take(test))
 
 
 def _halves(
-    rows: NDArray[np.intp], whole: Rows, stratify: bool, share: float, i: int
+    rows: NDArray[np.intp], whole: ProblemRows, stratify: bool, share: float, i: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Two parts of some rows; a query is in one of them."""
     if whole.qid is None:
@@ -147,22 +147,22 @@ def _halves(
 def thyroid(folder: Path | None = None) -> Problem:
     """Three classes, $69.81 for everything; the test rows are those of the repository."""
     data = load_thyroid()
-    test = Rows(data.X_test, data.y_test - 1)
+    test = ProblemRows(data.X_test, data.y_test - 1)
 
-    def split(i: int) -> Split:
+    def split(i: int) -> ProblemSplit:
         X, X_val, y, y_val = train_test_split(
             data.X_train, data.y_train - 1, test_size=0.25, stratify=data.y_train, random_state=i
         )
-        return Split(str(i), Rows(X, y), Rows(X_val, y_val), test)
+        return ProblemSplit(str(i), ProblemRows(X, y), ProblemRows(X_val, y_val), test)
 
     return Problem("thyroid", data.costs, 3, "balanced_accuracy", THYROID_BUDGETS, split)
 
 
 def heart(folder: Path | None) -> Problem:
-    """Is there a heart disease? 303 patients, Turney's prices."""
-    path = _inside(folder, "heart") / "processed.cleveland.data"
+    """Is there heart disease? 303 patients, Turney's prices."""
+    path = _folder_inside(folder, "heart") / "processed.cleveland.data"
     table = np.genfromtxt(path, delimiter=",", missing_values="?")
-    whole = Rows(table[:, :-1], (table[:, -1] > 0).astype(np.int64))
+    whole = ProblemRows(table[:, :-1], (table[:, -1] > 0).astype(np.int64))
     costs = CostModel(HEART_PRICES, groups=HEART_GROUPS, group_costs=HEART_ENTRY)
     return Problem(
         "heart", costs, 2, "roc_auc", geometric_budgets(costs), partial(thirds, whole, True),
@@ -174,13 +174,13 @@ def nhanes(folder: Path | None) -> Problem:
     """Does a person die within ten years of the examination? Blood tests have prices."""
     import pandas as pd
 
-    place = _inside(folder, "nhanes")
+    place = _folder_inside(folder, "nhanes")
     prices = pd.read_csv(place / "costs.csv")
     X = pd.read_csv(place / "X.csv", index_col=0)[prices["feature"]].to_numpy(np.float64)
     years = pd.read_csv(place / "y.csv", index_col=0)["y"].to_numpy(np.float64)
     died = (years > 0) & (years <= NHANES_YEARS)
     known = died | (np.abs(years) > NHANES_YEARS)
-    whole = Rows(X[known], died[known].astype(np.int64))
+    whole = ProblemRows(X[known], died[known].astype(np.int64))
     needs = {
         row.feature: [] if row.price == 0 else [row.feature, row.entry]
         for row in prices.itertuples()
@@ -194,13 +194,13 @@ def nhanes(folder: Path | None) -> Problem:
 
 def mfeat(folder: Path | None) -> Problem:
     """Ten digits, six families of descriptors that are computed whole (made prices)."""
-    place = _inside(folder, "mfeat")
+    place = _folder_inside(folder, "mfeat")
     tables = [
         np.loadtxt(place / f"mfeat-{name}.csv", delimiter=",", skiprows=1)
         for name in MFEAT_FAMILIES
     ]
     X = np.concatenate([table[:, :-1] for table in tables], axis=1)
-    whole = Rows(X, tables[0][:, -1].astype(np.int64))
+    whole = ProblemRows(X, tables[0][:, -1].astype(np.int64))
     widths = {name: table.shape[1] - 1 for name, table in zip(MFEAT_FAMILIES, tables, strict=True)}
     costs = CostModel.from_resources(
         {name: float(width) for name, width in widths.items()},
@@ -214,26 +214,26 @@ def mfeat(folder: Path | None) -> Problem:
 
 def letor(folder: Path | None) -> Problem:
     """MQ2008, the five folds of its readme, derived costs."""
-    place = _inside(folder, "mq2008")
-    prices = mq2008.read_costs(place / "features.csv")
+    place = _folder_inside(folder, "mq2008")
+    prices = mq2008.read_derived_costs(place / "features.csv")
     costs = CostModel(prices)
     names = [f"S{i}.txt" for i in range(1, mq2008.N_PARTS + 1)]
     folds = mq2008.make_folds([mq2008.read_part(place / n, len(prices)) for n in names], costs)
 
-    def split(i: int) -> Split:
+    def split(i: int) -> ProblemSplit:
         parts = (folds[i].train, folds[i].valid, folds[i].test)
-        return Split(str(i), *(Rows(part.X, part.y, part.qid) for part in parts))
+        return ProblemSplit(str(i), *(ProblemRows(part.X, part.y, part.qid) for part in parts))
 
     return Problem("mq2008", costs, 0, "ndcg@5", geometric_budgets(costs), split, max_splits=5)
 
 
 def lambdarank(folder: Path | None) -> Problem:
     """LightGBM's ranking example; prices drawn from Yahoo's (made)."""
-    place = _inside(folder, "lambdarank")
+    place = _folder_inside(folder, "lambdarank")
     parts = [_read_lambdarank(place / f"rank.{name}") for name in ("train", "test")]
     sizes = np.concatenate([np.loadtxt(place / f"rank.{n}.query", int) for n in ("train", "test")])
     X, y = (np.concatenate(pair) for pair in zip(*parts, strict=True))
-    whole = Rows(X, y, np.repeat(np.arange(len(sizes)), sizes))
+    whole = ProblemRows(X, y, np.repeat(np.arange(len(sizes)), sizes))
     prices = np.random.default_rng(0).choice(load_yahoo_costs(), X.shape[1])
     costs = CostModel(prices)
     return Problem(
@@ -258,7 +258,7 @@ PROBLEMS: dict[str, Callable[[Path | None], Problem]] = {
 }
 
 
-def _inside(folder: Path | None, name: str) -> Path:
+def _folder_inside(folder: Path | None, name: str) -> Path:
     if folder is None or not (folder / name).is_dir():
         raise FileNotFoundError(
             f"{name} is read from a folder of data: name it with --folder or GREEDYMISER_DATA"

@@ -6,7 +6,6 @@ the features that the trees use. Nobody sees test rows before the choice is made
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.frontier.problems import Problem, Rows, Split
+from experiments.frontier.problems import Problem, ProblemRows, ProblemSplit
 from greedymiser import CostModel, MiserClassifier, MiserRanker, tradeoff_curve
 
 Floats = NDArray[np.float64]
@@ -38,7 +37,7 @@ PATIENCE = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class Contender:
     """A model that could be served."""
 
     cost: float
@@ -48,16 +47,16 @@ class Candidate:
     predict: Callable[[Floats], Floats]
 
 
-def choose(candidates: Iterable[Candidate], budget: float) -> Candidate:
+def choose(candidates: Iterable[Contender], budget: float) -> Contender:
     """The best validation score that the budget buys; of equals the cheapest, then the first."""
     affordable = (one for one in candidates if one.cost <= budget)
     return max(affordable, key=lambda one: (one.valid_score, -one.cost))
 
 
-def free(problem: Problem, split: Split) -> Candidate:
+def free(problem: Problem, split: ProblemSplit) -> Contender:
     """The model that uses nothing."""
     predict = partial(problem.constant, split.train)
-    return Candidate(0.0, problem.score(split.valid, predict(split.valid.X)), 0, predict)
+    return Contender(0.0, problem.score(split.valid, predict(split.valid.X)), 0, predict)
 
 
 # -- LightGBM ------------------------------------------------------------------------------------
@@ -67,13 +66,17 @@ class Lightgbm:
     """LightGBM on some columns of a split; every prefix of a model is a candidate."""
 
     def __init__(
-        self, problem: Problem, split: Split, columns: Sequence[int] | None = None, n_jobs: int = 1
+        self,
+        problem: Problem,
+        split: ProblemSplit,
+        columns: Sequence[int] | None = None,
+        n_jobs: int = 1,
     ):
         n_features = problem.costs.n_features
         self.problem, self.split = problem, split
         self.columns = np.arange(n_features) if columns is None else np.array(sorted(columns))
         self._settings = {
-            **_objective(problem.n_classes),
+            **_lightgbm_objective(problem.n_classes),
             "max_depth": DEPTH,
             "num_leaves": 2**DEPTH,
             "learning_rate": RATE,
@@ -118,7 +121,7 @@ class Lightgbm:
             scores.append(self.problem.score(valid, raw))
         return scores
 
-    def candidates(self, booster: lightgbm.Booster) -> Iterator[Candidate]:
+    def candidates(self, booster: lightgbm.Booster) -> Iterator[Contender]:
         """The best prefix of each set of features that the model passes through."""
         best: dict[int, tuple[float, int]] = {}
         for i, score in enumerate(self.scores(booster), start=1):
@@ -127,7 +130,7 @@ class Lightgbm:
                 best[n_used] = (score, i)
         for n_used, (score, i) in best.items():
             predict = partial(_predict, booster, self.columns, i)
-            yield Candidate(self.cost(booster, i), score, n_used, predict)
+            yield Contender(self.cost(booster, i), score, n_used, predict)
 
 
 def _predict(
@@ -136,7 +139,7 @@ def _predict(
     return booster.predict(X[:, columns], num_iteration=rounds, raw_score=True)
 
 
-def _objective(n_classes: int) -> dict[str, Any]:
+def _lightgbm_objective(n_classes: int) -> dict[str, Any]:
     if n_classes == 0:
         return {"objective": "regression"}
     if n_classes == 2:
@@ -156,8 +159,8 @@ def divided_prices(costs: CostModel) -> Floats:
 
 
 def cegb(
-    prices_of: Callable[[CostModel], Floats], problem: Problem, split: Split, n_jobs: int = 1
-) -> list[Candidate]:
+    prices_of: Callable[[CostModel], Floats], problem: Problem, split: ProblemSplit, n_jobs: int = 1
+) -> list[Contender]:
     """LightGBM's coupled penalty, at trade-offs from where nothing is bought to everything."""
     learner = Lightgbm(problem, split, n_jobs=n_jobs)
     prices = prices_of(problem.costs).tolist()
@@ -192,38 +195,38 @@ def penalty_grid(
 # -- subsets -------------------------------------------------------------------------------------
 
 
-Resources = frozenset[int]
+ResourceSet = frozenset[int]
 
 
 class Subsets:
     """Models on the columns that a set of resources opens, each trained once."""
 
-    def __init__(self, problem: Problem, split: Split, n_jobs: int = 1):
+    def __init__(self, problem: Problem, split: ProblemSplit, n_jobs: int = 1):
         self.problem, self.split, self._n_jobs = problem, split, n_jobs
         self.needs = [frozenset(wanted) for wanted in problem.costs.needs]
         # What can be bought: the resources of one feature. Many features may open with the same.
         self.purchases = sorted({wanted for wanted in self.needs if wanted}, key=sorted)
-        self._screened: dict[Resources, float] = {}
-        self._fitted: dict[Resources, list[Candidate]] = {}
+        self._screened: dict[ResourceSet, float] = {}
+        self._fitted: dict[ResourceSet, list[Contender]] = {}
 
-    def cost(self, owned: Resources) -> float:
+    def cost(self, owned: ResourceSet) -> float:
         """What a set of resources costs."""
         costs = self.problem.costs
         marked = np.zeros(len(costs.resource_names), dtype=bool)
         marked[list(owned)] = True
         return costs.bill(marked, 0)
 
-    def columns(self, owned: Resources) -> list[int]:
+    def columns(self, owned: ResourceSet) -> list[int]:
         """The features that need nothing else."""
         return [feature for feature, wanted in enumerate(self.needs) if wanted <= owned]
 
-    def screen(self, owned: Resources) -> float:
+    def screen(self, owned: ResourceSet) -> float:
         """Validation score of a short fit, at its best of some rounds."""
         if owned not in self._screened:
             self._screened[owned] = self._screen(owned)
         return self._screened[owned]
 
-    def _screen(self, owned: Resources) -> float:
+    def _screen(self, owned: ResourceSet) -> float:
         problem, valid = self.problem, self.split.valid
         columns = self.columns(owned)
         if not columns:
@@ -238,7 +241,7 @@ class Subsets:
             best = max(best, problem.score(valid, raw))
         return best
 
-    def candidates(self, owned: Resources) -> list[Candidate]:
+    def candidates(self, owned: ResourceSet) -> list[Contender]:
         """The prefixes of a model with all rounds."""
         if owned not in self._fitted:
             columns = self.columns(owned)
@@ -250,11 +253,11 @@ class Subsets:
         return self._fitted[owned]
 
 
-def forward(problem: Problem, split: Split, n_jobs: int = 1) -> list[Candidate]:
+def forward(problem: Problem, split: ProblemSplit, n_jobs: int = 1) -> list[Contender]:
     """Forward search under each budget, by gain and by gain per cost; all sets on the way."""
     subsets = Subsets(problem, split, n_jobs)
     found = [free(problem, split)]
-    visited: set[Resources] = set()
+    visited: set[ResourceSet] = set()
     for budget in problem.budgets:
         for per_cost in (False, True):
             visited.update(chain(subsets, budget, per_cost))
@@ -263,13 +266,13 @@ def forward(problem: Problem, split: Split, n_jobs: int = 1) -> list[Candidate]:
     return found
 
 
-def chain(subsets: Subsets, budget: float, per_cost: bool) -> Iterator[Resources]:
+def chain(subsets: Subsets, budget: float, per_cost: bool) -> Iterator[ResourceSet]:
     """Buy what raises the validation score most (per cost) while it is affordable.
 
     The first step tries every purchase. Later ones try those that looked best when they were last
     tried, since most of what brought little brings little again.
     """
-    owned: Resources = frozenset()
+    owned: ResourceSet = frozenset()
     yield owned
     merit = dict.fromkeys(subsets.purchases, np.inf)
     best, failures = subsets.screen(owned), 0
@@ -281,7 +284,7 @@ def chain(subsets: Subsets, budget: float, per_cost: bool) -> Iterator[Resources
         ]
         if not at_hand:
             return
-        likely: list[Resources] = sorted(at_hand, key=lambda one: -merit[one])
+        likely: list[ResourceSet] = sorted(at_hand, key=lambda one: -merit[one])
         first_time = merit[likely[-1]] == np.inf
         here, spent = subsets.screen(owned), subsets.cost(owned)
         for one in likely if first_time else likely[:BREADTH]:
@@ -289,14 +292,14 @@ def chain(subsets: Subsets, budget: float, per_cost: bool) -> Iterator[Resources
             price = subsets.cost(owned | one) - spent
             # What loses is no better for being dear.
             merit[one] = gain / price if per_cost and gain > 0 and price > 0 else gain
-        likeliest: Resources = max(likely, key=merit.__getitem__)
+        likeliest: ResourceSet = max(likely, key=merit.__getitem__)
         owned = owned | likeliest
         yield owned
         failures = 0 if subsets.screen(owned) > best else failures + 1
         best = max(best, subsets.screen(owned))
 
 
-def exhaustive_blood(problem: Problem, split: Split, n_jobs: int = 1) -> list[Candidate]:
+def exhaustive_blood(problem: Problem, split: ProblemSplit, n_jobs: int = 1) -> list[Contender]:
     """Thyroid: the 16 sets of blood tests, each with all questions."""
     names = problem.costs.resource_names
     tests = [names.index(name) for name in ("TSH", "T3", "TT4", "T4U")]
@@ -314,14 +317,9 @@ def exhaustive_blood(problem: Problem, split: Split, n_jobs: int = 1) -> list[Ca
 # -- ours ----------------------------------------------------------------------------------------
 
 
-def knows_search() -> bool:
-    """Whether the curve can be told how to search."""
-    return "search" in inspect.signature(tradeoff_curve).parameters
-
-
 def curve_of(
     problem: Problem,
-    split: Split,
+    split: ProblemSplit,
     search: str,
     n_jobs: int = 1,
     *,
@@ -345,15 +343,13 @@ def curve_of(
         given |= {"qid": train.qid, "qid_val": valid.qid}
     else:
         estimator = MiserClassifier(**common)
-    if knows_search():
-        given["search"] = search
     return tradeoff_curve(
         estimator, train.X, train.y, tradeoffs=tradeoffs, scoring=problem.scoring,
-        n_jobs=n_jobs, **given,
+        search=search, n_jobs=n_jobs, **given,
     )  # fmt: skip
 
 
-def ours(search: str, problem: Problem, split: Split, n_jobs: int = 1) -> list[Candidate]:
+def ours(search: str, problem: Problem, split: ProblemSplit, n_jobs: int = 1) -> list[Contender]:
     """The models that our curve names for the budgets of the problem."""
     curve = curve_of(problem, split, search, n_jobs)
     found = []
@@ -365,7 +361,7 @@ def ours(search: str, problem: Problem, split: Split, n_jobs: int = 1) -> list[C
         score = problem.score(split.valid, predict(split.valid.X))
         n_features = len(model.features_used_)
         # For this budget alone, whatever it cost: the curve has made its choice.
-        found.append(Candidate(float(model.cost_), score, n_features, predict))
+        found.append(Contender(float(model.cost_), score, n_features, predict))
     return found
 
 
@@ -377,7 +373,7 @@ def raw_predictions(problem: Problem, model: Any, X: Floats) -> Floats:
     return probabilities[:, 1] if problem.n_classes == 2 else probabilities
 
 
-METHODS: dict[str, Callable[..., list[Candidate]]] = {
+METHODS: dict[str, Callable[..., list[Contender]]] = {
     "cegb-full": partial(cegb, full_prices),
     "cegb-divided": partial(cegb, divided_prices),
     "forward": forward,
@@ -395,16 +391,14 @@ def applies(method: str, problem: Problem) -> bool:
     """Whether there is anything to measure; where nothing is shared, both penalties are one."""
     if method == "exhaustive":
         return problem.name == "thyroid"
-    if method == "frontier":
-        return knows_search()
     if method == "cegb-divided":
         return not np.allclose(full_prices(problem.costs), divided_prices(problem.costs))
     return True
 
 
 def chosen(
-    method: str, problem: Problem, split: Split, n_jobs: int = 1
-) -> list[tuple[float, Candidate]]:
+    method: str, problem: Problem, split: ProblemSplit, n_jobs: int = 1
+) -> list[tuple[float, Contender]]:
     """What a method serves for each budget."""
     found = METHODS[method](problem, split, n_jobs)
     if method in OURS:
@@ -412,6 +406,6 @@ def chosen(
     return [(budget, choose(found, budget)) for budget in problem.budgets]
 
 
-def tested(problem: Problem, test: Rows, candidate: Candidate) -> float:
+def tested(problem: Problem, test: ProblemRows, candidate: Contender) -> float:
     """What is reported of a choice."""
     return problem.score(test, candidate.predict(test.X))

@@ -21,7 +21,7 @@ NAMES = {
 RIVALS = ("cegb", "forward", "path")
 
 
-def load(path: Path) -> pd.DataFrame:
+def measured_rows(path: Path) -> pd.DataFrame:
     """The measured rows, where CEGB is told prices in the way that serves it better."""
     rows = pd.read_csv(path, dtype={"split": str})
     kept = [_better_cegb(of_data) for _, of_data in rows.groupby("data", sort=False)]
@@ -56,15 +56,16 @@ def scores_of(rows: pd.DataFrame, method: str) -> pd.DataFrame:
 def markdown(rows: pd.DataFrame) -> str:
     """A table per data set: scores by budget, and how far ours are from the rivals."""
     return "\n\n".join(
-        "\n".join(_lines(str(name), of_data)) for name, of_data in rows.groupby("data", sort=False)
+        "\n".join(_table_lines(str(name), of_data))
+        for name, of_data in rows.groupby("data", sort=False)
     )
 
 
-def _lines(name: str, rows: pd.DataFrame) -> Iterator[str]:
+def _table_lines(name: str, rows: pd.DataFrame) -> Iterator[str]:
     scores = {key: scores_of(rows, key) for key in NAMES if (rows["method"] == key).any()}
     ours = "frontier" if "frontier" in scores else "path"
     gaps = [(ours, b) for b in RIVALS if ours in scores and b in scores and b != ours]
-    heads = [_head(rows, key) for key in scores] + [f"{NAMES[a]} - {NAMES[b]}" for a, b in gaps]
+    heads = [_heading(rows, key) for key in scores] + [f"{NAMES[a]} - {NAMES[b]}" for a, b in gaps]
     counts = sorted({len(table) for table in scores.values()})
     n_splits = " or ".join(map(str, counts))
     yield f"### {name}: test {rows['scoring'].iloc[0]}, {n_splits} splits"
@@ -72,7 +73,7 @@ def _lines(name: str, rows: pd.DataFrame) -> Iterator[str]:
     yield f"| budget | {' | '.join(heads)} |"
     yield "|---" * (len(heads) + 1) + "|"
     for budget in next(iter(scores.values())).columns:
-        cells = [_mean(table[budget]) for table in scores.values()]
+        cells = [_mean_and_error(table[budget]) for table in scores.values()]
         cells += [_gap(scores[a][budget], scores[b][budget]) for a, b in gaps]
         shown = budget if isinstance(budget, str) else f"{budget:g}"
         yield f"| {shown} | {' | '.join(cells)} |"
@@ -83,13 +84,13 @@ def _lines(name: str, rows: pd.DataFrame) -> Iterator[str]:
     yield f"| time | {' | '.join(times + [''] * len(gaps))} |"
 
 
-def _head(rows: pd.DataFrame, key: str) -> str:
+def _heading(rows: pd.DataFrame, key: str) -> str:
     if key != "cegb":
         return NAMES[key]
     return f"{NAMES[key]} ({rows['way'].dropna().iloc[0]} prices)"
 
 
-def _mean(values: pd.Series) -> str:
+def _mean_and_error(values: pd.Series) -> str:
     return f"{values.mean():.3f} ± {standard_error(values):.3f}"
 
 
@@ -102,7 +103,7 @@ def _gap(ours: pd.Series, theirs: pd.Series) -> str:
     return f"{gaps.mean():+.3f}" + (f" ({gaps.mean() / error:+.1f} SE)" if error > 0 else "")
 
 
-def draw(rows: pd.DataFrame, path: Path) -> None:
+def draw_panels(rows: pd.DataFrame, path: Path) -> None:
     """Test score against budget, a panel per data set, bars of one standard error."""
     from matplotlib.figure import Figure
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOWEST_SHARE = 0.9
 
 
-def save(ax: Any, title: str, workspace: Workspace, name: str) -> Path:
+def save_figure(ax: Any, title: str, workspace: Workspace, name: str) -> Path:
     """Write a figure, whose title says what the data is."""
     ax.set_title(title, fontsize="small", loc="left")
     return workspace.write(f"{name}.png", partial(ax.figure.savefig, dpi=150))

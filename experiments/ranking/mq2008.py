@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.methods import Fold, Part
-from experiments.ranking.study import Experiment, Scale, run_ranking
+from experiments.methods import Documents, Fold
+from experiments.ranking.study import SMALL, Experiment, RankingScale, run_ranking
 from experiments.workspace import Results, Workspace, digests
 from greedymiser.costs import CostModel
 from greedymiser.datasets import load_letor
@@ -29,7 +29,7 @@ COST_COLUMN = "derived_cost_from_mslr_table"
 # The mean price of a feature is 32.6 here and 32.7 in Yahoo's table, where a tree costs 1.
 TREE_COST = 1.0
 
-FULL = Scale(
+FULL = RankingScale(
     max_iter=300,
     tradeoffs=(
         3e-7,
@@ -50,49 +50,44 @@ FULL = Scale(
     cronus_tradeoffs=(1e-6, 5e-6, 1e-5, 2e-5, 3e-5, 6e-5, 1e-4, 2e-4),
     cronus_l1=(0.5, 2.0, 8.0),
 )
-SMALL = Scale(
-    max_iter=12,
-    tradeoffs=(1e-5, 1e-4),
-    highest_prices=(1.0, 100.0),
-    cascaded=(1e-5,),
-    cronus_tradeoffs=(1e-6, 1e-5),
-    cronus_l1=(0.5,),
-    n_slacks=5,
-)
 
 
 def run(
     data: Path | None, workspace: Workspace, small: bool = False, *, n_jobs: int | None = None
 ) -> Results:
-    """Run the experiment.
+    """Run the experiment on the files of a folder; the small version on two folds."""
+    experiment = read_experiment(data)
+    if small:
+        experiment = replace(experiment, folds=experiment.folds[:2])
+    return run_ranking(experiment, replace(SMALL if small else FULL, n_jobs=n_jobs), workspace)
+
+
+def read_experiment(data: Path | None) -> Experiment:
+    """All five folds.
 
     Parameters
     ----------
     data : Path
         Folder with ``S1.txt`` to ``S5.txt`` and ``features.csv``, or one that holds it as
         ``mq2008``.
-    workspace : Workspace
-        Where results are written, and finished steps kept.
-    small : bool
-        A version of a few seconds: two folds, few trees. It shows nothing but that things work.
-    n_jobs : int, optional
-        Threads; None for all cores. Results do not depend on it.
     """
     if data is None:
         raise ValueError("mq2008 needs data: the folder with S1.txt to S5.txt and features.csv")
     folder = find_folder(Path(data))
-    prices = read_costs(folder / "features.csv")
-    parts = [read_part(folder / f"S{i}.txt", len(prices)) for i in range(1, N_PARTS + 1)]
-    folds = make_folds(parts, CostModel(prices, tree_cost=TREE_COST))
-    files = digests(folder / f"S{i}.txt" for i in range(1, N_PARTS + 1))
-    experiment = Experiment(
+    prices = read_derived_costs(folder / "features.csv")
+    files = [folder / f"S{i}.txt" for i in range(1, N_PARTS + 1)]
+    parts = [read_part(file, len(prices)) for file in files]
+    return Experiment(
         title=TITLE,
         cost_unit="derived units",
-        folds=folds[:2] if small else folds,
-        data={"name": NAME, "files": files, "prices": prices.tolist(), "tree_cost": TREE_COST},
+        folds=make_folds(parts, CostModel(prices, tree_cost=TREE_COST)),
+        data={
+            "name": NAME,
+            "files": digests(files),
+            "prices": prices.tolist(),
+            "tree_cost": TREE_COST,
+        },
     )
-    scale = replace(SMALL if small else FULL, n_jobs=n_jobs)
-    return run_ranking(experiment, scale, workspace)
 
 
 def find_folder(data: Path) -> Path:
@@ -103,7 +98,7 @@ def find_folder(data: Path) -> Path:
     raise FileNotFoundError(f"there is no S1.txt in {str(data)!r}, nor in its subfolder {NAME!r}")
 
 
-def read_costs(path: Path) -> NDArray[np.float64]:
+def read_derived_costs(path: Path) -> NDArray[np.float64]:
     """Derived cost of each feature, in the order of the features."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no table of costs at {str(path)!r}")
@@ -121,24 +116,24 @@ def read_costs(path: Path) -> NDArray[np.float64]:
     return prices
 
 
-def read_part(path: Path, n_features: int) -> Part:
+def read_part(path: Path, n_features: int) -> Documents:
     """One of the five parts."""
     X, y, qid = load_letor(path, n_features=n_features)
-    return Part(X, y, qid)
+    return Documents(X, y, qid)
 
 
-def make_folds(parts: list[Part], costs: CostModel) -> list[Fold]:
+def make_folds(parts: list[Documents], costs: CostModel) -> list[Fold]:
     """Fold i learns from parts i to i + 2, chooses with part i + 3 and reports on part i + 4."""
     folds = []
     for i in range(len(parts)):
         turned = parts[i:] + parts[:i]
-        folds.append(Fold(str(i + 1), join(turned[:3]), turned[3], turned[4], costs))
+        folds.append(Fold(str(i + 1), joined(turned[:3]), turned[3], turned[4], costs))
     return folds
 
 
-def join(parts: list[Part]) -> Part:
+def joined(parts: list[Documents]) -> Documents:
     """Several parts as one; no query is in two of them."""
-    return Part(
+    return Documents(
         np.concatenate([part.X for part in parts]),
         np.concatenate([part.y for part in parts]),
         np.concatenate([part.qid for part in parts]),

@@ -26,13 +26,13 @@ from experiments.methods import (
     STAGEWISE,
     SUBSETS,
     Fold,
-    Reading,
+    MeterReading,
     affordable,
     at_budgets,
     best_of_each,
     comparison,
     curves,
-    measure,
+    read_meter,
     reading,
     whole_curve,
 )
@@ -40,7 +40,7 @@ from experiments.ranking.figures import (
     draw_features,
     draw_methods,
     draw_traces,
-    save,
+    save_figure,
 )
 from experiments.workspace import Results, Workspace
 from greedymiser._version import __version__
@@ -82,7 +82,7 @@ FINE_BUDGETS = (*np.geomspace(0.01, 0.5, 25).tolist(), *np.linspace(0.55, 1.0, 1
 
 
 @dataclass(frozen=True)
-class Scale:
+class RankingScale:
     """How much is tried."""
 
     # Most trees of a model.
@@ -103,6 +103,18 @@ class Scale:
     n_jobs: int | None = None
 
 
+# A run of a few seconds, which shows nothing but that things work.
+SMALL = RankingScale(
+    max_iter=12,
+    tradeoffs=(1e-5, 1e-4),
+    highest_prices=(1.0, 100.0),
+    cascaded=(1e-5,),
+    cronus_tradeoffs=(1e-6, 1e-5),
+    cronus_l1=(0.5,),
+    n_slacks=5,
+)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Folds to run on, and how to speak of them."""
@@ -117,8 +129,17 @@ class Experiment:
     called: str = "fold"
 
 
-def run_ranking(experiment: Experiment, scale: Scale, workspace: Workspace) -> Results:
-    """Run all methods on all folds; write the tables and figures."""
+def run_ranking(experiment: Experiment, scale: RankingScale, workspace: Workspace) -> Results:
+    """Run all methods on all folds; write the tables and figures.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    scale : RankingScale
+        How much is tried. Results do not depend on its ``n_jobs``.
+    workspace : Workspace
+        Where results are written, and finished steps kept.
+    """
     import pandas as pd
 
     settings = {"version": __version__, "data": dict(experiment.data), **FIXED, **asdict(scale)}
@@ -143,7 +164,7 @@ def run_ranking(experiment: Experiment, scale: Scale, workspace: Workspace) -> R
     of_one = f"; {experiment.called} {runs[0].fold.name}" if len(runs) > 1 else ""
     titles = {"traces": experiment.title + of_one}
     figures = {
-        name: save(ax, titles.get(name, experiment.title), space, name)
+        name: save_figure(ax, titles.get(name, experiment.title), space, name)
         for name, ax in drawn.items()
     }
     return Results(experiment.title, found, figures)
@@ -173,7 +194,7 @@ class FoldRun:
     EXITS = (*TREES, "n_slacks")
     CASCADES = (*TREES, "cronus_tradeoffs", "cronus_l1", "cronus_rows")
 
-    def __init__(self, fold: Fold, scale: Scale, workspace: Workspace):
+    def __init__(self, fold: Fold, scale: RankingScale, workspace: Workspace):
         self.fold = fold
         self.scale = scale
         self.workspace = workspace
@@ -211,7 +232,7 @@ class FoldRun:
         def make() -> pd.DataFrame:
             if len(kept) == self.fold.costs.n_features:
                 return self.trace(0.0)
-            return _train(self.fold.columns(kept), 0.0, self.scale).traces
+            return _trained_in_full(self.fold.columns(kept), 0.0, self.scale).traces
 
         trace = self.workspace.table(self._key("subset", price), make, self.TREES)
         return self._named(self._rounds(trace, price), SUBSETS, SUBSETS, 0.0)
@@ -234,7 +255,7 @@ class FoldRun:
         Trained anew if an earlier run wrote its trace.
         """
         if tradeoff not in self._models:
-            self._models[tradeoff] = _train(self.fold, tradeoff, self.scale).models[0]
+            self._models[tradeoff] = _trained_in_full(self.fold, tradeoff, self.scale).models[0]
         whole = self._models[tradeoff]
         return whole.truncate(min(max(least, self._best_round(tradeoff)), whole.n_iter_))
 
@@ -242,7 +263,7 @@ class FoldRun:
         """The columns of a miser's trace, and the round in which each feature is first used."""
 
         def make() -> dict[str, NDArray[Any]]:
-            curve = _train(self.fold, tradeoff, self.scale)
+            curve = _trained_in_full(self.fold, tradeoff, self.scale)
             model = self._models[tradeoff] = curve.models[0]
             first_use = np.full(self.fold.costs.n_features, -1)
             for feature, round_ in model.ensemble_.first_uses().items():
@@ -302,7 +323,7 @@ class FoldRun:
         slacks = [exits.threshold for exits in on_valid]
         on_test = model.sweep(test.X, qid=test.qid, thresholds=slacks)
         for before, after in zip(on_valid, on_test, strict=True):
-            yield _row(
+            yield _candidate_row(
                 before.threshold,
                 model.estimator_.n_iter_,
                 len(model.features_used_),
@@ -335,7 +356,9 @@ class FoldRun:
         )  # fmt: skip
         n_trees = model.predictor_.stages[-1].n_trees
         used = len(model.features_used_)
-        return _row(tradeoff, n_trees, used, measure(model, valid), measure(model, test))
+        return _candidate_row(
+            tradeoff, n_trees, used, read_meter(model, valid), read_meter(model, test)
+        )
 
     def _key(self, what: str, setting: float) -> str:
         return f"fold-{self.fold.name}/{what}-{setting!r}"
@@ -368,15 +391,15 @@ class FoldRun:
         return table.assign(share=table["bought"] / table["n_features"])
 
 
-def _row(
-    parameter: float, n_trees: int, n_features: int, on_valid: Reading, on_test: Reading
+def _candidate_row(
+    parameter: float, n_trees: int, n_features: int, on_valid: MeterReading, on_test: MeterReading
 ) -> dict[str, Any]:
     """A candidate, as far as it is measured."""
     values = (parameter, n_trees, n_features, *on_valid, *on_test)
     return dict(zip(MEASURED, values, strict=True))
 
 
-def _train(fold: Fold, tradeoff: float, scale: Scale) -> TradeoffCurve:
+def _trained_in_full(fold: Fold, tradeoff: float, scale: RankingScale) -> TradeoffCurve:
     """One miser with all its rounds, and what it costs and scores after each."""
     train, valid, test = fold.train, fold.valid, fold.test
     model = MiserRanker(

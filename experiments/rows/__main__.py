@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import time
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.frontier.measuring import key_of, read_measured, write_measured
 from experiments.frontier.problems import PROBLEMS, Problem
 from experiments.rows.methods import METHODS
 
@@ -59,11 +59,8 @@ def measure(problem: Problem, i: int, method: str, n_jobs: int) -> list[dict[str
 
 def run(args: argparse.Namespace) -> None:
     """Measure what the file does not have yet."""
-    rows = []
-    if args.out.exists():
-        with args.out.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
-    done = {(row["data"], row["split"], row["method"]) for row in rows}
+    rows = read_measured(args.out, COLUMNS)
+    done = {key_of(row) for row in rows}
     folder = None if args.folder is None else Path(args.folder)
     for name in args.data:
         problem = problem_of(name, folder)
@@ -73,11 +70,7 @@ def run(args: argparse.Namespace) -> None:
                     continue
                 rows += measure(problem, i, method, args.jobs)
                 print(name, i, method, rows[-1]["seconds"], "s", flush=True)
-                args.out.parent.mkdir(parents=True, exist_ok=True)
-                with args.out.open("w", newline="", encoding="utf-8") as lines:
-                    table = csv.DictWriter(lines, COLUMNS, lineterminator="\n")
-                    table.writeheader()
-                    table.writerows(rows)
+                write_measured(args.out, rows, COLUMNS)
 
 
 def show(path: Path) -> None:

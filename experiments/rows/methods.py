@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.frontier import rivals
-from experiments.frontier.problems import Problem, Rows, Split
+from experiments.frontier.problems import Problem, ProblemRows, ProblemSplit
 from experiments.frontier.rivals import (
     Lightgbm,
     free,
@@ -46,12 +46,12 @@ class Offer:
     cost: float
     score: float
     # Raw predictions of some rows, and what each of them pays.
-    predict: Callable[[Rows], Floats]
-    bills: Callable[[Rows], Floats]
+    predict: Callable[[ProblemRows], Floats]
+    bills: Callable[[ProblemRows], Floats]
     model: Any = None
 
 
-def nothing(problem: Problem, split: Split) -> Offer:
+def nothing(problem: Problem, split: ProblemSplit) -> Offer:
     """The model that asks for nothing."""
     constant = free(problem, split)
     score, predict = constant.valid_score, constant.predict
@@ -71,7 +71,7 @@ def choose(offers: list[Offer], budget: float) -> Offer:
 _last: dict[tuple[str, str, str, tuple[float, ...]], Any] = {}
 
 
-def curve_of(charge: str, problem: Problem, split: Split, n_jobs: int) -> Any:
+def cached_curve(charge: str, problem: Problem, split: ProblemSplit, n_jobs: int) -> Any:
     """Our curve, search included."""
     key = (charge, problem.name, split.name, problem.budgets)
     if key not in _last:
@@ -93,9 +93,9 @@ def offered(problem: Problem, model: Any, cost: float, score: float) -> Offer:
     )
 
 
-def ours(charge: str, problem: Problem, split: Split, n_jobs: int) -> dict[float, Offer]:
+def ours(charge: str, problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offer]:
     """What the curve names for each budget."""
-    curve = curve_of(charge, problem, split, n_jobs)
+    curve = cached_curve(charge, problem, split, n_jobs)
     found = {}
     for budget in problem.budgets:
         row = curve.best_row(budget)
@@ -104,9 +104,9 @@ def ours(charge: str, problem: Problem, split: Split, n_jobs: int) -> dict[float
     return found
 
 
-def with_exits(problem: Problem, split: Split, n_jobs: int) -> dict[float, Offer]:
+def with_exits(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offer]:
     """Models that are bought for everybody, and rows that leave them early."""
-    curve = curve_of("model", problem, split, n_jobs)
+    curve = cached_curve("model", problem, split, n_jobs)
     best = curve.pareto().sort_values("cost")
     found = {}
     for budget in problem.budgets:
@@ -124,26 +124,26 @@ def with_exits(problem: Problem, split: Split, n_jobs: int) -> dict[float, Offer
     return found
 
 
-def leaving_early(problem: Problem, split: Split, model: Any, budget: float) -> Offer:
+def leaving_early(problem: Problem, split: ProblemSplit, model: Any, budget: float) -> Offer:
     """A model with exits, their threshold chosen for a mean cost on the validation rows."""
     train, valid = split.train, split.valid
     if problem.n_classes == 0:
         exits: Any = EarlyExitRanker(model, budget=budget, every=EVERY)
         exits.fit(train.X, train.y, qid=train.qid, X_val=valid.X, y_val=valid.y, qid_val=valid.qid)
 
-        def predict(rows: Rows) -> Floats:
+        def predict(rows: ProblemRows) -> Floats:
             return np.asarray(exits.predict(rows.X, rows.qid))
 
-        def bills(rows: Rows) -> Floats:
+        def bills(rows: ProblemRows) -> Floats:
             return np.asarray(exits.prediction_costs(rows.X, rows.qid))
     else:
         exits = EarlyExitClassifier(model, budget=budget, every=EVERY, scoring=problem.scoring)
         exits.fit(train.X, train.y, X_val=valid.X, y_val=valid.y)
 
-        def predict(rows: Rows) -> Floats:
+        def predict(rows: ProblemRows) -> Floats:
             return raw_predictions(problem, exits, rows.X)
 
-        def bills(rows: Rows) -> Floats:
+        def bills(rows: ProblemRows) -> Floats:
             return np.asarray(exits.prediction_costs(rows.X))
 
     score = problem.score(valid, predict(valid))
@@ -187,12 +187,12 @@ class LeafBills:
             if (t + 1) % self.n_trees_per_round == 0:
                 yield owned @ self.costs.resource_costs
 
-    def after(self, rounds: int, rows: Rows) -> Floats:
+    def after(self, rounds: int, rows: ProblemRows) -> Floats:
         """What rows have paid after so many rounds."""
         return list(self.staged(rows.X, rounds))[-1]
 
 
-def lazy(problem: Problem, split: Split, n_jobs: int) -> dict[float, Offer]:
+def lazy(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offer]:
     """LightGBM's lazy penalty, at trade-offs from where nothing is bought to everything."""
     learner = Lightgbm(problem, split, n_jobs=n_jobs)
     prices = full_prices(problem.costs).tolist()
@@ -209,7 +209,7 @@ def lazy(problem: Problem, split: Split, n_jobs: int) -> dict[float, Offer]:
 
 
 def prefixes(
-    problem: Problem, split: Split, learner: Lightgbm, booster: lightgbm.Booster
+    problem: Problem, split: ProblemSplit, learner: Lightgbm, booster: lightgbm.Booster
 ) -> Iterator[Offer]:
     """The prefixes of a model that no shorter one beats."""
     meter, best = LeafBills(booster, problem.costs), -np.inf
@@ -221,11 +221,11 @@ def prefixes(
             yield Offer(float(paid.mean()), score, predict, partial(meter.after, i), booster)
 
 
-def _predicted(booster: lightgbm.Booster, rounds: int, rows: Rows) -> Floats:
+def _predicted(booster: lightgbm.Booster, rounds: int, rows: ProblemRows) -> Floats:
     return np.asarray(booster.predict(rows.X, num_iteration=rounds, raw_score=True))
 
 
-METHODS: dict[str, Callable[[Problem, Split, int], dict[float, Offer]]] = {
+METHODS: dict[str, Callable[[Problem, ProblemSplit, int], dict[float, Offer]]] = {
     "row": partial(ours, "row"),
     "model": partial(ours, "model"),
     "exits": with_exits,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.scenes.descriptors import Descriptors, decode, learn_codebooks, one_thread
+from experiments.scenes.descriptors import Descriptors, grey_levels, learn_codebooks, one_thread
 from experiments.workspace import Workspace
 
 Floats = NDArray[np.floating]
@@ -75,7 +75,7 @@ def check_readable(images: Images) -> None:
     """Raise if an image cannot be decoded: now, and not somewhere in the long work."""
     for name, file in zip(images.names, images.files, strict=True):
         try:
-            decode(file)
+            grey_levels(file)
         except ValueError as error:
             raise ValueError(f"{name!r} of {IMAGES}: {error}") from None
 
@@ -104,7 +104,9 @@ def extract(
 
             def make(files: Sequence[bytes] = files) -> dict[str, Floats]:
                 batches = [files[k : k + 10] for k in range(0, len(files), 10)]
-                done = parallel(delayed(_describe)(batch, pieces, names) for batch in batches)
+                done = parallel(
+                    delayed(_describe_images)(batch, pieces, names) for batch in batches
+                )
                 return {name: np.concatenate([part[name] for part in done]) for name in names}
 
             workspace.told("images described", start, len(images.files))
@@ -113,7 +115,7 @@ def extract(
     return {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
 
 
-def _describe(
+def _describe_images(
     files: Sequence[bytes], pieces: Descriptors, names: Sequence[str]
 ) -> dict[str, Floats]:
     from threadpoolctl import threadpool_limits
@@ -200,7 +202,7 @@ def all_squared_distances(points: Floats) -> Floats:
     return np.maximum(gram, 0, out=gram)
 
 
-def kernel(distances: Floats, known: Indices) -> Floats:
+def likeness(distances: Floats, known: Indices) -> Floats:
     """Likeness of all points to some of them: 1 at no distance, 1/e at those points' mean one.
 
     ``distances`` are the squared ones of all points to each other.
@@ -210,7 +212,7 @@ def kernel(distances: Floats, known: Indices) -> Floats:
     return np.exp(rows, out=rows)
 
 
-class Distances(Mapping[str, Floats]):
+class ImageDistances(Mapping[str, Floats]):
     """Squared distances of all images to each other, by each descriptor.
 
     They are computed once, and each is read when it is asked for: all of them would fill the
@@ -224,7 +226,7 @@ class Distances(Mapping[str, Floats]):
     @classmethod
     def between(
         cls, values: Mapping[str, Floats], how: Mapping[str, Embedding], workspace: Workspace
-    ) -> Distances:
+    ) -> ImageDistances:
         """Compute those that are not there yet."""
         for done, (name, matrix) in enumerate(values.items()):
             workspace.told("descriptors compared", done, len(values))

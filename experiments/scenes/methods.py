@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE, whole_curve
 from experiments.scenes.costs import support_size
-from experiments.scenes.images import Floats, Images, Indices, kernel
+from experiments.scenes.images import Floats, Images, Indices, likeness
 from greedymiser.cascades import EarlyExitClassifier
 from greedymiser.costs import CostModel
 from greedymiser.estimators import MiserClassifier
@@ -46,7 +46,7 @@ BOOSTING = (
 
 
 @dataclass(frozen=True)
-class Split:
+class ImageSplit:
     """Who does what: positions of images."""
 
     number: int
@@ -74,7 +74,7 @@ def check_sizes(images: Images, scale: Mapping[str, Any]) -> None:
             )
 
 
-def draw_split(labels: Indices, number: int, scale: Mapping[str, Any]) -> Split:
+def draw_split(labels: Indices, number: int, scale: Mapping[str, Any]) -> ImageSplit:
     """Divide the images at random, as many of each class as the scale says."""
     rng = np.random.default_rng([scale["seed"], 2, number])
     n_support, n_train = support_size(scale), scale["train_per_class"]
@@ -85,7 +85,7 @@ def draw_split(labels: Indices, number: int, scale: Mapping[str, Any]) -> Split:
         pieces = np.split(mine, [n_support, n_train, n_used])
         for part, chosen in zip(parts, pieces, strict=True):
             part.append(chosen)
-    return Split(number, *(np.sort(np.concatenate(part)) for part in parts))
+    return ImageSplit(number, *(np.sort(np.concatenate(part)) for part in parts))
 
 
 class Machines:
@@ -108,11 +108,11 @@ class Machines:
         return rows @ self.duals.T + self.biases
 
 
-def machine_features(distances: Mapping[str, Floats], labels: Indices, split: Split) -> Floats:
+def machine_features(distances: Mapping[str, Floats], labels: Indices, split: ImageSplit) -> Floats:
     """Decision values of every image, one column per descriptor and class."""
     columns = []
     for name in distances:
-        rows = kernel(distances[name], split.support)
+        rows = likeness(distances[name], split.support)
         columns.append(Machines(rows[split.support], labels[split.support]).decisions(rows))
     return np.concatenate(columns, axis=1)
 
@@ -126,7 +126,7 @@ COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelledImages:
     """Some images: what a method sees of them, and their classes."""
 
     X: Floats
@@ -191,12 +191,14 @@ class L1Classifier:
 
 
 def miser_curves(
-    X: Floats, labels: Indices, split: Split, costs: CostModel, scale: Mapping[str, Any]
+    X: Floats, labels: Indices, split: ImageSplit, costs: CostModel, scale: Mapping[str, Any]
 ) -> pd.DataFrame:
     """Stage-wise boosting, the miser, and early exits over both."""
     import pandas as pd
 
-    train, valid, test = (Part(X[i], labels[i]) for i in (split.train, split.valid, split.test))
+    train, valid, test = (
+        LabelledImages(X[i], labels[i]) for i in (split.train, split.valid, split.test)
+    )
     estimator = MiserClassifier(
         costs=costs, **{name: scale[name] for name in BOOSTING if name != "tradeoffs"}, n_jobs=1
     )
@@ -207,7 +209,7 @@ def miser_curves(
     rows = []
     for point, model in zip(curve.points.itertuples(), curve.models, strict=True):
         chosen = model.truncate(int(point.n_iter))
-        row = _row(MISER, split, point.tradeoff, chosen, valid, test, costs)
+        row = _result_row(MISER, split, point.tradeoff, chosen, valid, test, costs)
         rows.append(row)
         if point.tradeoff == 0:
             rows.append(row | {"method": STAGEWISE})
@@ -219,9 +221,9 @@ def miser_curves(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _row(
-    method: str, split: Split, parameter: float, model: Any, valid: Part, test: Part,
-    costs: CostModel,
+def _result_row(
+    method: str, split: ImageSplit, parameter: float, model: Any, valid: LabelledImages,
+    test: LabelledImages, costs: CostModel,
 ) -> dict[str, Any]:  # fmt: skip
     used = [costs.position(feature) for feature in model.features_used_]
     names = costs.feature_names or []
@@ -239,7 +241,9 @@ def _row(
     }
 
 
-def _exits(model: MiserClassifier, valid: Part, test: Part, every: int) -> list[dict[str, float]]:
+def _exits(
+    model: MiserClassifier, valid: LabelledImages, test: LabelledImages, every: int
+) -> list[dict[str, float]]:
     """What each threshold of an early exit costs and scores."""
     if model.ensemble_.n_trees == 0:  # nothing was worth its price, so there is nothing to leave
         cost, scores = model.cost_, (valid.accuracy(model), test.accuracy(model))
@@ -275,7 +279,7 @@ def _free_exit(exits: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def svm_table(
-    distances: Mapping[str, Floats], labels: Indices, split: Split,
+    distances: Mapping[str, Floats], labels: Indices, split: ImageSplit,
     sets: Sequence[Sequence[str]], costs: CostModel,
 ) -> pd.DataFrame:  # fmt: skip
     """The averaged-kernel machines of growing sets of descriptors; costs come in later."""
@@ -287,17 +291,19 @@ def svm_table(
     for chosen in sets:
         for name in chosen:
             if name not in added:
-                total += kernel(distances[name], split.known)
+                total += likeness(distances[name], split.known)
                 added.add(name)
         mean = total / len(added)
         model = AveragedKernelSVM(chosen, costs).fit(mean[split.known], labels[split.known])
-        scores = [Part(mean[i], labels[i]).accuracy(model) for i in (split.valid, split.test)]
+        scores = [
+            LabelledImages(mean[i], labels[i]).accuracy(model) for i in (split.valid, split.test)
+        ]
         rows.append((len(chosen), *scores, len(chosen), " ".join(chosen)))
     return pd.DataFrame(rows, columns=["parameter", "valid_score", "score", "n_features", "uses"])
 
 
 def l1_table(
-    columns: Floats, owners: Sequence[str], labels: Indices, split: Split, costs: CostModel
+    columns: Floats, owners: Sequence[str], labels: Indices, split: ImageSplit, costs: CostModel
 ) -> pd.DataFrame:
     """Linear classifiers of several strengths; costs come in later."""
     import pandas as pd
@@ -307,7 +313,9 @@ def l1_table(
     rows = []
     for C in L1_STRENGTHS:
         model = L1Classifier(C, owners, costs).fit(even[split.known], labels[split.known])
-        scores = [Part(even[i], labels[i]).accuracy(model) for i in (split.valid, split.test)]
+        scores = [
+            LabelledImages(even[i], labels[i]).accuracy(model) for i in (split.valid, split.test)
+        ]
         rows.append((C, *scores, len(model.columns), " ".join(model.descriptors)))
     return pd.DataFrame(rows, columns=["parameter", "valid_score", "score", "n_features", "uses"])
 
@@ -323,7 +331,7 @@ def l1_columns(values: Mapping[str, Floats], scale: Mapping[str, Any]) -> tuple[
     return np.concatenate(parts, axis=1), owners
 
 
-def priced(table: pd.DataFrame, method: str, split: Split, costs: CostModel) -> pd.DataFrame:
+def priced(table: pd.DataFrame, method: str, split: ImageSplit, costs: CostModel) -> pd.DataFrame:
     """Rows of a baseline that knows no prices, with what its descriptors cost."""
     uses = [str(names).split() if isinstance(names, str) else [] for names in table["uses"]]
     cost = [costs.total(names) for names in uses]

@@ -21,8 +21,8 @@ from experiments.scenes.descriptors import catalogue
 from experiments.scenes.images import (
     EXTRACTION,
     IMAGES,
-    Distances,
     Floats,
+    ImageDistances,
     Images,
     Indices,
     check_readable,
@@ -40,7 +40,7 @@ from experiments.scenes.methods import (
     SVM,
     SVM_C,
     SVM_SUBSETS,
-    Split,
+    ImageSplit,
     check_sizes,
     draw_split,
     l1_columns,
@@ -65,7 +65,7 @@ EXITS = ("exit_thresholds", "exit_every")
 
 
 @dataclass(frozen=True)
-class Scale:
+class SceneScale:
     """How large the experiment is; the defaults are the paper's where the paper tells."""
 
     # Names of the descriptors; None: all.
@@ -127,13 +127,13 @@ def run(
     n_jobs : int, optional
         Processes that describe images; 1 by default.
     **scale
-        Fields of ``Scale`` that differ from the paper's.
+        Fields of ``SceneScale`` that differ from the paper's.
     """
     if data is None:
         raise ValueError(f"scene15 needs data: a folder with {IMAGES}")
     import pandas as pd
 
-    size = Scale(**(SMALL if small else {}) | scale)
+    size = SceneScale(**(SMALL if small else {}) | scale)
     size = replace(size, tradeoffs=tuple(sorted({0.0, *size.tradeoffs})))  # 0 is the reference
     images = read_images(Path(data))
     check_sizes(images, asdict(size))
@@ -150,19 +150,19 @@ def run(
     for number in range(size.n_splits):
         workspace.told("splits", number, size.n_splits)
         split = draw_split(seen.labels, number, workspace.settings)
-        curves += [method(split, seen, workspace) for method in (_boosted, _svm, _l1)]
-        alone.append(_alone(split, seen, workspace))
+        curves += [method(split, seen, workspace) for method in (_price_conscious, _svm, _l1)]
+        alone.append(_single_descriptors(split, seen, workspace))
     workspace.told("splits", size.n_splits, size.n_splits)
     tables = {"curves": pd.concat(curves, ignore_index=True), "timings": seen.timed}
     return _results(tables | {"descriptors": pd.concat(alone)}, workspace)
 
 
 @dataclass(frozen=True)
-class Seen:
+class SceneData:
     """All that the methods are given."""
 
     labels: Indices
-    distances: Distances
+    distances: ImageDistances
     timed: pd.DataFrame
     prices: Prices
     # Columns of the raw descriptors for the linear baseline, and the descriptor of each.
@@ -170,7 +170,7 @@ class Seen:
     owners: list[str]
 
 
-def _look(images: Images, workspace: Workspace, n_jobs: int | None) -> Seen:
+def _look(images: Images, workspace: Workspace, n_jobs: int | None) -> SceneData:
     """Describe and compare all images, and time what that takes."""
     names = workspace.settings["descriptors"]
     sizes = (workspace.settings["n_words"], workspace.settings["n_words_large"])
@@ -181,13 +181,13 @@ def _look(images: Images, workspace: Workspace, n_jobs: int | None) -> Seen:
     timed = workspace.table(
         "timings", lambda: timings(images, pieces, values, how, workspace), TIMING
     )
-    distances = Distances.between(values, how, workspace)
+    distances = ImageDistances.between(values, how, workspace)
     prices = Prices.of(timed, pieces, names, images.classes)
     columns, owners = l1_columns(values, workspace.settings)
-    return Seen(images.labels, distances, timed, prices, columns, owners)
+    return SceneData(images.labels, distances, timed, prices, columns, owners)
 
 
-def _machines(split: Split, seen: Seen, workspace: Workspace) -> Floats:
+def _machines(split: ImageSplit, seen: SceneData, workspace: Workspace) -> Floats:
     """Decision values of the machines of all descriptors: the features of the miser."""
     return workspace.arrays(
         f"machines/split-{split.number}",
@@ -196,7 +196,7 @@ def _machines(split: Split, seen: Seen, workspace: Workspace) -> Floats:
     )["X"]
 
 
-def _alone(split: Split, seen: Seen, workspace: Workspace) -> pd.DataFrame:
+def _single_descriptors(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFrame:
     """How well the machines of single descriptors do, and what they cost by themselves."""
     import pandas as pd
 
@@ -207,7 +207,7 @@ def _alone(split: Split, seen: Seen, workspace: Workspace) -> pd.DataFrame:
     return pd.DataFrame({"descriptor": names, "cost": prices, "score": scores})
 
 
-def _boosted(split: Split, seen: Seen, workspace: Workspace) -> pd.DataFrame:
+def _price_conscious(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFrame:
     """The miser and its kin, which look at prices while they learn."""
     X = _machines(split, seen, workspace)
     workspace = workspace.using(prices=seen.prices.fingerprint)
@@ -218,7 +218,7 @@ def _boosted(split: Split, seen: Seen, workspace: Workspace) -> pd.DataFrame:
     )
 
 
-def _svm(split: Split, seen: Seen, workspace: Workspace) -> pd.DataFrame:
+def _svm(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFrame:
     """The averaged-kernel machines; new prices need no new machines."""
     import pandas as pd
 
@@ -235,7 +235,7 @@ def _svm(split: Split, seen: Seen, workspace: Workspace) -> pd.DataFrame:
     return pd.concat([whole, subsets], ignore_index=True)
 
 
-def _l1(split: Split, seen: Seen, workspace: Workspace) -> pd.DataFrame:
+def _l1(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFrame:
     """The linear baseline; new prices need no new training."""
     costs = seen.prices.linear
     table = workspace.table(
@@ -311,11 +311,11 @@ def _results(found: Mapping[str, pd.DataFrame], workspace: Workspace) -> Results
     }
     for name, table in tables.items():
         workspace.write_table(name, table)
-    figures = {"figure3": workspace.write("figure3.png", lambda path: _draw(curves, path))}
+    figures = {"figure3": workspace.write("figure3.png", lambda path: _draw_figure(curves, path))}
     return Results("Scene-15; costs are measured CPU times", tables, figures)
 
 
-def _draw(curves: pd.DataFrame, path: Path) -> None:
+def _draw_figure(curves: pd.DataFrame, path: Path) -> None:
     """Accuracy against cost, mean over splits (Figure 3)."""
     from greedymiser.plotting import compare_curves
 

@@ -1,4 +1,4 @@
-"""Bytes as a file that is never half written: the one writer of the house."""
+"""Files that are never half written: the one writer of the house."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -28,17 +29,18 @@ def check_place(path: str | os.PathLike[str], what: str = "a model") -> Path:
     return place
 
 
-def write_atomically(place: Path, data: bytes) -> None:
-    """Write a file all at once: whoever interrupts finds the old one, or none."""
-    draft = place.parent / f".greedymiser-{secrets.token_hex(8)}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+@contextlib.contextmanager
+def drafted(place: Path, draft: Path | None = None) -> Iterator[Path]:
+    """Where to write what then takes a place at once: whoever interrupts finds the old, or none.
+
+    A draft in the same folder may be named where nobody else writes to the place: what a killed
+    process leaves of it is overwritten by the next.
+    """
+    if draft is None:
+        draft = place.parent / f".greedymiser-{secrets.token_hex(8)}.tmp"
     try:
-        # The umask says who may read a new file; one that was there keeps its permissions.
-        with os.fdopen(os.open(draft, flags, 0o666), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if place.exists():
+        yield draft
+        if place.exists():  # a file that was there keeps its permissions
             os.chmod(draft, stat.S_IMODE(place.stat().st_mode))
         os.replace(draft, place)
     except BaseException as error:
@@ -47,6 +49,16 @@ def write_atomically(place: Path, data: bytes) -> None:
             _name(error, place)  # nobody has heard of the draft
         raise
     _sync_folder(place.parent)
+
+
+def write_atomically(place: Path, data: bytes) -> None:
+    """Write a file all at once."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    # The umask says who may read a new file.
+    with drafted(place) as draft, os.fdopen(os.open(draft, flags, 0o666), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_file(path: str | os.PathLike[str], data: bytes, what: str) -> None:

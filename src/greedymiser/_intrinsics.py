@@ -29,7 +29,7 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
+        address = _element_address(context, builder, signature.args[0], arguments[0], arguments[1])
         kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
         # A read, to be kept in all levels of the cache, of data.
@@ -65,7 +65,7 @@ def _adding_pairs(n_lanes: int) -> Any:
         hist_, code_, words_, row_ = arguments
 
         def pair_at(kind: Any, array: Any, index: Any) -> Any:
-            address = _address(context, builder, kind, array, index)
+            address = _element_address(context, builder, kind, array, index)
             return builder.bitcast(address, pair.as_pointer())
 
         first = builder.shl(row_, _WORD(1))
@@ -116,7 +116,7 @@ def load_word(typing_context: Any, array: Any, index: Any) -> Any:
     """Read ``array[index]`` as other threads left it, and nothing that comes later before it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments)
+        address = _element_address(context, builder, signature.args[0], *arguments)
         return builder.load_atomic(address, "seq_cst", 8)
 
     return types.int64(array, types.int64), generate
@@ -127,7 +127,7 @@ def store_word(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
     """Write ``array[index]`` so that whoever reads it sees all that was written before it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments[:2])
+        address = _element_address(context, builder, signature.args[0], *arguments[:2])
         builder.store_atomic(arguments[2], address, "seq_cst", 8)
         return context.get_dummy_value()
 
@@ -139,7 +139,7 @@ def fetch_add(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
     """Add to ``array[index]`` in one step, and return what it was before."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments[:2])
+        address = _element_address(context, builder, signature.args[0], *arguments[:2])
         return builder.atomic_rmw("add", address, arguments[2], "seq_cst")
 
     return types.int64(array, types.int64, types.int64), generate
@@ -206,7 +206,7 @@ def publish(typing_context: Any, team: Any, at: Any, function: Any, arguments: A
         shared = _unpacking(context, builder, signature.args[2], called, layout)
         for offset, pointer in enumerate((shared, slot)):
             index = builder.add(values[1], _WORD(offset))
-            address = _address(context, builder, signature.args[0], values[0], index)
+            address = _element_address(context, builder, signature.args[0], values[0], index)
             builder.store(builder.ptrtoint(pointer, _WORD), address)
         return context.get_dummy_value()
 
@@ -239,7 +239,9 @@ def call_shared(typing_context: Any, team: Any, at: Any, worker: Any, first: Any
         for offset in (0, 1):
             index = builder.add(values[1], _WORD(offset))
             words.append(
-                builder.load(_address(context, builder, signature.args[0], values[0], index))
+                builder.load(
+                    _element_address(context, builder, signature.args[0], values[0], index)
+                )
             )
         function = builder.inttoptr(words[0], _SHARED.as_pointer())
         arguments = builder.inttoptr(words[1], _ANYTHING)
@@ -249,7 +251,7 @@ def call_shared(typing_context: Any, team: Any, at: Any, worker: Any, first: Any
     return types.int64(team, word, word, word, word), generate
 
 
-def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+def _element_address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
     """Address of an element of a contiguous array, counted from its first."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(data, [index])

@@ -38,18 +38,19 @@ def html_table(
     >>> "<td class='l'>a&lt;b</td>" in html_table("names", ["name"], [["a<b"]], left={0})
     True
     """
-    shown = [_row("td", row, left) for row in rows]
+    shown = [_html_row("td", row, left) for row in rows]
     if len(rows) > MOST_ROWS:
         half = MOST_ROWS // 2
         gap = f"<td class='l' colspan='{len(heads)}'>&hellip; {len(rows) - MOST_ROWS} more</td>"
         shown = [*shown[:half], f"<tr>{gap}</tr>", *shown[-half:]]
     return (
         f"<div class='miser'>{STYLE}<table><caption>{escape(caption)}</caption>"
-        f"<thead>{_row('th', heads, left)}</thead><tbody>{''.join(shown)}</tbody></table></div>"
+        f"<thead>{_html_row('th', heads, left)}</thead>"
+        f"<tbody>{''.join(shown)}</tbody></table></div>"
     )
 
 
-def _row(tag: str, cells: Sequence[str], left: Collection[int]) -> str:
+def _html_row(tag: str, cells: Sequence[str], left: Collection[int]) -> str:
     inside = [
         f"<{tag}{' class=' + repr('l') if i in left else ''}>{escape(cell)}</{tag}>"
         for i, cell in enumerate(cells)

@@ -273,7 +273,7 @@ def carry(digits):
 
 
 @inner
-def settle(total):
+def pass_carries(total):
     """Pass on all carries of an exact sum: as many numbers as before can then be added to it."""
     carry(total[:_DIGITS])
 

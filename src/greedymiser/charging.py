@@ -138,12 +138,12 @@ class RowAccount:
     rows : PlacedRows
         Started with ``marks_of(costs)``.
     budget : float, optional
-        Most that rows may cost in the mean.
+        Most that rows may cost on average.
     row_budget : float, optional
         Most that any of the rows may cost.
     sunk : array of bool, optional
         Resources that count as paid where gains are weighed, whoever asks for them. They are
-        charged to whom they are asked of like all others.
+        charged to the rows that are asked for them, as all others are.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class RowAccount:
         return begun, self._rows.marked(nodes, begun.tolist())
 
     def _within_budgets(self) -> Columns:
-        """Leave out what is too dear beyond doubt, and in the case of single rows what is."""
+        """Leave out what is surely too dear; what single rows would pay is known exactly."""
         reachable = np.ones(self._prices.shape, dtype=bool)
         if self._budget is not None:
             spent, slack = self.total(self._n_trees), CLOSE * max(self._budget, 1e-300)

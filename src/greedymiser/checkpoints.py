@@ -92,7 +92,7 @@ class Checkpoint:
         try:
             content = io.BytesIO(self._place(key).read_bytes())
             with np.load(content, allow_pickle=False) as arrays:
-                return _read(arrays)
+                return _model_from_arrays(arrays)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
             return None
 
@@ -128,7 +128,7 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
     }
 
 
-def _read(arrays: Any) -> Model:
+def _model_from_arrays(arrays: Any) -> Model:
     told = json.loads(arrays["told"].tobytes())
     lines = [{**line, "resources": tuple(line["resources"])} for line in told["purchases"]]
     ensemble = Ensemble(
@@ -139,7 +139,7 @@ def _read(arrays: Any) -> Model:
         n_features=int(told["n_features"]),
     )
     if ensemble.tree_starts[-1] != len(ensemble.nodes):
-        raise ValueError("a file does not belong together")
+        raise ValueError("the arrays of a file do not fit each other")
     return Model(
         ensemble=ensemble,
         purchases=tuple(Purchase(**line) for line in lines),
@@ -191,7 +191,7 @@ class Trainer:
             prepared = replace(prepared, is_patient=is_patient)
         if self.checkpoint is None:
             return self._trained(prepared, params, allowed, base)
-        key = _key(self.name, params, allowed, prepared.is_patient, base)
+        key = _file_key(self.name, params, allowed, prepared.is_patient, base)
         model = self.checkpoint.find(key)
         if model is None:
             model = self._trained(prepared, params, allowed, base)
@@ -218,7 +218,7 @@ class Trainer:
         return model
 
 
-class Crew:
+class TrainingCrew:
     """Trainers that work at the same time, where models are too small to share threads.
 
     Only where all is done in kernels: a loss or a score of the user's own may remember things, and
@@ -283,7 +283,9 @@ def _on_one_thread(trainer: Trainer) -> Trainer:
     return replace(trainer, prepared=trainer.prepared.twin(CpuEngine(threads), threads))
 
 
-def _key(name: str, params: Parameters, allowed: Any, is_patient: bool, base: Base | None) -> str:
+def _file_key(
+    name: str, params: Parameters, allowed: Any, is_patient: bool, base: Base | None
+) -> str:
     """Name of the file of a model."""
     columns = "all" if allowed is None else np.packbits(allowed).tobytes().hex()
     opening = None if base is None else (np.packbits(base.resources).tobytes().hex(), base.n_iter)
@@ -308,8 +310,8 @@ def fingerprints(prepared: Prepared, estimator: Any) -> dict[str, str]:
     prices = (costs.resource_names, costs.resource_costs.tolist(), costs.needs, costs.tree_cost)
     return {
         "estimator": type(estimator).__name__,
-        "training data": _digest(prepared.train),
-        "validation data": _digest(prepared.validation.cases),
+        "training data": _digest_of_data(prepared.train),
+        "validation data": _digest_of_data(prepared.validation.cases),
         "columns": repr((prepared.schema.columns, sorted(prepared.schema.categories))),
         "costs": hashlib.blake2b(repr(prices).encode(), digest_size=16).hexdigest(),
         "seed": str(prepared.schema.seed),
@@ -317,7 +319,7 @@ def fingerprints(prepared: Prepared, estimator: Any) -> dict[str, str]:
     }
 
 
-def _digest(cases: Cases) -> str:
+def _digest_of_data(cases: Cases) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for column in range(cases.table.n_columns):
         digest.update(cases.table.columns([column], cases.rows).tobytes())

@@ -134,12 +134,12 @@ class KernelCache(NullCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if self._own is None:
-            _warn("no folder for it can be written to")
+            _warn_once("no folder for it can be written to")
             return
         try:
             self._own.save_overload(sig, data)
         except Exception as error:  # the disk is full, the folder is gone, its index is damaged
-            _warn(f"{type(error).__name__} in {self._own.cache_path}: {error}")
+            _warn_once(f"{type(error).__name__} in {self._own.cache_path}: {error}")
 
     def flush(self) -> None:
         if self._own is not None:
@@ -186,7 +186,7 @@ READERS = [_cache_in([place], ensure_cache_path=_must_exist) for place in _PLACE
 _has_warned = False
 
 
-def _warn(why: str) -> None:
+def _warn_once(why: str) -> None:
     """Say it once, and not for each of the kernels."""
     global _has_warned
     if not _has_warned:

@@ -20,7 +20,7 @@ MOST_LABELS = 4
 
 
 @dataclass
-class _Range:
+class _KnownRange:
     """What is known of a feature on the way: values in (low, high], or one of some labels."""
 
     low: float = -math.inf
@@ -70,7 +70,7 @@ class Conditions:
         The name of a feature, by its position; None where it has none.
     categories : dict from feature to labels
     missing : collection of int
-        Features that some of the rows lack: where those take the way too, it is said.
+        Features that some of the rows lack: where such rows take the same way, that is said.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Conditions:
         while (parent := int(self._parents[way[0]])) >= 0:
             way.insert(0, parent)
         start = int(starts[np.searchsorted(starts, node, side="right") - 1])
-        ranges: dict[int, _Range] = {}
+        ranges: dict[int, _KnownRange] = {}
         for parent, child in itertools.pairwise(way):
             split = nodes[parent]
-            known = ranges.setdefault(int(split["feature"]), _Range())
+            known = ranges.setdefault(int(split["feature"]), _KnownRange())
             self._narrow(known, split, went_left=child == start + int(split["left"]))
         return {
             feature: known.say(
@@ -130,7 +130,7 @@ class Conditions:
             for feature, known in ranges.items()
         }
 
-    def _narrow(self, known: _Range, split: np.void, went_left: bool) -> None:
+    def _narrow(self, known: _KnownRange, split: np.void, went_left: bool) -> None:
         threshold, which = float(split["threshold"]), int(split["category_set"])
         known.may_be_missing &= bool(split["missing_left"]) == went_left
         if which >= 0:

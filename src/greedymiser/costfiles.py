@@ -122,7 +122,7 @@ def read_costs(path: PathLike) -> CostFile:
     21.68
     """
     path = Path(path)
-    parse = {".toml": _parse_toml, ".csv": _parse_csv}[_kind(path)]
+    parse = {".toml": _parse_toml, ".csv": _parse_csv}[_suffix_of(path)]
     if not path.is_file():
         raise FileNotFoundError(f"there is no cost file at {str(path)!r}")
     try:
@@ -136,10 +136,10 @@ def read_costs(path: PathLike) -> CostFile:
     except CostFileError:
         raise
     except (ValueError, TypeError) as error:
-        raise CostFileError(f"{str(path)!r}: {_cut(str(error))}") from None
+        raise CostFileError(f"{str(path)!r}: {_readable_complaint(str(error))}") from None
 
 
-def _cut(text: str) -> str:
+def _readable_complaint(text: str) -> str:
     """A complaint that can be read, whatever it quotes."""
     return text if len(text) <= LONGEST_COMPLAINT else f"{text[:300]} ... {text[-100:]}"
 
@@ -158,7 +158,7 @@ def template(features: Sequence[str], suffix: str = ".toml") -> str:
     if suffix == ".csv":
         return _csv_text([_CSV_COLUMNS, *([name, "1.0", ""] for name in features)])
     if suffix == ".toml":
-        lines = [f"{_key(name)} = 1.0\n" for name in features]
+        lines = [f"{_toml_key(name)} = 1.0\n" for name in features]
         return _TEMPLATE_HEAD + "".join(lines) + _TEMPLATE_TAIL
     raise ValueError(f"there are templates for .toml and .csv, not for {suffix!r}")
 
@@ -174,7 +174,7 @@ def write_template(path: PathLike, features: Sequence[str]) -> None:
     2.0
     """
     path = Path(path)
-    write_file(path, template(features, _kind(path)).encode(), "costs")
+    write_file(path, template(features, _suffix_of(path)).encode(), "costs")
 
 
 def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) -> None:
@@ -190,7 +190,7 @@ def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) ->
     'dollars'
     """
     path = Path(path)
-    if _kind(path) != ".toml":
+    if _suffix_of(path) != ".toml":
         raise ValueError(f"costs are written as TOML, but {path.name!r} ends in {path.suffix!r}")
     if costs.feature_names is None:
         raise ValueError("only costs whose features have names can be written")
@@ -200,18 +200,18 @@ def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) ->
         raise ValueError(
             f"two resources are named {twice!r}, and the file could not tell them apart"
         )
-    lines = [] if unit is None else [f"unit = {_quoted(unit)}"]
+    lines = [] if unit is None else [f"unit = {_toml_string(unit)}"]
     lines += [f"tree_cost = {costs.tree_cost!r}", "", "[resources]"]
     for name, cost in zip(names, costs.resource_costs.tolist(), strict=True):
-        lines.append(f"{_key(name)} = {cost!r}")
+        lines.append(f"{_toml_key(name)} = {cost!r}")
     lines += ["", "[needs]"]
     for name, wanted in zip(costs.feature_names, costs.needs, strict=True):
-        listing = ", ".join(_quoted(names[resource]) for resource in wanted)
-        lines.append(f"{_key(name)} = [{listing}]")
+        listing = ", ".join(_toml_string(names[resource]) for resource in wanted)
+        lines.append(f"{_toml_key(name)} = [{listing}]")
     write_file(path, ("\n".join(lines) + "\n").encode(), "costs")
 
 
-def _kind(path: Path) -> str:
+def _suffix_of(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".csv"):
         raise CostFileError(
@@ -248,12 +248,12 @@ def _parse_toml(text: str) -> CostFile:
 
 def _costs_by_group(data: Mapping[str, Any], tree_cost: float) -> CostModel:
     features = _table(data, "features")
-    own = {name: _cost(f"features.{_key(name)}", cost) for name, cost in features.items()}
+    own = {name: _cost(f"features.{_toml_key(name)}", cost) for name, cost in features.items()}
     groups: dict[Hashable, list[str]] = {}
     prices: dict[Hashable, float] = {}
     member_of: dict[str, str] = {}
     for group, entry in _table(data, "groups", needed=False).items():
-        place = f"groups.{_key(group)}"
+        place = f"groups.{_toml_key(group)}"
         if not isinstance(entry, dict):
             raise TypeError(f"{place} must be a table with cost and features, got {entry!r}")
         for key in entry:
@@ -263,7 +263,7 @@ def _costs_by_group(data: Mapping[str, Any], tree_cost: float) -> CostModel:
             if key not in entry:
                 raise ValueError(f"{place} has no {key}")
         prices[group] = _cost(f"{place}.cost", entry["cost"])
-        groups[group] = _names(f"{place}.features", entry["features"])
+        groups[group] = _list_of_names(f"{place}.features", entry["features"])
         if not groups[group]:
             raise ValueError(f"{place}.features is empty")
         for name in groups[group]:
@@ -280,13 +280,13 @@ def _costs_by_group(data: Mapping[str, Any], tree_cost: float) -> CostModel:
 
 def _costs_by_resource(data: Mapping[str, Any], tree_cost: float) -> CostModel:
     resources = {
-        name: _cost(f"resources.{_key(name)}", cost)
+        name: _cost(f"resources.{_toml_key(name)}", cost)
         for name, cost in _table(data, "resources").items()
     }
     needs = {}
     for feature, wanted in _table(data, "needs").items():
-        place = f"needs.{_key(feature)}"
-        needs[feature] = _names(place, wanted)
+        place = f"needs.{_toml_key(feature)}"
+        needs[feature] = _list_of_names(place, wanted)
         for name in needs[feature]:
             if name not in resources:
                 raise ValueError(f"{place} names {name!r}, which has no cost in resources")
@@ -306,18 +306,18 @@ def _table(data: Mapping[str, Any], key: str, needed: bool = True) -> dict[str, 
     return table
 
 
-def _names(place: str, value: Any) -> list[str]:
+def _list_of_names(place: str, value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise TypeError(f"{place} must be a list of names, got {value!r}")
     return value
 
 
-def _key(name: str) -> str:
+def _toml_key(name: str) -> str:
     """A name as a key of TOML, quoted where it has to be."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_string(name)
 
 
-def _quoted(text: str) -> str:
+def _toml_string(text: str) -> str:
     # The strings of JSON are strings of TOML, but for one character that has to be escaped there.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -341,7 +341,7 @@ def _parse_csv(text: str) -> CostFile:
             )
 
     try:
-        header = _csv_header(next(reader))
+        header = _cost_columns(next(reader))
         for row in reader:
             place = f"line {reader.line_num}"
             if not any(cell.strip() for cell in row):
@@ -356,7 +356,7 @@ def _parse_csv(text: str) -> CostFile:
             note(kind, name)
             if not cell["cost"]:
                 raise ValueError(f"{place} gives no cost for {kind} {name!r}")
-            cost = _cost(f"{place}: the cost of {kind} {name!r}", _number(cell["cost"]))
+            cost = _cost(f"{place}: the cost of {kind} {name!r}", _number_if_any(cell["cost"]))
             if feature:
                 own[feature] = cost
                 if group:
@@ -381,7 +381,7 @@ def _parse_csv(text: str) -> CostFile:
     return CostFile(CostModel(own, groups=groups or None, group_costs=prices or None))
 
 
-def _csv_header(row: list[str]) -> list[str]:
+def _cost_columns(row: list[str]) -> list[str]:
     header = [cell.strip().lower() for cell in row]
     for column in header:
         if column not in _CSV_COLUMNS:
@@ -402,7 +402,7 @@ def _csv_text(rows: Sequence[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def _number(text: str) -> float | str:
+def _number_if_any(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:

@@ -21,10 +21,10 @@ from greedymiser._views import aligned, html_table
 from greedymiser.prices import (
     checked_price,
     labels_of,
-    listing,
     merged_group_prices,
     own_resources,
     positions,
+    quoted_names,
     read_feature_costs,
     read_group_costs,
     read_groups,
@@ -221,8 +221,8 @@ class CostModel:
             owned[list(self.needs[self.position(feature)])] = True
         return self.bill(owned, n_trees)
 
-    def bill(self, owned: NDArray[np.bool_], n_trees: int) -> float:
-        """Cost of the marked resources and this many trees (eq. 3)."""
+    def bill(self, owned: NDArray[np.bool_] | Sequence[int], n_trees: int) -> float:
+        """Cost of some resources (marked, or by position) and this many trees (eq. 3)."""
         # fsum rounds once, so the bill does not depend on the order of the purchases.
         return math.fsum([*self.resource_costs[owned], self.tree_cost * n_trees])
 
@@ -274,10 +274,10 @@ class CostModel:
         present = set(columns)
         unknown = [name for name in self.feature_names if name not in present]
         if missing:
-            stray = f"; it names {listing(unknown)}, which X does not have" if unknown else ""
-            raise ValueError(f"costs has no entry for feature {listing(missing)}{stray}")
+            stray = f"; it names {quoted_names(unknown)}, which X does not have" if unknown else ""
+            raise ValueError(f"costs has no entry for feature {quoted_names(missing)}{stray}")
         if unknown:
-            raise ValueError(f"costs names a feature that X does not have: {listing(unknown)}")
+            raise ValueError(f"costs names a feature that X does not have: {quoted_names(unknown)}")
         return CostModel.from_parts(
             list(columns),
             self.resource_names,
@@ -455,7 +455,7 @@ class Ledger:
     def _price(self, feature: int) -> float:
         # Summed anew, never subtracted from: a paid feature costs exactly 0, not 1e-17.
         wanted = self.costs.needs[feature]
-        return math.fsum(self.costs.resource_costs[r] for r in wanted if not self._owned[r])
+        return self.costs.bill([r for r in wanted if not self._owned[r]], 0)
 
     @property
     def spent(self) -> float:
@@ -479,7 +479,7 @@ class Ledger:
         new = [r for r in self.costs.needs[feature] if not self._owned[r]]
         self._owned[new] = True
         for resource in new:
-            _add_exactly(self._paid, float(self.costs.resource_costs[resource]))
+            _add_to_partials(self._paid, float(self.costs.resource_costs[resource]))
             for user in self._users[resource]:
                 self.prices[user] = self._price(user)
                 self.owned_features[user] = self._owned[list(self.costs.needs[user])].all()
@@ -494,7 +494,7 @@ class Ledger:
         return due.astype(np.float64)  # bincount counts in integers where there is nothing
 
 
-def _add_exactly(parts: list[float], number: float) -> None:
+def _add_to_partials(parts: list[float], number: float) -> None:
     """Add a number to an exact sum, which is kept in parts that do not overlap (Shewchuk 1997)."""
     rest = []
     for part in parts:

@@ -8,7 +8,7 @@ until the values that are left are few enough to be sent. Choosing the edges (``
 simulated with what is known, and says by itself where it has to know more.
 
 Every question is one pass over the data. Two passes with S samples leave about B / S of the values
-in question, for B bins, until they are few enough. For 3 10^6 normal values in 100 parts that are 3
+in question, for B bins, until they are few enough. 3 million normal values in 100 parts take 3
 passes where up to 100 columns share 64 MB, and 7 where 500 do; weights may take two more, as they
 make it harder to guess where the next bins end.
 """
@@ -117,7 +117,7 @@ class Sketch(NamedTuple):
         return max(1.0, self.n_entries * -math.expm1(-low) / max(self.most_entries, 1))
 
 
-class Pieces(NamedTuple):
+class ColumnPieces(NamedTuple):
     """A column from its lowest value to its highest: single values, and what lies between."""
 
     # Lowest and highest value; equal for a single one.
@@ -206,7 +206,7 @@ class MeasureColumn:
         turn, number = turn[order], number[order]
         return ends[order], turn >= 2, np.flatnonzero(number[:-1] == number[1:])
 
-    def answer(self, found: Summary, n_rows: int) -> Pieces:
+    def answer(self, found: Summary, n_rows: int) -> ColumnPieces:
         distinct, mass, _ = found
         ends, is_behind, starts = self._ends()
         before = np.searchsorted(distinct, ends, side="left")
@@ -218,7 +218,7 @@ class MeasureColumn:
         padded = np.append(mass, 0)
         most = np.maximum.reduceat(padded, np.column_stack([first, last]).ravel())[::2]
         values = np.append(distinct, np.nan)
-        return Pieces(
+        return ColumnPieces(
             np.where(is_empty, np.inf, values[first]),
             np.where(is_empty, -np.inf, values[last - 1]),
             sums[last] - sums[first],
@@ -226,8 +226,8 @@ class MeasureColumn:
             last - first,
         )
 
-    def merge(self, one: Pieces, other: Pieces) -> Pieces:
-        return Pieces(
+    def merge(self, one: ColumnPieces, other: ColumnPieces) -> ColumnPieces:
+        return ColumnPieces(
             np.minimum(one.low, other.low),
             np.maximum(one.high, other.high),
             one.mass + other.mass,
@@ -250,12 +250,12 @@ class TableQuestion:
     # The grid of weights; None without weights.
     scale: int | None
 
-    def answer(self, part: ColumnPart) -> dict[int, Sketch | Pieces]:
+    def answer(self, part: ColumnPart) -> dict[int, Sketch | ColumnPieces]:
         shares = None
         if self.scale is not None and part.weight is not None:
             shares = integer_weights(part.weight, self.scale)
 
-        def look(features: list[int]) -> list[Sketch | Pieces]:
+        def look(features: list[int]) -> list[Sketch | ColumnPieces]:
             columns = part.table.columns(features, part.rows)
             pairs = zip(features, columns, strict=True)
             return [self._of_column(self.asked[f], values, shares) for f, values in pairs]
@@ -268,15 +268,15 @@ class TableQuestion:
     @staticmethod
     def _of_column(
         question: ColumnQuestion, values: Floats, shares: Integers | None
-    ) -> Sketch | Pieces:
+    ) -> Sketch | ColumnPieces:
         if not question.regions.is_everything:
             values, shares = question.regions.choose(values, shares)
         n_known = len(values) - int(np.count_nonzero(np.isnan(values)))
         return question.answer(summarise(values, shares), n_known)
 
     def merge(
-        self, one: dict[int, Sketch | Pieces], other: dict[int, Sketch | Pieces]
-    ) -> dict[int, Sketch | Pieces]:
+        self, one: dict[int, Sketch | ColumnPieces], other: dict[int, Sketch | ColumnPieces]
+    ) -> dict[int, Sketch | ColumnPieces]:
         return {f: self.asked[f].merge(one[f], other[f]) for f in self.asked}  # type: ignore[arg-type]
 
 
@@ -311,7 +311,7 @@ def ask_cuts(
 
 def _ask_column(
     mapper: BinMapper, feature: int, limits: Limits
-) -> Generator[ColumnQuestion, Sketch | Pieces, tuple[Floats, bool]]:
+) -> Generator[ColumnQuestion, Sketch | ColumnPieces, tuple[Floats, bool]]:
     """The edges of one column, and whether values are missing."""
     sketch = yield SketchColumn(EVERYTHING, limits)
     assert isinstance(sketch, Sketch)
@@ -320,17 +320,17 @@ def _ask_column(
         summary = Summary(sketch.values, sketch.mass, has_missing)
         return mapper.place(feature, summary), has_missing
     repeats = sketch.repeats
-    regions, pieces = EVERYTHING, Pieces(*(np.empty(0, dtype) for dtype in "ddqqq"))
+    regions, pieces = EVERYTHING, ColumnPieces(*(np.empty(0, dtype) for dtype in "ddqqq"))
     while True:
         if sketch.is_complete:
             one = np.ones_like(sketch.mass)
-            found = Pieces(sketch.values, sketch.values, sketch.mass, sketch.mass, one)
+            found = ColumnPieces(sketch.values, sketch.values, sketch.mass, sketch.mass, one)
         else:
             chosen = likely_boundaries(pieces, regions, sketch, mapper.max_bins, repeats, limits)
             measured = yield MeasureColumn(regions, chosen)
-            assert isinstance(measured, Pieces)
+            assert isinstance(measured, ColumnPieces)
             found = measured
-        pieces = _spliced(pieces, regions, found)
+        pieces = _with_found(pieces, regions, found)
         lower, upper, asked = simulate_edges(pieces, mapper.max_bins, repeats, limits.few)
         if len(asked) == 0:
             return midpoints(lower, upper), has_missing
@@ -340,21 +340,21 @@ def _ask_column(
         sketch = answer
 
 
-def _spliced(pieces: Pieces, regions: Regions, found: Pieces) -> Pieces:
+def _with_found(pieces: ColumnPieces, regions: Regions, found: ColumnPieces) -> ColumnPieces:
     """What was found in regions takes the place of what was known of them."""
     outside = ~np.isin(pieces.low, regions.lows)
     filled = found.mass > 0
     both = (np.concatenate([a[outside], b[filled]]) for a, b in zip(pieces, found, strict=True))
     low, *rest = both
     order = np.argsort(low, kind="stable")
-    spliced = Pieces(low[order], *(field[order] for field in rest))
+    spliced = ColumnPieces(low[order], *(field[order] for field in rest))
     # A single value may lie in several parts.
     most = np.where(spliced.is_single, spliced.mass, np.minimum(spliced.mass, spliced.most))
     return spliced._replace(most=most)
 
 
 def likely_boundaries(
-    pieces: Pieces,
+    pieces: ColumnPieces,
     regions: Regions,
     sketch: Sketch,
     max_bins: int,
@@ -370,10 +370,12 @@ def likely_boundaries(
     low = np.append(regions.lows[0], values[:-1])
     low = np.maximum(low, regions.lows[np.searchsorted(regions.highs, values)])
     entries = np.full(len(mass), max(1, sketch.n_entries // len(mass)))
-    guess = Pieces(np.where(heavy, values, low), values, mass, np.where(heavy, mass, 0), entries)
-    guess = _spliced(pieces, regions, guess)
+    guess = ColumnPieces(
+        np.where(heavy, values, low), values, mass, np.where(heavy, mass, 0), entries
+    )
+    guess = _with_found(pieces, regions, guess)
     is_heavy, bins, _ = _heavy_values(guess._replace(most=guess.most * guess.is_single), max_bins)
-    walk = _Walk(guess, is_heavy, bins, repeats, 3.0)
+    walk = _BinFiller(guess, is_heavy, bins, repeats, 3.0)
     ends = guess.high[sorted({*walk.edges, *walk.asked})]
     at = np.searchsorted(values, ends)
     # One half of the boundaries goes there; the other half is everywhere, where guesses are wrong.
@@ -390,21 +392,21 @@ def likely_boundaries(
 
 
 def simulate_edges(
-    pieces: Pieces, max_bins: int, repeats: float = 1.0, few: int = 0
+    pieces: ColumnPieces, max_bins: int, repeats: float = 1.0, few: int = 0
 ) -> tuple[Floats, Floats, Integers]:
     """Do as ``place_edges`` does, without looking into pieces; there are more values than bins.
 
     Returns the values on either side of each edge, and the pieces which have to be looked into;
-    edges are complete if there are none of those. Guesses which those are get better if it is
-    known how many parts have the same values. If no more than ``few`` have to be looked at,
+    edges are complete if there are none of those. It guesses better which those are if it
+    is known how many parts have the same values. If no more than ``few`` have to be looked at,
     their neighbours may as well be.
     """
     heavy, bins, suspects = _heavy_values(pieces, max_bins)
     if len(suspects):
         return np.empty(0), np.empty(0), suspects
-    walk = _Walk(pieces, heavy, bins, repeats, 3.0)
+    walk = _BinFiller(pieces, heavy, bins, repeats, 3.0)
     for deviations in (6.0, 12.0, 24.0, 48.0):
-        wider = _Walk(pieces, heavy, bins, repeats, deviations)
+        wider = _BinFiller(pieces, heavy, bins, repeats, deviations)
         if not walk.asked or pieces.entries[list(wider.asked)].sum() > repeats * few:
             break
         walk = wider
@@ -412,7 +414,7 @@ def simulate_edges(
     return pieces.high[edges], pieces.low[edges + 1], np.array(sorted(walk.asked), dtype=np.int64)
 
 
-def _heavy_values(pieces: Pieces, max_bins: int) -> tuple[NDArray[np.bool_], int, Integers]:
+def _heavy_values(pieces: ColumnPieces, max_bins: int) -> tuple[NDArray[np.bool_], int, Integers]:
     """Which values have a bin of their own, how many bins that leaves, and what may hide more."""
     is_single = pieces.is_single
     heavy = np.zeros(len(is_single), dtype=bool)
@@ -431,7 +433,7 @@ def _heavy_values(pieces: Pieces, max_bins: int) -> tuple[NDArray[np.bool_], int
     return heavy, bins, np.empty(0, dtype=np.int64)
 
 
-class _Walk:
+class _BinFiller:
     """Fills bins with light values, from the lowest up.
 
     Sums of weights count light values only. With b bins left for the weight W, a bin that begins
@@ -445,7 +447,7 @@ class _Walk:
 
     def __init__(
         self,
-        pieces: Pieces,
+        pieces: ColumnPieces,
         heavy: NDArray[np.bool_],
         bins: int,
         repeats: float,
@@ -497,7 +499,7 @@ class _Walk:
             return
         self.asked.add(at)
         # By what a sum is exceeded when it is reached: by nothing if every value weighs 1, else by
-        # about half of a value's weight, give or take as much. A few equal values are not known of.
+        # about half of a value's weight, give or take as much. A few equal values do not show.
         typical = self.repeats * int(self.pieces.mass[at]) / int(self.pieces.entries[at])
         excess = (typical - 1.0) / 2.0
         self.begin = min(end, full + round(excess))

@@ -47,8 +47,8 @@ class Confident:
 class Proximity:
     """A document leaves when it is too far below the best of its query (Cambazoglu et al. 2010).
 
-    At the i-th of ``n_exits`` exits, it is if it scores at least ``(n_exits - i) / (n_exits - 1) *
-    slack`` less than the document in place ``place``. The best ``place`` documents never leave.
+    At the i-th of ``n_exits`` exits, too far is ``(n_exits - i) / (n_exits - 1) * slack`` or more
+    below the document in place ``place``. The best ``place`` documents never leave.
     """
 
     slack: float

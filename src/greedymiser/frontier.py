@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.binning import LANES
-from greedymiser.checkpoints import Crew, Trainer
+from greedymiser.checkpoints import Trainer, TrainingCrew
 from greedymiser.costs import CostModel
 from greedymiser.engines import Floats
 from greedymiser.parameters import Parameters
-from greedymiser.shopping import Neighbourhood, Resources, Shop
+from greedymiser.shopping import Neighbourhood, ResourceBits, Shop
 from greedymiser.training import Model, make_grower, root_gains
 
 # What a round costs beside counting, in cells of histograms.
@@ -51,12 +51,12 @@ FITS_TOGETHER = 16
 class Candidate:
     """A set of resources, and what became of a model that may use all of it."""
 
-    resources: Resources
+    resources: ResourceBits
     # Of the round with the best validation score.
     cost: float
     score: float
     # Resources that the model uses, and how much each feature gave.
-    used: Resources
+    used: ResourceBits
     gains: Floats
     # Kept while the candidate is on the frontier.
     model: Model | None
@@ -91,7 +91,7 @@ class FrontierSearch:
 
     Parameters
     ----------
-    crew : Crew
+    crew : TrainingCrew
         Trains models, several at a time, on data with validation rows.
     shop : Shop
         What can be bought.
@@ -105,7 +105,7 @@ class FrontierSearch:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: TrainingCrew,
         shop: Shop,
         params: Parameters,
         effort: float = 1.0,
@@ -113,13 +113,13 @@ class FrontierSearch:
     ):
         trainer, costs = crew.trainer, shop.costs
         self.shop = shop
-        self.archive: dict[Resources, Candidate] = {}
+        self.archive: dict[ResourceBits, Candidate] = {}
         self._trainer = trainer
         self._crew = crew
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
         self._params = _in_a_hurry(self._final_params, costs)
         self._around = Neighbourhood(shop, effort)
-        self._starts: dict[Resources, None] = {}
+        self._starts: dict[ResourceBits, None] = {}
         # Whether rows that the search has not seen were asked as well.
         self._is_honest = False
         # Where rows are many, luck plays no part in the choice.
@@ -133,7 +133,7 @@ class FrontierSearch:
 
     # -- the search -------------------------------------------------------------------------------
 
-    def run(self, starts: Iterable[Resources]) -> None:
+    def run(self, starts: Iterable[ResourceBits]) -> None:
         """Search from some sets until nothing new comes, or the allowance is spent."""
         self.evaluate([0])
         gains = self._gains(self.archive[0])
@@ -159,7 +159,7 @@ class FrontierSearch:
         """
         candidates = [found for found in self.judged() if found.resources]
         models = []
-        for i in spread([found.cost for found in candidates], MOST_CHOSEN):
+        for i in evenly_spaced([found.cost for found in candidates], MOST_CHOSEN):
             if self._final_cells > 0:
                 models.append(self._finished(candidates[i]))
         return _without_luck(models) if self._is_honest else models
@@ -235,7 +235,7 @@ class FrontierSearch:
         """Candidates that no other beats, the cheapest first."""
         return pareto(self.archive.values())
 
-    def evaluate(self, sets: Iterable[Resources]) -> None:
+    def evaluate(self, sets: Iterable[ResourceBits]) -> None:
         """Train a model for each set that is new and can be paid for."""
         new = [s for s in dict.fromkeys(sets) if s not in self.archive and self._is_affordable(s)]
         for start in range(0, len(new), FITS_TOGETHER):
@@ -253,11 +253,11 @@ class FrontierSearch:
             if id(candidate) not in kept:
                 candidate.model = None
 
-    def _is_affordable(self, resources: Resources) -> bool:
+    def _is_affordable(self, resources: ResourceBits) -> bool:
         budget = self._params.budget
         return budget is None or self.shop.price(resources) <= budget
 
-    def _fit(self, trainer: Trainer, resources: Resources) -> Candidate:
+    def _fit(self, trainer: Trainer, resources: ResourceBits) -> Candidate:
         allowed = self.shop.features(resources)
         model = trainer.train(self._params, allowed, is_patient=True)
         score = model.validation_score[model.best_iter]
@@ -329,7 +329,7 @@ def _best_mean(traces: Sequence[Floats], sizes: Sequence[int]) -> float:
     return float(np.max(np.nan_to_num(np.average(longer, axis=0, weights=sizes), nan=-np.inf)))
 
 
-def spread(costs: Sequence[float], most: int) -> list[int]:
+def evenly_spaced(costs: Sequence[float], most: int) -> list[int]:
     """At most so many of some ascending costs, evenly spaced in their logarithm."""
     if len(costs) <= most:
         return list(range(len(costs)))

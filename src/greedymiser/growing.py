@@ -94,7 +94,7 @@ class Growth:
     bought: list[Bought]
 
 
-class _Level(NamedTuple):
+class _OpenLevel(NamedTuple):
     """Nodes of a tree that may be split, all of one depth."""
 
     # OPEN_DTYPE: those that have rows enough for two.
@@ -139,7 +139,7 @@ class Grower:
         # Where a feature's category sets are in a split table; -1 for numeric features.
         self._set_of_feature = np.full(n_features, -1, dtype=np.int64)
         self._set_of_feature[categorical] = np.arange(len(categorical))
-        self._settings = _settings(params)
+        self._settings = _settings_record(params)
         # Nodes with fewer rows than two leaves are not asked for.
         self._fewest = 2 * params.rules.min_samples_leaf
         monotone = params.rules.monotonic_cst
@@ -153,7 +153,7 @@ class Grower:
 
     def grow(self, output: int, n_trees: int, round_: Round = EVERYTHING) -> Growth:
         """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
-        level: _Level | None = self._plant(output, round_)
+        level: _OpenLevel | None = self._plant(output, round_)
         bought: list[Bought] = []
         while level is not None and level.depth != self.params.max_depth:
             level = self._next_level(level, n_trees, bought)
@@ -171,7 +171,7 @@ class Grower:
         """What each feature costs now at the root of the tree that was begun last."""
         return self.account.price(np.zeros(1, dtype=np.int64), 0)[0][0]
 
-    def _plant(self, output: int, round_: Round = EVERYTHING) -> _Level:
+    def _plant(self, output: int, round_: Round = EVERYTHING) -> _OpenLevel:
         """Begin a tree; return its root."""
         root = self.rows.begin_tree(output, self.params.rules, self.params.step, round_.rows)
         self._output, self._round = output, round_
@@ -188,11 +188,13 @@ class Grower:
         settling.plant(self._draft, *root)
         self.account.plant(round_.rows is None)
         nodes = np.empty(1, dtype=OPEN_DTYPE)
-        return _Level(nodes[: settling.write_open(self._draft, 0, 1, self._fewest, nodes)], 0)
+        return _OpenLevel(nodes[: settling.write_open(self._draft, 0, 1, self._fewest, nodes)], 0)
 
     # -- one level ------------------------------------------------------------------------------
 
-    def _next_level(self, level: _Level, n_trees: int, bought: list[Bought]) -> _Level | None:
+    def _next_level(
+        self, level: _OpenLevel, n_trees: int, bought: list[Bought]
+    ) -> _OpenLevel | None:
         """Split what pays; return the children, None if there are none."""
         if len(level.nodes) == 0:
             return None
@@ -251,7 +253,7 @@ class Grower:
         return columns
 
     def _settle(
-        self, level: _Level, table: SplitTable, bought: list[Bought]
+        self, level: _OpenLevel, table: SplitTable, bought: list[Bought]
     ) -> tuple[NDArray[np.int64], int]:
         """Choose splits best first while they pay.
 
@@ -281,12 +283,12 @@ class Grower:
 
     def _divide(
         self,
-        level: _Level,
+        level: _OpenLevel,
         table: SplitTable,
         chosen: NDArray[np.int64],
         n_chosen: int,
         last: bool,
-    ) -> _Level:
+    ) -> _OpenLevel:
         """Give the split nodes their children; return those as the next level."""
         first = self._n_nodes
         self._n_nodes += 2 * n_chosen
@@ -295,7 +297,7 @@ class Grower:
         splits = np.empty(n_chosen, dtype=SPLIT_DTYPE)
         sets = np.zeros((n_chosen, CATEGORY_WORDS), dtype=np.uint64)
         children = np.empty(2 * n_chosen, dtype=OPEN_DTYPE)
-        n_sets, n_children = settling.divide(
+        n_sets, n_children = settling.write_children(
             self._draft, level.nodes, table.candidates, table.category_sets, chosen, first,
             self._set_of_feature, self._monotone, self._settings, len(self._sets), splits, sets,
             self.used, self._fewest, children,
@@ -309,7 +311,7 @@ class Grower:
         energies = self.rows.partition(splits, sets, last)
         if self._knows_bounds and not last:
             self._draft["energy"][first : self._n_nodes] = energies.ravel()
-        return _Level(children[:n_children], level.depth + 1)
+        return _OpenLevel(children[:n_children], level.depth + 1)
 
     # -- the finished tree ----------------------------------------------------------------------
 
@@ -322,7 +324,7 @@ class Grower:
         return Growth(Tree(nodes, self._sets), leaves, bounds, bought)
 
 
-def _settings(params: GrowerParams) -> NDArray[np.void]:
+def _settings_record(params: GrowerParams) -> NDArray[np.void]:
     settings = np.zeros(1, dtype=SETTINGS_DTYPE)
     settings["l2"] = params.rules.l2_regularization
     settings["learning_rate"] = params.learning_rate

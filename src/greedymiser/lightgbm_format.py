@@ -95,14 +95,15 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
     sizes = {feature: len(known) for feature, known in predictor.categories.items()}
     rate = _learning_rate(model)
     trees = [
-        f"Tree={i}\n{_lines(tree)}\n\n" for i, tree in enumerate(_trees(ensemble, sizes, rate))
+        f"Tree={i}\n{_as_lines(tree)}\n\n"
+        for i, tree in enumerate(_lines_of_trees(ensemble, sizes, rate))
     ]
     objective = _objective_name(predictor)
     header = _header(predictor, ensemble, _objective(objective, ensemble.n_outputs))
     # Bytes of each tree, so that LightGBM can read them side by side. Trees are plain ASCII.
-    header["tree_sizes"] = _join(len(tree) for tree in trees)
+    header["tree_sizes"] = _spaced(len(tree) for tree in trees)
     return (
-        f"tree\n{_lines(header)}\n{''.join(trees)}end of trees\n\n"
+        f"tree\n{_as_lines(header)}\n{''.join(trees)}end of trees\n\n"
         f"parameters:\n{_parameters(objective, ensemble, rate)}\nend of parameters\n\n"
         f"pandas_categorical:{_frame_categories(predictor)}\n"
     )
@@ -191,7 +192,7 @@ def _header(predictor: Predictor, ensemble: Ensemble, objective: str) -> dict[st
         "label_index": "0",
         "max_feature_idx": str(ensemble.n_features - 1),
         "objective": objective,
-        "feature_names": " ".join(_feature_names(predictor.names, ensemble.n_features)),
+        "feature_names": " ".join(_readable_names(predictor.names, ensemble.n_features)),
         "feature_infos": " ".join(_feature_infos(predictor, ensemble)),
     }
 
@@ -232,7 +233,7 @@ def _parameters(objective: str, ensemble: Ensemble, rate: float) -> str:
     return "".join(f"[{name}: {value}]\n" for name, value in given.items())
 
 
-def _feature_names(names: Sequence[str] | None, n_features: int) -> list[str]:
+def _readable_names(names: Sequence[str] | None, n_features: int) -> list[str]:
     """Feature names that LightGBM and its kin can read, all different; warns of changes."""
     if names is None:
         return [f"Column_{i}" for i in range(n_features)]
@@ -305,27 +306,29 @@ class _Splits:
     category_words: list[NDArray[np.uint32]]
 
 
-def _trees(ensemble: Ensemble, sizes: dict[int, int], rate: float) -> Iterable[dict[str, str]]:
+def _lines_of_trees(
+    ensemble: Ensemble, sizes: dict[int, int], rate: float
+) -> Iterable[dict[str, str]]:
     """The lines of each tree; the first tree of each output contains the baseline."""
     k = ensemble.n_outputs
     if ensemble.n_trees == 0:  # LightGBM has no other place for a constant
         for value in ensemble.baseline:
-            yield _tree(_stump(value), ensemble.category_sets, sizes, 0.0, 1.0)
+            yield _lines_of_tree(_single_leaf(value), ensemble.category_sets, sizes, 0.0, 1.0)
     for i in range(ensemble.n_trees):
         tree = ensemble.tree(i)
         bias = ensemble.baseline[i] if i < k else 0.0
         # LightGBM says 1 as well where it has added a bias to leaves that were scaled before.
-        yield _tree(tree.nodes, tree.category_sets, sizes, bias, 1.0 if i < k else rate)
+        yield _lines_of_tree(tree.nodes, tree.category_sets, sizes, bias, 1.0 if i < k else rate)
 
 
-def _stump(value: float) -> NDArray[np.void]:
+def _single_leaf(value: float) -> NDArray[np.void]:
     """The node of a tree that is only a leaf."""
     node = np.zeros(1, dtype=NODE_DTYPE)
     node["value"], node["feature"], node["left"], node["category_set"] = value, -1, -1, -1
     return node
 
 
-def _tree(
+def _lines_of_tree(
     nodes: NDArray[np.void],
     sets: NDArray[np.uint64],
     sizes: dict[int, int],
@@ -341,24 +344,24 @@ def _tree(
     words = splits.category_words
     categories = {}
     if words:
-        categories["cat_boundaries"] = _join(np.cumsum([0, *map(len, words)]))
-        categories["cat_threshold"] = _join(np.concatenate(words))
+        categories["cat_boundaries"] = _spaced(np.cumsum([0, *map(len, words)]))
+        categories["cat_threshold"] = _spaced(np.concatenate(words))
     return {
         "num_leaves": str(len(leaves)),
         "num_cat": str(len(words)),
-        "split_feature": _join(inner["feature"]),
+        "split_feature": _spaced(inner["feature"]),
         "split_gain": _floats(_single(inner["gain"])),
         "threshold": _floats(splits.threshold),
-        "decision_type": _join(splits.decision_type),
-        "left_child": _join(np.where(splits.turned, right, left)),
-        "right_child": _join(np.where(splits.turned, left, right)),
+        "decision_type": _spaced(splits.decision_type),
+        "left_child": _spaced(np.where(splits.turned, right, left)),
+        "right_child": _spaced(np.where(splits.turned, left, right)),
         **categories,
         "leaf_value": _floats(_normal(leaves["value"] + bias)),
         "leaf_weight": _floats(_normal(leaves["hessian"])),
-        "leaf_count": _join(leaves["count"]),
+        "leaf_count": _spaced(leaves["count"]),
         "internal_value": _floats(_normal(inner["value"] + bias)),
         "internal_weight": _floats(_normal(inner["hessian"])),
-        "internal_count": _join(inner["count"]),
+        "internal_count": _spaced(inner["count"]),
         "is_linear": "0",
         "shrinkage": repr(rate),
     }
@@ -437,9 +440,9 @@ def _floats(values: NDArray[np.float64]) -> str:
     return " ".join(map(repr, values.tolist()))
 
 
-def _join(numbers: Iterable[Any]) -> str:
+def _spaced(numbers: Iterable[Any]) -> str:
     return " ".join(map(str, numbers))
 
 
-def _lines(pairs: dict[str, str]) -> str:
+def _as_lines(pairs: dict[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in pairs.items())

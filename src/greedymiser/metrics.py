@@ -283,18 +283,20 @@ def ndcg_score(
     if query.dtype.kind == "f" and np.isnan(query).any():
         raise ValueError("qid must not be NaN: each would be a query of its own")
     order, starts = query_order(query)
-    labels = _numbers("y_true", y_true, least=0.0, most=MOST_RELEVANT)[order]
-    scores = _numbers("y_score", y_score)[order]
+    labels = _numbers_by_row("y_true", y_true, least=0.0, most=MOST_RELEVANT)[order]
+    scores = _numbers_by_row("y_score", y_score)[order]
     per_query = ndcg_per_query(labels, scores, starts, k, no_relevant)
     if sample_weight is None:
         return mean_of_queries(per_query)
-    weight = _numbers("sample_weight", sample_weight, least=0.0, most=np.finfo(np.float64).max)
+    weight = _numbers_by_row(
+        "sample_weight", sample_weight, least=0.0, most=np.finfo(np.float64).max
+    )
     if not weight.any():
         raise ValueError("sample_weight must not be 0 for every row")
     return mean_of_queries(per_query, query_weights(weight[order], starts))
 
 
-def _numbers(
+def _numbers_by_row(
     argument: str, values: ArrayLike, least: float = -np.inf, most: float = np.inf
 ) -> NDArray[np.float64]:
     """Check numbers, one per row, and return them as floats."""

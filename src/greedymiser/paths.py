@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.checkpoints import Checkpoint, Crew, Trainer, fingerprints
+from greedymiser.checkpoints import Checkpoint, Trainer, TrainingCrew, fingerprints
 from greedymiser.costs import CostModel, Ledger
 from greedymiser.estimators import (
     Miser,
@@ -26,8 +26,8 @@ from greedymiser.preparation import (
     Prepared,
     brought,
     check_same_queries,
+    costs_of_columns,
     encode_held_out,
-    read_costs,
 )
 from greedymiser.score_names import score_name
 from greedymiser.threads import Threads
@@ -95,9 +95,9 @@ class TradeoffPath:
         self._test = None if cases is None else prepared.hold_out(cases)
 
     @cached_property
-    def crew(self) -> Crew:
+    def crew(self) -> TrainingCrew:
         """Those who train; called together when the first model is wanted."""
-        return Crew(self.trainer)
+        return TrainingCrew(self.trainer)
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[list[float]]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in.
@@ -170,7 +170,9 @@ class TradeoffPath:
         schema = self.trainer.prepared.schema
         tasks = [(self._params(tradeoff),) for tradeoff in tradeoffs]
         for (params,) in tasks:
-            read_costs(params, schema.n_features, schema.columns)  # does the trade-off overflow?
+            costs_of_columns(
+                params, schema.n_features, schema.columns
+            )  # does the trade-off overflow?
         for (params,), model in zip(tasks, self.crew.run(Trainer.train, tasks), strict=True):
             if model.n_iter == 0:
                 warn_of_budget(self.trainer.prepared, params, self.trainer.start)

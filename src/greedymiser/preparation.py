@@ -31,11 +31,10 @@ from greedymiser.engines import Engine, Floats, PlacedRows
 from greedymiser.engines import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
 from greedymiser.growing import Interactions
-from greedymiser.losses import Loss
+from greedymiser.losses import Kind, Loss
 from greedymiser.metrics import query_order
 from greedymiser.parameters import Parameters
 from greedymiser.prices import positions
-from greedymiser.serving import Kind
 from greedymiser.tables import (
     Categories,
     Parted,
@@ -293,7 +292,7 @@ def learn_schema(
         categorical = read_categorical_features(given, checked.X, n_features, columns)
         categories = learn_categories(checked.X, categorical, checked.rows, params.max_bins)
         loss = target.loss(params.loss)
-        costs = read_costs(params, n_features, columns)
+        costs = costs_of_columns(params, n_features, columns)
         return Schema(kind, n_features, columns, categories, target, costs, loss, seed)
 
     return learn
@@ -433,7 +432,9 @@ def _check_qid(qid: Any, X: Any) -> NDArray[Any] | None:
     return qid
 
 
-def read_costs(params: Parameters, n_features: int, columns: tuple[str, ...] | None) -> CostModel:
+def costs_of_columns(
+    params: Parameters, n_features: int, columns: tuple[str, ...] | None
+) -> CostModel:
     """The costs of the columns; checks that they fit the trade-off."""
     costs = as_cost_model(params.costs, n_features, None if columns is None else list(columns))
     dearest = float(costs.prices().max())

@@ -12,6 +12,8 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.tables import is_missing
+
 
 @dataclass
 class PriceList:
@@ -28,7 +30,7 @@ def read_price_list(
     frame: Any, feature: str, price: str, group: str, group_price: str
 ) -> PriceList:
     """Read a data frame by the names of its columns; those of groups may be missing."""
-    rows = _columns(frame, [feature, price], [group, group_price])
+    rows = _columns_of_frame(frame, [feature, price], [group, group_price])
     found = PriceList()
     for row in range(len(rows[feature])):
         name = rows[feature][row]
@@ -46,7 +48,7 @@ def read_price_list(
     return found
 
 
-def _columns(frame: Any, needed: list[str], others: list[str]) -> dict[str, list[Any]]:
+def _columns_of_frame(frame: Any, needed: list[str], others: list[str]) -> dict[str, list[Any]]:
     try:
         table = nw.from_native(frame, eager_only=True)
     except TypeError:
@@ -62,16 +64,8 @@ def _columns(frame: Any, needed: list[str], others: list[str]) -> dict[str, list
     }
 
 
-def _is_missing(value: Any) -> bool:
-    """None, NaN, and pandas' NA, which does not say whether it differs from itself."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    differs = value != value
-    return bool(differs) if isinstance(differs, bool | np.bool_) else False  # an array is no NaN
-
-
 def _cell_price(what: str, value: Any) -> float:
-    if _is_missing(value):
+    if is_missing(value):
         raise ValueError(f"{what} is missing; what is free costs 0")
     return checked_price(what, value)
 
@@ -85,13 +79,13 @@ def _groups(what: str, cell: Any) -> tuple[str, ...]:
     if isinstance(cell, list | tuple):
         if all(isinstance(name, str) and name for name in cell):
             return tuple(dict.fromkeys(cell))
-    elif _is_missing(cell):
+    elif is_missing(cell):
         return ()
     raise TypeError(f"{what} must be a name, some names, or empty, got {cell!r}")
 
 
 def _note_group_price(found: PriceList, groups: tuple[str, ...], what: str, cell: Any) -> None:
-    if _is_missing(cell):
+    if is_missing(cell):
         return
     if len(groups) != 1:
         raise ValueError(f"{what} is {cell!r}, but the row names {len(groups)} groups")
@@ -157,14 +151,14 @@ def own_resources(labels: Sequence[str], groups: Collection[str]) -> list[str]:
     return found
 
 
-def listing(names: Sequence[str], most: int = 5) -> str:
+def quoted_names(names: Sequence[str], most: int = 5) -> str:
     """The first names in quotes, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def checked_price(what: str, cost: Any) -> float:
-    """A cost as a number; raises if it is none, negative or not finite."""
+    """A cost as a number; raises if it is no number, negative or not finite."""
     try:
         if getattr(cost, "ndim", 0) > 0:  # of one number, float would take it
             raise TypeError

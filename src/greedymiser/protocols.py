@@ -24,7 +24,13 @@ MOST_QUESTIONS = 24
 
 
 class Reason(NamedTuple):
-    """A way on which a question is met."""
+    """A way on which a question is met.
+
+    Examples
+    --------
+    >>> Reason(("TSH > 6",), n_rows=204).conditions
+    ('TSH > 6',)
+    """
 
     # The splits on the way, in words; none where the question is the first of a tree.
     conditions: tuple[str, ...]
@@ -34,7 +40,15 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A question, and the rows that are asked it after all the questions above."""
+    """A question, and the rows that are asked it after all the questions above.
+
+    Examples
+    --------
+    >>> last = Step(("FTI",), 10.0, ("FTI",), (Reason(("TSH > 6",), 204),), 204, (), 204, 0)
+    >>> first = Step(("draw", "TSH"), 22.5, ("TSH",), (Reason((), 2000),), 2000, (last,), 1796, 0)
+    >>> [(depth, step.name) for depth, step in first.each()]
+    [(0, 'TSH with draw'), (1, 'FTI')]
+    """
 
     # What is paid for with it, and the price of that.
     resources: tuple[str, ...]
@@ -70,7 +84,14 @@ class Step:
 
 
 class Line(NamedTuple):
-    """What is asked of rows about one resource."""
+    """What is asked of rows about one resource.
+
+    Examples
+    --------
+    >>> line = Line("FTI", ("FTI",), share=0.1, order=2.0, price=10.0, mean_cost=1.0)
+    >>> line.share * line.price == line.mean_cost
+    True
+    """
 
     resource: str
     # The features of the model that need it.
@@ -188,10 +209,13 @@ class Protocol:
         return f"{first}, of {whom}: {step.name} ({step.price:.4g}){ends}"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw it as a tree of questions, with shares and costs; see ``ProtocolDisplay``."""
-        from greedymiser.plotting import ProtocolDisplay
+        """Draw it as a tree of questions, with shares and costs.
 
-        return ProtocolDisplay(self).plot(ax=ax).ax_
+        See ``plotting.plot_protocol``; ``ProtocolDisplay`` shows the same in a notebook.
+        """
+        from greedymiser.plotting import plot_protocol
+
+        return plot_protocol(self, ax)
 
     def __repr__(self) -> str:
         return (
@@ -263,7 +287,7 @@ def _as_one(same: Sequence[Step]) -> Step:
 
 
 @dataclass
-class _Node:
+class _CountedStep:
     """A step while rows are counted."""
 
     owned: frozenset[int]
@@ -273,7 +297,7 @@ class _Node:
     n_far: int = 0
     features: Counter[int] = field(default_factory=Counter)
     places: Counter[int] = field(default_factory=Counter)
-    children: list[_Node] = field(default_factory=list)
+    children: list[_CountedStep] = field(default_factory=list)
 
 
 class Count:
@@ -384,9 +408,9 @@ class Count:
                 mean_cost=float(price * share),
             )
 
-    def _grown(self) -> _Node:
+    def _grown(self) -> _CountedStep:
         """The tree of questions, level by level."""
-        root = _Node(frozenset(), (), n_rows=self._n)
+        root = _CountedStep(frozenset(), (), n_rows=self._n)
         level, at = [root], np.zeros(self._n, dtype=np.int64)
         for place in self._notes.place.T:
             here = np.flatnonzero((at >= 0) & (place >= 0))
@@ -401,25 +425,25 @@ class Count:
 
     def _next_level(
         self,
-        level: Sequence[_Node],
+        level: Sequence[_CountedStep],
         at: NDArray[np.int64],
         here: NDArray[np.intp],
         place: NDArray[np.int64],
-    ) -> tuple[list[_Node], NDArray[np.int64]]:
+    ) -> tuple[list[_CountedStep], NDArray[np.int64]]:
         """Divide the rows of each node by what they are asked next."""
         keys = np.stack([at[here], place], axis=1)
         pairs, which, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-        children: dict[tuple[int, tuple[int, ...]], _Node] = {}
+        children: dict[tuple[int, tuple[int, ...]], _CountedStep] = {}
         chosen = []
         for (parent, node), n in zip(pairs.tolist(), counts.tolist(), strict=True):
             feature, owned = int(self._feature[node]), level[parent].owned
             new = tuple(r for r in self._costs.needs[feature] if r not in owned)
-            child = children.setdefault((parent, new), _Node(owned | set(new), new))
+            child = children.setdefault((parent, new), _CountedStep(owned | set(new), new))
             child.n_rows += n
             child.features[feature] += n
             child.places[node] += n
             chosen.append((parent, new))
-        kept: list[_Node] = []
+        kept: list[_CountedStep] = []
         number = {}
         for (parent, new), child in children.items():
             if child.n_rows >= self._min_share * self._n:
@@ -432,13 +456,13 @@ class Count:
         following[here] = np.array([number.get(key, -1) for key in chosen])[which.ravel()]
         return kept, following
 
-    def _step(self, node: _Node) -> Step:
+    def _step(self, node: _CountedStep) -> Step:
         children = sorted(node.children, key=lambda child: -child.n_rows)
         costs = self._costs
         asked = sum(child.n_rows for child in children) + node.n_rare + node.n_far
         return Step(
             resources=tuple(costs.resource_names[r] for r in node.resources),
-            price=float(sum(costs.resource_costs[r] for r in node.resources)),
+            price=costs.bill(list(node.resources), 0),
             features=tuple(self._name_of(f) for f, _ in node.features.most_common()),
             reasons=self._reasons(node),
             n_rows=node.n_rows,
@@ -448,7 +472,7 @@ class Count:
             n_far=node.n_far,
         )
 
-    def _reasons(self, node: _Node) -> tuple[Reason, ...]:
+    def _reasons(self, node: _CountedStep) -> tuple[Reason, ...]:
         ways: Counter[tuple[str, ...]] = Counter()
         for place, n in node.places.items():
             offset, conditions = [found for found in self._conditions if found[0] <= place][-1]

@@ -66,7 +66,7 @@ def write_report(
     """
     page = _page(curve, "What each budget buys" if title is None else title, X)
     target = Path(path)
-    _write(target, page.encode("utf-8", errors="replace"))
+    _write_report(target, page.encode("utf-8", errors="replace"))
     return target
 
 
@@ -78,7 +78,7 @@ def _page(curve: TradeoffCurve, title: str, X: Any) -> str:
         "css": (assets / "report.css").read_text(encoding="utf-8"),
         "js": (assets / "report.js").read_text(encoding="utf-8"),
         "plotly": _plotly_js(),
-        "data": _as_json(_data(curve, X)),
+        "data": _script_json(_data(curve, X)),
     }
     template = (assets / "report.html").read_text(encoding="utf-8")
     # In one pass, so that what is put in is never read as a placeholder.
@@ -96,7 +96,7 @@ def _plotly_js() -> str:
     return str(get_plotlyjs())
 
 
-def _as_json(data: Any) -> str:
+def _script_json(data: Any) -> str:
     """JSON that may stand in a script element, whatever the names in it are."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
@@ -104,7 +104,7 @@ def _as_json(data: Any) -> str:
     return text
 
 
-def _write(target: Path, content: bytes) -> None:
+def _write_report(target: Path, content: bytes) -> None:
     """Write a file so that nobody ever sees half of it."""
     folder = target.parent
     if not folder.is_dir():
@@ -132,25 +132,27 @@ def _data(curve: TradeoffCurve, X: Any) -> dict[str, Any]:
         "has_test": "test_score" in points,
         "tree_cost": float(costs.tree_cost),
         "total": costs.total(range(costs.n_features)),
-        "traces": [_trace(rows, keep) for rows, keep in zip(traces, points["n_iter"], strict=True)],
-        "chosen": [_row(row, i) for i, (_, row) in enumerate(points.iterrows())],
+        "traces": [
+            _trace_entry(rows, keep) for rows, keep in zip(traces, points["n_iter"], strict=True)
+        ],
+        "chosen": [_point_entry(row, i) for i, (_, row) in enumerate(points.iterrows())],
         "front": [_front_row(curve, row, X) for _, row in front.iterrows()],
-        "receipts": [[_purchase(line) for line in model.receipt()] for model in models],
-        "features": _features(models),
-        "settings": _settings(models),
+        "receipts": [[_purchase_entry(line) for line in model.receipt()] for model in models],
+        "features": _features_by_price(models),
+        "settings": _shared_settings(models),
     }
 
 
 def _front_row(curve: TradeoffCurve, row: Any, X: Any) -> dict[str, Any]:
     position = curve.position(row)
-    told = _row(row, position)
+    told = _point_entry(row, position)
     model = curve.models[position]
     if X is None or model.predictor_.charge != "row":
         return {**told, "protocol": None}
-    return {**told, "protocol": _protocol(model.truncate(told["n_iter"]).protocol(X))}
+    return {**told, "protocol": _protocol_entry(model.truncate(told["n_iter"]).protocol(X))}
 
 
-def _protocol(protocol: Protocol) -> dict[str, Any]:
+def _protocol_entry(protocol: Protocol) -> dict[str, Any]:
     rare = sum(step.n_rare for _, step in protocol.start.each())
     far = sum(step.n_far for _, step in protocol.start.each())
     return {
@@ -178,7 +180,7 @@ def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _row(row: Any, trace: int) -> dict[str, Any]:
+def _point_entry(row: Any, trace: int) -> dict[str, Any]:
     return {
         "trace": trace,
         "n_iter": int(row["n_iter"]),
@@ -190,7 +192,7 @@ def _row(row: Any, trace: int) -> dict[str, Any]:
     }
 
 
-def _trace(rows: Any, chosen: int) -> dict[str, Any]:
+def _trace_entry(rows: Any, chosen: int) -> dict[str, Any]:
     """A trace, thinned where it is long; purchases and the chosen round stay."""
     if len(rows) > MOST_POINTS:
         bought = rows["n_features"].diff().ne(0)
@@ -209,7 +211,7 @@ def _trace(rows: Any, chosen: int) -> dict[str, Any]:
     }
 
 
-def _purchase(line: Any) -> dict[str, Any]:
+def _purchase_entry(line: Any) -> dict[str, Any]:
     return {
         "round": line.iteration,
         "feature": str(line.feature),
@@ -220,7 +222,7 @@ def _purchase(line: Any) -> dict[str, Any]:
     }
 
 
-def _features(models: list[Any]) -> list[dict[str, Any]]:
+def _features_by_price(models: list[Any]) -> list[dict[str, Any]]:
     """Every feature, cheapest first, with the round in which each model first uses it."""
     costs = models[0].costs_
     prices = costs.prices()
@@ -239,7 +241,7 @@ def _features(models: list[Any]) -> list[dict[str, Any]]:
     return sorted(table, key=lambda feature: (feature["price"], feature["index"]))
 
 
-def _settings(models: list[Any]) -> list[dict[str, Any]]:
+def _shared_settings(models: list[Any]) -> list[dict[str, Any]]:
     """Parameters that the models share, and which of them are not the default."""
     model = models[0]
     defaults = {

@@ -27,7 +27,7 @@ def probabilities(raw: Floats, loss: Loss, n_classes: int) -> Floats:
         given = np.stack([1.0 - given, given])
     if given.shape != (n_classes, n):
         raise ValueError(
-            f"the response of the loss {_name_of(loss)} must have shape (n_classes, n), here "
+            f"the response of the loss {_loss_name(loss)} must have shape (n_classes, n), here "
             f"({n_classes}, {n}), got {given.shape}"
         )
     return np.ascontiguousarray(given.T)
@@ -53,7 +53,7 @@ def refuse_improbable(loss: Loss) -> None:
     """Raise if a loss has no class probabilities."""
     if not gives_probabilities(loss):
         raise AttributeError(
-            f"the loss {_name_of(loss)} gives no class probabilities: it has no response"
+            f"the loss {_loss_name(loss)} gives no class probabilities: it has no response"
         )
 
 
@@ -69,7 +69,7 @@ def largest_probability(raw: Floats) -> Floats:
     return 1.0 / np.exp(raw - raw.max(axis=0)).sum(axis=0)
 
 
-def _name_of(loss: Loss) -> str:
+def _loss_name(loss: Loss) -> str:
     return type(getattr(loss, "_loss", loss)).__name__
 
 

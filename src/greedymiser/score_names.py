@@ -31,6 +31,6 @@ def score_name(scoring: Any, loss: Any) -> str:
         return scoring
     if scoring is not None and scoring != "loss":
         return str(getattr(scoring, "__name__", scoring))
-    if isinstance(loss, LambdaMART):  # whose value is how much NDCG lacks to 1
+    if isinstance(loss, LambdaMART):  # whose value is how far the NDCG is below 1
         return f"NDCG@{loss.truncation} minus 1"
     return f"negative {_TITLES.get(type(loss), 'loss')}"

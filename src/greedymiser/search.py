@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 GRID_SPAN = 1e4
 
 
-def _has(method: str) -> Callable[[Any], bool]:
+def _has_method(method: str) -> Callable[[Any], bool]:
     def check(search: Any) -> bool:
         getattr(getattr(search, "best_estimator_", search.estimator), method)
         return True
@@ -95,13 +95,13 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.best_estimator_.predict(X)
 
-    @available_if(_has("predict_proba"))
+    @available_if(_has_method("predict_proba"))
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities of the best model."""
         check_is_fitted(self)
         return self.best_estimator_.predict_proba(X)
 
-    @available_if(_has("decision_function"))
+    @available_if(_has_method("decision_function"))
     def decision_function(self, X: Any) -> Any:
         """Raw predictions of the best model."""
         check_is_fitted(self)
@@ -269,7 +269,7 @@ class MiserSearchCV(BestModel):
             if is_elsewhere(given):
                 given = brought(open_engine(base.engine, [given], threads), given)
             whole = _Whole(given, groups)
-            # What is wrong with all of the data is not to be told of a fold.
+            # What is wrong with all of the data must not be blamed on a fold.
             clone(base).look_at(whole.given)
             traces, paths = self._train_folds(base, whole, threads)
             self.n_splits_ = len(traces)
@@ -339,7 +339,7 @@ class MiserSearchCV(BestModel):
         highest = highest_tradeoff(prepared, params, blank_model(prepared, params))
         if tradeoffs == 1 or highest == 0:
             return [0.0]
-        # From the highest down, so that few are high ones.
+        # From the highest down: where few are asked for, they are the high ones.
         return [0.0, *np.geomspace(highest, highest / GRID_SPAN, tradeoffs - 1)]
 
     def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase, Receipt
 from greedymiser.exits import ExitRule, Mask, Starts, check_queries, query_starts, rank_leavers
 from greedymiser.lazy import or_lazily
-from greedymiser.losses import Loss
+from greedymiser.losses import Kind, Loss
 from greedymiser.meter import Accounts
 from greedymiser.metrics import query_order
 from greedymiser.protocols import Count, Protocol
@@ -37,8 +37,6 @@ from greedymiser.tables import (
 )
 from greedymiser.threads import Threads, thread_count
 from greedymiser.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
-
-Kind = Literal["regressor", "classifier", "ranker"]
 
 Charge = Literal["model", "row"]
 """Who pays for a feature: every row that meets a tree with it, or those whose paths ask for it."""

@@ -161,7 +161,7 @@ def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):
 
 
 @njit(error_model="numpy")
-def divide(
+def write_children(
     draft, open_nodes, candidates, category_sets, chosen, first_child, set_of_feature, monotone,
     settings, n_sets, splits, sets, used, fewest, children,
 ):  # fmt: skip

@@ -10,7 +10,6 @@ model's score is not submodular. They are why the neighbours are these.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from itertools import combinations
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from greedymiser.costs import CostModel
 
 Floats = NDArray[np.float64]
-Resources = int
+ResourceBits = int
 """A set of resources: bit r is set where resource r is in it."""
 
 # All single purchases and all pairs are tried where there are at most so many of them.
@@ -38,7 +37,7 @@ class Shop:
         self.needs = [_set(wanted) & ~free for wanted in costs.needs]
         bundles = dict.fromkeys(need for need in self.needs if need)
         # Where several bundles share a resource, all that use it may pay together for its price.
-        users: dict[int, list[Resources]] = {}
+        users: dict[int, list[ResourceBits]] = {}
         for bundle in bundles:
             for resource in _members(bundle):
                 users.setdefault(resource, []).append(bundle)
@@ -46,25 +45,25 @@ class Shop:
         self.bundles = sorted(bundles, key=self.price)
         self.packages = sorted(packages - bundles.keys(), key=lambda some: (self.price(some), some))
 
-    def price(self, resources: Resources) -> float:
+    def price(self, resources: ResourceBits) -> float:
         """What a set costs."""
-        return math.fsum(self.costs.resource_costs[r] for r in _members(resources))
+        return self.costs.bill(_members(resources), 0)
 
-    def features(self, resources: Resources) -> NDArray[np.bool_]:
+    def features(self, resources: ResourceBits) -> NDArray[np.bool_]:
         """Features that a set of resources pays for."""
         return np.array([need & ~resources == 0 for need in self.needs])
 
-    def marked(self, resources: Resources) -> NDArray[np.bool_]:
+    def marked(self, resources: ResourceBits) -> NDArray[np.bool_]:
         """A set as one flag per resource."""
         found = np.zeros(len(self.costs.resource_names), dtype=bool)
         found[_members(resources)] = True
         return found
 
-    def names(self, resources: Resources) -> list[str]:
+    def names(self, resources: ResourceBits) -> list[str]:
         """Names of the resources of a set."""
         return [self.costs.resource_names[r] for r in _members(resources)]
 
-    def owned(self, features: Iterable[int]) -> Resources:
+    def owned(self, features: Iterable[int]) -> ResourceBits:
         """Resources that some features need, as far as they cost anything."""
         return _union(self.needs[f] for f in features)
 
@@ -83,7 +82,7 @@ class Neighbourhood:
         self.shop = shop
         self._effort = effort
 
-    def singles(self, gains: Floats) -> list[Resources]:
+    def singles(self, gains: Floats) -> list[ResourceBits]:
         """Every single purchase, or the most promising ones."""
         bundles = self.shop.bundles
         best = self._best_of_missing(0, gains)
@@ -97,14 +96,14 @@ class Neighbourhood:
             )
         return [*bundles, *self._packages(0, best)]
 
-    def pairs(self) -> list[Resources]:
+    def pairs(self) -> list[ResourceBits]:
         """All pairs, where they are few: two features may be useless alone, and not together."""
         bundles = self.shop.bundles
         if len(bundles) * (len(bundles) - 1) // 2 > MOST_PAIRS * self._effort:
             return []
         return [a | b for a, b in combinations(bundles, 2)]
 
-    def neighbours(self, have: Resources, given: Floats, gains: Floats) -> list[Resources]:
+    def neighbours(self, have: ResourceBits, given: Floats, gains: Floats) -> list[ResourceBits]:
         """What could be bought in addition, left out, exchanged.
 
         ``given`` is what each feature gave to the model of the set, ``gains`` what it could bring
@@ -117,7 +116,7 @@ class Neighbourhood:
         found += [self._exchanged(have, purchase, least) for purchase in additions]
         return found
 
-    def _additions(self, have: Resources, gains: Floats) -> list[Resources]:
+    def _additions(self, have: ResourceBits, gains: Floats) -> list[ResourceBits]:
         """Purchases worth a fit: the best for every price, and the best per unit of cost."""
         best = self._best_of_missing(have, gains)
         purchases = [b for b in self.shop.bundles if b & ~have]
@@ -139,9 +138,9 @@ class Neighbourhood:
             limit = max(limit * PRICE_STEP, float(price[price > limit].min()))
         return [purchases[i] for i in chosen if worth[i] > 0]
 
-    def _packages(self, have: Resources, best: dict[Resources, float]) -> list[Resources]:
+    def _packages(self, have: ResourceBits, best: dict[ResourceBits, float]) -> list[ResourceBits]:
         """Purchases that share a price: the best two, four, ... of them, and all."""
-        found: list[Resources] = []
+        found: list[ResourceBits] = []
         for package in self.shop.packages:
             inside = [b for b in self.shop.bundles if b & ~have and b & ~package == 0]
             inside.sort(key=lambda bundle: -self._gain_of(bundle, have, best))
@@ -152,23 +151,25 @@ class Neighbourhood:
             found.append(package)
         return found
 
-    def _best_of_missing(self, have: Resources, gains: Floats) -> dict[Resources, float]:
+    def _best_of_missing(self, have: ResourceBits, gains: Floats) -> dict[ResourceBits, float]:
         """For every set of resources that some features lack, the best gain among them."""
-        best: dict[Resources, float] = {}
+        best: dict[ResourceBits, float] = {}
         for gain, need in zip(gains.tolist(), self.shop.needs, strict=True):
             missing = need & ~have
             if missing:
                 best[missing] = max(best.get(missing, 0.0), gain)
         return best
 
-    def _gain_of(self, purchase: Resources, have: Resources, best: dict[Resources, float]) -> float:
+    def _gain_of(
+        self, purchase: ResourceBits, have: ResourceBits, best: dict[ResourceBits, float]
+    ) -> float:
         """Best gain among the features that a purchase makes usable."""
         new = purchase & ~have
         if not self.shop.packages:  # nothing is shared, so no other feature lacks a part of it
             return best.get(new, 0.0)
         return max((gain for missing, gain in best.items() if missing & ~new == 0), default=0.0)
 
-    def _least_first(self, have: Resources, given: Floats) -> list[int]:
+    def _least_first(self, have: ResourceBits, given: Floats) -> list[int]:
         """Resources in use, those first whose features bring least per unit of cost."""
         worth = dict.fromkeys(_members(have), 0.0)
         for f in np.flatnonzero(given).tolist():
@@ -176,7 +177,9 @@ class Neighbourhood:
                 worth[r] += given[f]
         return sorted(worth, key=lambda r: worth[r] / self.shop.price(1 << r))
 
-    def _exchanged(self, have: Resources, purchase: Resources, least: list[int]) -> Resources:
+    def _exchanged(
+        self, have: ResourceBits, purchase: ResourceBits, least: list[int]
+    ) -> ResourceBits:
         """Take a purchase in, throw out what brings least per cost until it costs no more."""
         together, limit = have | purchase, self.shop.price(have)
         for r in least:
@@ -186,24 +189,24 @@ class Neighbourhood:
                 together = self._without(together, r)
         return together
 
-    def _without(self, resources: Resources, resource: int) -> Resources:
+    def _without(self, resources: ResourceBits, resource: int) -> ResourceBits:
         """A set without a resource, and without what is useless then."""
         rest = resources & ~(1 << resource)
         return _union(need for need in self.shop.needs if need & ~rest == 0)
 
 
-def _set(members: Iterable[int]) -> Resources:
+def _set(members: Iterable[int]) -> ResourceBits:
     return _union(1 << member for member in members)
 
 
-def _union(sets: Iterable[Resources]) -> Resources:
+def _union(sets: Iterable[ResourceBits]) -> ResourceBits:
     union = 0
     for some in sets:
         union |= some
     return union
 
 
-def _members(resources: Resources) -> list[int]:
+def _members(resources: ResourceBits) -> list[int]:
     """Members of a set, in ascending order."""
     found = []
     while resources:

@@ -83,7 +83,7 @@ class ArrayTable:
         block = np.array(part.T if rows is None else part[rows].T, dtype=np.float64, order="C")
         for i, column in enumerate(wanted):
             if column in self.categories:
-                block[i] = encode(block[i], self.categories[column])
+                block[i] = codes_of_labels(block[i], self.categories[column])
         return block
 
     def rows(self, start: int, stop: int, wanted: Sequence[int]) -> NDArray[np.floating]:
@@ -95,7 +95,7 @@ class ArrayTable:
             block = np.array(block, order="C")
         for column in wanted if self.categories else ():
             if column in self.categories:
-                block[:, column] = encode(block[:, column], self.categories[column])
+                block[:, column] = codes_of_labels(block[:, column], self.categories[column])
         return block
 
     @property
@@ -167,8 +167,8 @@ class FrameTable:
         if stop - start < self.n_rows:
             series = series[start:stop]
         if index in self.categories:
-            return encode(_labels(series), self.categories[index])
-        return _numbers(series)
+            return codes_of_labels(_labels_of_series(series), self.categories[index])
+        return _numbers_of_series(series)
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
         whole = [self._column(index, 0, self.n_rows) for index in wanted]
@@ -306,10 +306,10 @@ def distinct_labels(table: Table, columns: Sequence[int], rows: Rows) -> list[ND
     found = []
     for index in columns:
         if isinstance(table, FrameTable):
-            labels = _labels(table.frame.get_column(table.names[index]))
+            labels = _labels_of_series(table.frame.get_column(table.names[index]))
         else:
             labels = table.columns([index], None)[0]
-        found.append(_distinct(labels if rows is None else labels[rows]))
+        found.append(_present_labels(labels if rows is None else labels[rows]))
     return found
 
 
@@ -317,10 +317,10 @@ def joined_labels(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """What ``distinct_labels`` says of a column, given what it says of its parts."""
     if any(part.dtype == object for part in parts):
         parts = [part.astype(object) for part in parts]
-    return _distinct(np.concatenate(parts))
+    return _present_labels(np.concatenate(parts))
 
 
-def encode(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.float64]:
+def codes_of_labels(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.float64]:
     """Position of each label among the known categories, NaN where it is missing or unknown."""
     if labels.dtype == object or known.dtype == object or not _comparable(labels, known):
         position = {label: float(i) for i, label in enumerate(known.tolist())}
@@ -339,16 +339,16 @@ def _comparable(labels: NDArray[Any], known: NDArray[Any]) -> bool:
 
 
 def _has_large(numbers: NDArray[Any]) -> bool:
-    """Whether some would be equal as floats that are not."""
+    """Whether some that differ would be equal as floats."""
     if len(numbers) == 0 or numbers.dtype.kind not in "iuf":
         return False
     return bool(numbers.max() >= EXACT_INTEGERS or numbers.min() <= -EXACT_INTEGERS)
 
 
-def _distinct(labels: NDArray[Any]) -> NDArray[Any]:
+def _present_labels(labels: NDArray[Any]) -> NDArray[Any]:
     if labels.dtype != object:
         return np.unique(labels[labels == labels])
-    present = {label for label in set(labels.tolist()) if not _is_missing(label)}
+    present = {label for label in set(labels.tolist()) if not is_missing(label)}
     try:
         ordered = sorted(present)
     except TypeError:  # a mixture, such as strings and numbers
@@ -358,14 +358,15 @@ def _distinct(labels: NDArray[Any]) -> NDArray[Any]:
     return result
 
 
-def _is_missing(label: Any) -> bool:
-    try:
-        return label is None or bool(label != label)
-    except TypeError:  # pandas.NA does not say whether it differs from itself
+def is_missing(value: Any) -> bool:
+    """None, NaN, and pandas' NA, which does not say whether it differs from itself."""
+    if value is None or type(value).__name__ == "NAType":
         return True
+    differs = value != value
+    return bool(differs) if isinstance(differs, bool | np.bool_) else False  # an array is no NaN
 
 
-def _labels(series: Any) -> NDArray[Any]:
+def _labels_of_series(series: Any) -> NDArray[Any]:
     """Values of a categorical column: numbers if it holds numbers, else Python objects.
 
     Integers that a float cannot hold are objects too where some are missing.
@@ -382,12 +383,12 @@ def _labels(series: Any) -> NDArray[Any]:
             labels[~missing] = present.tolist()
             return labels
     labels = labels.astype(np.float64 if is_number else object)
-    # Said again: pyarrow gives some category to the missing entries of a dictionary.
+    # Set again: pyarrow gives some category to the missing entries of a dictionary.
     labels[missing] = np.nan if is_number else None
     return labels
 
 
-def _numbers(series: Any) -> NDArray[np.float64]:
+def _numbers_of_series(series: Any) -> NDArray[np.float64]:
     """Values of a numeric column as float64; what is missing is NaN."""
     if series.dtype.is_float():
         values = series.to_numpy()
@@ -419,6 +420,6 @@ def _try_floats(series: Any) -> NDArray[np.float64] | None:
     if series.dtype != nw.Object:
         return None
     try:
-        return np.array([np.nan if _is_missing(v) else float(v) for v in series.to_list()])
+        return np.array([np.nan if is_missing(v) else float(v) for v in series.to_list()])
     except (TypeError, ValueError):
         return None

@@ -25,7 +25,7 @@ from greedymiser.losses import (
     as_loss,
 )
 from greedymiser.responses import gives_probabilities, probabilities
-from greedymiser.tables import encode
+from greedymiser.tables import codes_of_labels
 
 Floats = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ class Classes:
         """Find the classes."""
         if y.dtype.kind in "fO":
             assert_all_finite(y, input_name="y")
-        labels = _sorted_labels(y)
+        labels = _class_labels(y)
         check_classification_targets(y)
         if len(labels) < 2:
             raise ValueError(
@@ -116,7 +116,7 @@ class Classes:
         kinds = {y.dtype.kind, self.labels.dtype.kind}
         # NumPy would find the number 1 among words, as "1".
         same = len(kinds) == 1 or kinds <= set("biuf")
-        codes = encode(y if same else y.astype(object), self.labels)
+        codes = codes_of_labels(y if same else y.astype(object), self.labels)
         unknown = np.isnan(codes)
         if unknown.any():
             raise ValueError(
@@ -171,7 +171,7 @@ def learn_target(
     return Numbers(estimator, is_ranking=kind == "ranker")
 
 
-def _sorted_labels(y: NDArray[Any]) -> NDArray[Any]:
+def _class_labels(y: NDArray[Any]) -> NDArray[Any]:
     try:
         return np.unique(y)
     except TypeError:

@@ -239,7 +239,7 @@ def lead(team, n_items, step):
     store_word(team, _EPOCH, epoch + 1)
     take_items(team, 0)
     # A helper says that it is active and then looks whether the work is still open; here it is
-    # closed first and then looked whether anyone is active. One of the two sees the other.
+    # closed first, and then it is seen whether anyone is active. One of the two sees the other.
     store_word(team, _EPOCH, epoch + 2)
     looks = 0
     while load_word(team, _ACTIVE) > 0:

@@ -222,10 +222,10 @@ def tradeoff_curve(
     Parameters
     ----------
     estimator : MiserRegressor, MiserClassifier or MiserRanker
-        Its ``tradeoff`` is ignored; everything else is kept, but that early stopping is off unless
-        it is True: the traces of the path run to ``max_iter``, those of the search end when they
-        have not improved for long. On large data its ``shopping_interval`` of 1 becomes 8 for the
-        path. It is not fitted itself.
+        Its ``tradeoff`` is ignored; everything else is kept, except that early stopping is off
+        unless it is True: the traces of the path run to ``max_iter``, those of the search end when
+        they have not improved for long. On large data its ``shopping_interval`` of 1 becomes 8 for
+        the path. It is not fitted itself.
     X, y, sample_weight, qid
         Training data.
     X_val, y_val, sample_weight_val, qid_val

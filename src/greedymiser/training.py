@@ -400,20 +400,20 @@ def _extended(model: Model, history: History, before: _Before) -> Model:
     tried, best_iter = np.empty(0), first + n
     if before.validation_score is not None:
         scores = [before.validation_score, *history.validation_score[:n]]
-        tried = _spliced(model.validation_score, first, scores)
+        tried = _scores_from(model.validation_score, first, scores)
         # A score that is not a number is no reason to buy anything.
         best_iter = first + int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
     paid: dict[str, Any] = {}
     if model.charge == "row":
         costs = [before.train_cost, *history.train_cost[:n]]
-        paid["train_cost"] = _spliced(model.train_cost, first, costs)
+        paid["train_cost"] = _scores_from(model.train_cost, first, costs)
     if before.validation_cost is not None:
         costs = [before.validation_cost, *history.validation_cost[:n]]
-        paid["validation_cost"] = _spliced(model.validation_cost, first, costs)
+        paid["validation_cost"] = _scores_from(model.validation_cost, first, costs)
     return Model(
         ensemble=model.ensemble.extended(stack_trees(history.rounds)),
         purchases=(*model.purchases, *bought),
-        train_score=_spliced(model.train_score, first, losses),
+        train_score=_scores_from(model.train_score, first, losses),
         validation_score=tried,
         stopped=history.stopped,
         best_iter=best_iter,
@@ -422,7 +422,7 @@ def _extended(model: Model, history: History, before: _Before) -> Model:
     )
 
 
-def _spliced(scores: Floats, first: int, new: Sequence[float]) -> Floats:
+def _scores_from(scores: Floats, first: int, new: Sequence[float]) -> Floats:
     """Scores by round, with new ones from round ``first`` on; NaN for rounds without any."""
     before = np.full(first, np.nan)
     before[: len(scores[:first])] = scores[:first]

@@ -408,7 +408,7 @@ def _questions(ensemble: Ensemble) -> Questions:
     right_leaves = np.zeros(len(nodes), dtype=np.uint64)
     leaf_values = np.empty(len(nodes) - len(inner))
     order_leaves(nodes["left"].copy(), starts, nodes["value"].copy(), right_leaves, leaf_values)
-    # A tree of 2 k + 1 nodes asks k questions and k + 1 leaves.
+    # A tree of 2 k + 1 nodes has k questions and k + 1 leaves.
     n_questions = (starts - np.arange(len(starts))) // 2
     return Questions(
         threshold=inner["threshold"].copy(),

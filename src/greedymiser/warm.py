@@ -20,10 +20,17 @@ from numpy.typing import NDArray
 from greedymiser.compiling import KERNELS, CacheWarning
 from greedymiser.costs import CostModel
 from greedymiser.exits import Above, Confident, ExitRule, Proximity
-from greedymiser.losses import BinaryLogLoss, LambdaMART, Loss, MultinomialLogLoss, SquaredError
+from greedymiser.losses import (
+    BinaryLogLoss,
+    Kind,
+    LambdaMART,
+    Loss,
+    MultinomialLogLoss,
+    SquaredError,
+)
 from greedymiser.persistence.reading import decode
 from greedymiser.persistence.writing import encode
-from greedymiser.serving import Kind, Predictor, stages_every
+from greedymiser.serving import Predictor, stages_every
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
 # So many rows are walked one by one, asked together, and divided between threads.
@@ -50,9 +57,9 @@ def warm_up(*, training: bool = True) -> list[str]:
     --------
     >>> folders = warm_up(training=False)
     """
-    _serve()
+    _serve_all()
     if training:
-        _train()
+        _train_all()
     folders = {kernel.stats.cache_path for kernel in KERNELS}
     return sorted(folder for folder in folders if folder is not None)
 
@@ -60,7 +67,7 @@ def warm_up(*, training: bool = True) -> list[str]:
 # -- serving --------------------------------------------------------------------------------------
 
 
-def _serve() -> None:
+def _serve_all() -> None:
     for predictor in _predictors():
         # Arrays of a file are compiled for anew where they cannot be written to.
         models = (predictor, decode(encode(predictor, {})))
@@ -69,10 +76,12 @@ def _serve() -> None:
                 rows = np.zeros((n, model.n_features), dtype=dtype)
                 replace(model, n_jobs=n_jobs).predict(rows)
         for model, width in itertools.product(models, (np.float64, np.float32)):
-            _charge(replace(model, charge="row"), np.zeros((FEW, model.n_features), dtype=width))
+            _charge_rows(
+                replace(model, charge="row"), np.zeros((FEW, model.n_features), dtype=width)
+            )
 
 
-def _charge(model: Predictor, rows: NDArray[Any]) -> None:
+def _charge_rows(model: Predictor, rows: NDArray[Any]) -> None:
     """Let rows pay for themselves: those of a table, and objects that fetch what they are asked."""
     model.prediction_costs(rows)
     model.protocol(rows)
@@ -92,7 +101,7 @@ def _predictors() -> Iterator[Predictor]:
     ]
     for (kind, loss, rule), n_features in itertools.product(kinds, (1, 2)):
         ensemble = Ensemble.empty(np.zeros(loss.n_outputs), n_features)
-        stumps = [_stump(feature) for feature in range(n_features)]
+        stumps = [_one_split(feature) for feature in range(n_features)]
         ensemble = ensemble.extended(stumps * (2 * loss.n_outputs * ROUNDS_PER_STAGE))
         whole = Predictor(
             kind=kind,
@@ -109,7 +118,7 @@ def _predictors() -> Iterator[Predictor]:
         yield replace(whole, stages=stages_every(ensemble, ensemble.n_iter // 2), rule=rule)
 
 
-def _stump(feature: int) -> Tree:
+def _one_split(feature: int) -> Tree:
     """One split: of numbers on feature 0, of categories on feature 1."""
     nodes = np.zeros(3, dtype=NODE_DTYPE)
     for field in ("feature", "left", "category_set", "bin"):
@@ -124,12 +133,12 @@ def _stump(feature: int) -> Tree:
 # -- training -------------------------------------------------------------------------------------
 
 
-def _train() -> None:
+def _train_all() -> None:
     # Here, because serving needs none of these rooms.
     from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
 
-    X, y, weight = _rows()
+    X, y, weight = _made_rows()
     more: dict[str, Any] = {
         "min_samples_leaf": 2,
         "max_iter": ROUNDS_PER_STAGE,
@@ -148,7 +157,7 @@ def _train() -> None:
         rows = MiserRegressor(**more, tradeoff=1e-6, charge="row", subsample=0.5)
         rows.fit(X, y, given, X_val=X, y_val=y)
     MiserRegressor(**more, subsample=0.5, max_features=0.5).fit(X, y)
-    MiserRegressor(**more, loss=_OwnLoss()).fit(X, y, weight)
+    MiserRegressor(**more, loss=_PythonLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
     MiserRegressor(**more, loss="poisson").fit(X, np.exp(5.0 * y))
     Cronus(regressor, n_stages=2, max_sweeps=1).fit(X, y).predict(X)
@@ -159,11 +168,11 @@ def _train() -> None:
     exits = EarlyExitRanker(ranker, budget=ranker.cost_, every=5).fit(X, labels, qid=qid)
     exits.predict(X, qid)
     _train_on_threads(more)
-    _score()
+    _score_all()
     _train_in_pieces()
 
 
-class _OwnLoss(Loss):
+class _PythonLoss(Loss):
     """A loss that only Python knows."""
 
     def values(self, y: Any, raw: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -180,18 +189,18 @@ def _train_on_threads(more: dict[str, Any]) -> None:
 
     with Threads(2) as threads:
         is_open(threads.team(), 0)  # helpers ask before they fall asleep, which takes a second
-    X, y, _ = _rows(20_000)
+    X, y, _ = _made_rows(20_000)
     many = {**more, "max_iter": 2, "n_jobs": 2, "early_stopping": False}
     for tradeoff in (0.0, 1e-6):
         MiserRegressor(**many, tradeoff=tradeoff).fit(X, y)
     MiserClassifier(**many).fit(X, y > 0)
 
 
-def _score() -> None:
+def _score_all() -> None:
     """All scores that are computed beside the data."""
     from greedymiser.scores import KNOWN_SCORES, known_score
 
-    X, y, weight = _rows()
+    X, y, weight = _made_rows()
     raw = np.nan_to_num(X[:, :1].T).copy()
     kinds: list[tuple[Kind, Loss, NDArray[np.float64], NDArray[Any] | None]] = [
         ("regressor", SquaredError(), y, None),
@@ -219,7 +228,7 @@ def _train_in_pieces() -> None:
     from greedymiser.tables import ArrayTable
     from greedymiser.threads import Threads
 
-    X, y, _ = _rows()
+    X, y, _ = _made_rows()
     with Threads(1) as threads:
         binned = BinMapper().fit_transform(ArrayTable(X), None, None, threads)
         sample = Sample(binned, y, None, SquaredError())
@@ -234,7 +243,9 @@ def _train_in_pieces() -> None:
     conduct(ask_quantiles(0.5, [len(y)]), ask_here([[(y, None)], [(y, np.ones(len(y)))]]))
 
 
-def _rows(n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _made_rows(
+    n: int = 200,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 4))
     X[:, 3] = rng.integers(5, size=len(X))

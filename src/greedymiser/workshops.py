@@ -12,10 +12,10 @@ import numpy as np
 
 from greedymiser.checkpoints import Base, Trainer
 from greedymiser.estimators import Miser
-from greedymiser.frontier import Candidate, FrontierSearch, front, spread
+from greedymiser.frontier import Candidate, FrontierSearch, evenly_spaced, front
 from greedymiser.parameters import Parameters
 from greedymiser.paths import TradeoffPath, best_cost
-from greedymiser.shopping import Resources, Shop
+from greedymiser.shopping import ResourceBits, Shop
 from greedymiser.training import Model
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class Workshop:
         the set itself counts as paid. Each set is also tried by itself.
         """
         bases = [found.resources for found in search.judged() if found.resources]
-        bases = [bases[i] for i in spread([self.shop.price(base) for base in bases], MOST_BASES)]
+        bases = [
+            bases[i] for i in evenly_spaced([self.shop.price(base) for base in bases], MOST_BASES)
+        ]
         if self.shop.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             bases = [0, *bases]
@@ -101,12 +103,12 @@ class Workshop:
         models = self.path.crew.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 
-    def _starts(self) -> list[Resources]:
+    def _starts(self) -> list[ResourceBits]:
         """Sets that the models of the path pass through, and some under hard budgets."""
         shop = self.shop
         sets, prices, scores = [], [], []
         for model in self.path.models.values():
-            bought: Resources = 0
+            bought: ResourceBits = 0
             uses = model.ensemble_.first_uses()
             for round_ in sorted(set(uses.values())):
                 bought |= shop.owned(f for f, first in uses.items() if first == round_)
@@ -115,10 +117,10 @@ class Workshop:
                 prices.append(shop.price(bought))
                 scores.append(float(score))
         best = front(prices, scores)
-        kept = spread([prices[i] for i in best], MOST_STARTS)
+        kept = evenly_spaced([prices[i] for i in best], MOST_STARTS)
         return [*(sets[best[i]] for i in kept), *self._budgeted()]
 
-    def _budgeted(self) -> list[Resources]:
+    def _budgeted(self) -> list[ResourceBits]:
         """What short fits under hard budgets would buy."""
         path, shop = self.path, self.shop
         most = shop.price(shop.owned(range(len(shop.needs))))

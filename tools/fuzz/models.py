@@ -15,7 +15,12 @@ import numpy as np
 from fuzz.mutations import ON_BYTES, Kind, Mutation, Random, edit_text, pick, refused
 from fuzz.tables import fails
 from greedymiser import ModelFileError, load
-from greedymiser.persistence.container import METADATA_KEY, TENSOR_DTYPES, pack, unpack
+from greedymiser.persistence.container import (
+    METADATA_KEY,
+    TENSOR_DTYPES,
+    from_safetensors,
+    to_safetensors,
+)
 from greedymiser.persistence.reading import decode
 from greedymiser.persistence.writing import encode
 from greedymiser.responses import gives_probabilities
@@ -42,7 +47,7 @@ class Parts:
     """A model file, taken to pieces."""
 
     def __init__(self, data: bytes):
-        tensors, self.text = unpack(data)
+        tensors, self.text = from_safetensors(data)
         self.arrays = {
             name: tensor.array(name, _dtype(tensor.dtype), tuple(tensor.shape))
             for name, tensor in sorted(tensors.items())
@@ -52,7 +57,7 @@ class Parts:
         self.body = data[8 + size :]
 
     def packed(self) -> bytes:
-        return pack(self.arrays, self.text)
+        return to_safetensors(self.arrays, self.text)
 
     def with_header(self, text: str | None = None) -> bytes:
         header = (json.dumps(self.header) if text is None else text).encode("utf-8", "replace")

@@ -20,10 +20,10 @@ from experiments.scenes.descriptors.layouts import add_layouts
 from experiments.scenes.descriptors.libraries import one_thread
 from experiments.scenes.descriptors.patches import add_patches
 from experiments.scenes.descriptors.registry import Descriptors
-from experiments.scenes.descriptors.views import add_views, decode
+from experiments.scenes.descriptors.views import add_views, grey_levels
 from experiments.scenes.descriptors.words import add_bags, add_templates, learn_codebooks
 
-__all__ = ["Descriptors", "catalogue", "decode", "learn_codebooks", "one_thread"]
+__all__ = ["Descriptors", "catalogue", "grey_levels", "learn_codebooks", "one_thread"]
 
 
 def catalogue(

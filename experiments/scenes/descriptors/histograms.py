@@ -83,7 +83,7 @@ def add_edges(to: Descriptors) -> None:
     to.add("edges", ("image",), _canny)
     to.add("edge_density", ("edges",), _edge_density, kind="vector")
     to.add("edge_directions", ("edges", "gradients"), _edge_directions, kind="histogram")
-    to.add("lines", ("edges",), _lines, kind="histogram")
+    to.add("lines", ("edges",), _line_lengths, kind="histogram")
 
 
 def _canny(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -103,7 +103,7 @@ def _edge_directions(edges: NDArray[np.uint8], gradients: Floats) -> Floats:
     return shares(np.bincount(cell * 12 + direction, minlength=16 * 12))
 
 
-def _lines(edges: NDArray[np.uint8]) -> Floats:
+def _line_lengths(edges: NDArray[np.uint8]) -> Floats:
     """Total length of straight lines by direction, length and height in the image."""
     found = opencv().HoughLinesP(edges, 1, np.pi / 90, 25, minLineLength=15, maxLineGap=2)
     totals = np.zeros((3, 4, 12))

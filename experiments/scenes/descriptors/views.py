@@ -22,17 +22,17 @@ ORIENTATIONS = 8
 
 def add_views(to: Descriptors) -> None:
     """Add the steps that others stand on."""
-    to.add("decode", ("file",), decode)
-    to.add("image", ("decode",), _scaled)
+    to.add("decode", ("file",), grey_levels)
+    to.add("image", ("decode",), _scaled_down)
     to.add("half", ("image",), _halved)
-    to.add("square", ("decode",), _squared)
+    to.add("square", ("decode",), _as_square)
     to.add("gradients", ("image",), gradients_of)
     to.add("gradients_half", ("half",), gradients_of)
     to.add("oriented", ("gradients",), oriented_maps)
     to.add("oriented_half", ("gradients_half",), oriented_maps)
 
 
-def decode(file: bytes) -> NDArray[np.uint8]:
+def grey_levels(file: bytes) -> NDArray[np.uint8]:
     """The grey levels of an image file."""
     cv2 = opencv()
     pixels = None
@@ -43,7 +43,7 @@ def decode(file: bytes) -> NDArray[np.uint8]:
     return pixels
 
 
-def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _scaled_down(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     scale = LONG_SIDE / max(pixels.shape)
     height, width = (max(SHORT_SIDE, round(side * scale)) for side in pixels.shape)
     return resized(pixels, height, width)
@@ -53,7 +53,7 @@ def _halved(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return resized(image, image.shape[0] // 2, image.shape[1] // 2)
 
 
-def _squared(pixels: NDArray[np.uint8]) -> Floats:
+def _as_square(pixels: NDArray[np.uint8]) -> Floats:
     return resized(pixels, SQUARE, SQUARE).astype(np.float32) / 255
 
 

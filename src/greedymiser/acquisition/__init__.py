@@ -7,7 +7,7 @@ train on, and ``OnDemandPredictor`` serves a model from raw objects.
 from greedymiser.acquisition.matrix import build_matrix
 from greedymiser.acquisition.measuring import CostTable, MeasuredCosts, Timing, measure_costs
 from greedymiser.acquisition.on_demand import OnDemandPredictor
-from greedymiser.acquisition.receipts import ObjectReceipt, Receipts
+from greedymiser.acquisition.receipts import ObjectReceipt, Question, Receipts
 from greedymiser.acquisition.sources import (
     AcquisitionError,
     AcquisitionWarning,
@@ -23,6 +23,7 @@ __all__ = [
     "MeasuredCosts",
     "ObjectReceipt",
     "OnDemandPredictor",
+    "Question",
     "Receipts",
     "Source",
     "SourceTimeoutError",

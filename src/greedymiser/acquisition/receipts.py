@@ -17,7 +17,13 @@ from greedymiser.acquisition.sources import AcquisitionError
 
 @dataclass(frozen=True)
 class Question:
-    """Something that the path of an object asked for."""
+    """Something that the path of an object asked for.
+
+    Examples
+    --------
+    >>> print(Question("TSH", "laboratory", 4.25, since=("age > 60",)))
+    TSH: 4.25
+    """
 
     # The column that was asked for, and the source that makes it.
     feature: str

@@ -14,7 +14,7 @@ from greedymiser.baselines.foreign import (
     ForeignModel,
     UnreadableModelError,
     purchases_of,
-    scaled,
+    with_scaled_values,
 )
 from greedymiser.costs import CostModel, as_cost_model
 from greedymiser.estimators import (
@@ -24,8 +24,9 @@ from greedymiser.estimators import (
     MiserRegressor,
 )
 from greedymiser.estimators.constraints import CONSTRAINTS
+from greedymiser.losses import Kind
 from greedymiser.preparation import Schema
-from greedymiser.serving import Charge, Kind
+from greedymiser.serving import Charge
 from greedymiser.targets import Classes, Numbers, Target
 from greedymiser.training import Model
 
@@ -89,7 +90,7 @@ class Baseline(Miser):
         return type(self)(self.model, self.costs, self.charge, self.n_jobs)
 
     def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
-        """Read the trees. Data are not looked at: what is there to learn is learned."""
+        """Read the trees. The data is not looked at: all that there was to learn is learned."""
         self._validate_params()
         found = read_model(self.model)
         if found.kind != self._kind:
@@ -122,8 +123,10 @@ class Baseline(Miser):
         shorter = super().truncate(n_iter)
         if self.is_mean_:
             if n_iter == 0:
-                raise ValueError("n_iter must be at least 1: no trees of a forest have no mean")
-            whole = scaled(shorter.ensemble_, self.n_iter_ / n_iter)
+                raise ValueError(
+                    f"n_iter must be at least 1, got {n_iter}: a forest without trees has no mean"
+                )
+            whole = with_scaled_values(shorter.ensemble_, self.n_iter_ / n_iter)
             ensemble = replace(whole, baseline=self.ensemble_.baseline)
             shorter.model_ = replace(shorter.model_, ensemble=ensemble)
         return shorter
@@ -254,7 +257,8 @@ def read_model(model: Any) -> ForeignModel:
 def _of_several_classes(found: ForeignModel) -> ForeignModel:
     if found.classes is not None and len(found.classes) < 2:
         raise UnreadableModelError(
-            f"it knows one class only, {found.classes.tolist()}, and our classifiers at least two"
+            f"it knows one class only, {found.classes.tolist()}, and our classifiers need at least "
+            "two"
         )
     return found
 

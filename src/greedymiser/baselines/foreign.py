@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.costs import CostModel, Feature, Ledger, Purchase
-from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
-from greedymiser.serving import Kind
+from greedymiser.losses import BinaryLogLoss, Kind, Loss, MultinomialLogLoss
 from greedymiser.tables import Categories
 from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
@@ -93,7 +92,7 @@ class ForeignModel:
         return rows
 
 
-def log_loss(n_classes: int) -> Loss:
+def log_loss_of(n_classes: int) -> Loss:
     """The loss whose response gives the probabilities of so many classes."""
     return BinaryLogLoss() if n_classes == 2 else MultinomialLogLoss(n_classes)
 
@@ -190,7 +189,7 @@ def purchases_of(
     return tuple(found)
 
 
-def scaled(ensemble: Ensemble, factor: float) -> Ensemble:
+def with_scaled_values(ensemble: Ensemble, factor: float) -> Ensemble:
     """The same trees with all values multiplied."""
     nodes = ensemble.nodes.copy()
     nodes["value"] *= factor

@@ -15,13 +15,12 @@ from greedymiser.baselines.foreign import (
     Floats,
     ForeignModel,
     UnreadableModelError,
-    log_loss,
+    log_loss_of,
     make_ensemble,
     make_tree,
-    scaled,
+    with_scaled_values,
 )
-from greedymiser.losses import LambdaMART, Loss, Poisson, SquaredError
-from greedymiser.serving import Kind
+from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
 from greedymiser.tables import Categories
 from greedymiser.trees import Tree
 
@@ -59,7 +58,7 @@ def read_lightgbm(model: Any) -> ForeignModel:
     options = dict(part.split(":") for part in parts[1:] if ":" in part)
     n_outputs = int(about["num_tree_per_iteration"])
     kind, loss, n_classes = _meaning(parts[0], parts[1:], n_outputs)
-    categories, codes = _categories(text, about, blocks)
+    categories, codes = _known_categories(text, about, blocks)
     trees = [_tree(_entries(block), codes) for block in blocks]
     ensemble = make_ensemble(trees, np.zeros(n_outputs), n_features)
     factor = float(options.get("sigmoid", 1)) if parts[0] == "binary" else 1.0
@@ -77,7 +76,7 @@ def read_lightgbm(model: Any) -> ForeignModel:
     return ForeignModel(
         library=f"LightGBM {lightgbm.__version__}",
         kind=kind,
-        ensemble=ensemble if factor == 1.0 else scaled(ensemble, factor),
+        ensemble=ensemble if factor == 1.0 else with_scaled_values(ensemble, factor),
         loss=loss,
         classes=classes,
         names=tuple(names) if is_named else None,
@@ -97,9 +96,9 @@ def _entries(block: str) -> dict[str, str]:
 def _meaning(objective: str, options: list[str], n_outputs: int) -> tuple[Kind, Loss, int]:
     """What the raw predictions of an objective are, and of how many classes."""
     if objective == "binary":
-        return "classifier", log_loss(2), 2
+        return "classifier", log_loss_of(2), 2
     if objective == "multiclass":
-        return "classifier", log_loss(n_outputs), n_outputs
+        return "classifier", log_loss_of(n_outputs), n_outputs
     if objective in RANKING:
         return "ranker", LambdaMART(), 0
     if n_outputs == 1 and "sqrt" not in options:
@@ -114,29 +113,31 @@ def _meaning(objective: str, options: list[str], n_outputs: int) -> tuple[Kind, 
     )
 
 
-def _numbers(text: str, dtype: Any) -> NDArray[Any]:
+def _numbers_in(text: str, dtype: Any) -> NDArray[Any]:
     return np.array(text.split(), dtype=dtype)
 
 
 def _tree(entries: Mapping[str, str], codes: Mapping[int, Floats]) -> Tree:
     if entries.get("is_linear", "0") != "0":
         raise UnreadableModelError("its trees are linear in the leaves (linear_tree), ours are not")
-    leaf_value = _numbers(entries["leaf_value"], np.float64)
+    leaf_value = _numbers_in(entries["leaf_value"], np.float64)
     if entries["num_leaves"] == "1":
         one = np.zeros(1)
         return make_tree(one, one, np.array([-1]), np.array([-1]), leaf_value, one)
-    feature = _numbers(entries["split_feature"], np.int64)
-    threshold = _numbers(entries["threshold"], np.float64)
-    decision = _numbers(entries["decision_type"], np.int64)
+    feature = _numbers_in(entries["split_feature"], np.int64)
+    threshold = _numbers_in(entries["threshold"], np.float64)
+    decision = _numbers_in(entries["decision_type"], np.int64)
     # Leaf i is written ~i; here leaves follow the inner nodes.
     n_inner, n_leaves = len(feature), len(leaf_value)
     left, right = (
         np.where(child < 0, n_inner + ~child, child)
-        for child in (_numbers(entries[f"{side}_child"], np.int64) for side in ("left", "right"))
+        for child in (_numbers_in(entries[f"{side}_child"], np.int64) for side in ("left", "right"))
     )
     looks = (decision >> 2) & 3
     if (looks == MISSING_IS_ZERO).any():
-        raise UnreadableModelError("it takes 0 for a missing value (zero_as_missing), ours do not")
+        raise UnreadableModelError(
+            "it takes 0 for a missing value (zero_as_missing), which our trees do not"
+        )
     # Where nothing was missing in training, NaN counts as 0.
     missing_left = np.where(looks == MISSING_IS_NAN, (decision & DEFAULT_LEFT) > 0, threshold >= 0)
     is_categorical = (decision & CATEGORICAL) > 0
@@ -150,9 +151,9 @@ def _tree(entries: Mapping[str, str], codes: Mapping[int, Floats]) -> Tree:
         threshold=np.append(np.where(is_categorical, 0.0, threshold), pad),
         left=np.append(left, np.full(n_leaves, -1)),
         right=np.append(right, np.full(n_leaves, -1)),
-        value=np.append(_numbers(entries["internal_value"], np.float64), leaf_value),
+        value=np.append(_numbers_in(entries["internal_value"], np.float64), leaf_value),
         missing_left=np.append(missing_left & ~is_categorical, pad),
-        gain=np.append(_numbers(entries["split_gain"], np.float64), pad),
+        gain=np.append(_numbers_in(entries["split_gain"], np.float64), pad),
         sets=sets,
     )
 
@@ -160,7 +161,7 @@ def _tree(entries: Mapping[str, str], codes: Mapping[int, Floats]) -> Tree:
 # -- categories -----------------------------------------------------------------------------------
 
 
-def _categories(
+def _known_categories(
     text: str, about: Mapping[str, str], blocks: Iterable[str]
 ) -> tuple[Categories, dict[int, Floats]]:
     """Known categories of each feature, and LightGBM's numbers for them."""
@@ -209,8 +210,8 @@ def _sorted_labels(given: list[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:
 
 def _codes_in(entries: Mapping[str, str], which: int, values: Floats) -> list[int]:
     """Our codes of the categories in a set of LightGBM's."""
-    bounds = _numbers(entries["cat_boundaries"], np.int64)
-    words = _numbers(entries["cat_threshold"], np.uint32)[bounds[which] : bounds[which + 1]]
+    bounds = _numbers_in(entries["cat_boundaries"], np.int64)
+    words = _numbers_in(entries["cat_threshold"], np.uint32)[bounds[which] : bounds[which + 1]]
     return [
         code
         for code, value in enumerate(values.astype(np.int64).tolist())

@@ -28,13 +28,12 @@ from greedymiser.baselines.foreign import (
     ForeignModel,
     UnreadableModelError,
     below_in_single,
-    log_loss,
+    log_loss_of,
     make_ensemble,
     make_tree,
-    scaled,
+    with_scaled_values,
 )
-from greedymiser.losses import Loss, Poisson, SquaredError
-from greedymiser.serving import Kind
+from greedymiser.losses import Kind, Loss, Poisson, SquaredError
 from greedymiser.tables import Categories
 from greedymiser.trees import Ensemble, Tree
 
@@ -63,7 +62,7 @@ def read_sklearn(model: Any) -> ForeignModel:
     )
 
 
-def _names(model: Any) -> tuple[str, ...] | None:
+def _column_names(model: Any) -> tuple[str, ...] | None:
     names = getattr(model, "feature_names_in_", None)
     return None if names is None else tuple(names.tolist())
 
@@ -79,7 +78,7 @@ def _quietly(function: Callable[[Floats], Any]) -> Callable[[Floats], Floats]:
     return answer
 
 
-def _kind(model: Any) -> Kind:
+def _kind_of(model: Any) -> Kind:
     return "classifier" if is_classifier(model) else "regressor"
 
 
@@ -95,11 +94,11 @@ def _read_histogram_boosting(model: Any) -> ForeignModel:
     loss: Loss = Poisson() if model.loss in ("poisson", "gamma") else SquaredError()
     return ForeignModel(
         library=LIBRARY,
-        kind=_kind(model),
+        kind=_kind_of(model),
         ensemble=make_ensemble(trees, np.ravel(model._baseline_prediction), model.n_features_in_),
-        loss=log_loss(n_classes) if n_classes else loss,
+        loss=log_loss_of(n_classes) if n_classes else loss,
         classes=model.classes_ if n_classes else None,
-        names=_names(model),
+        names=_column_names(model),
         answer=_histogram_answer(model, place),
         categories=categories,
         codes={column: np.arange(float(len(known))) for column, known in categories.items()},
@@ -194,7 +193,7 @@ def _read_gradient_boosting(model: Any) -> ForeignModel:
     row = np.zeros((1, model.n_features_in_))
     baseline = np.ravel(model._raw_predict_init(row.astype(np.float32)))
     trees = [_decision_tree(tree.tree_) for tree in model.estimators_.ravel()]
-    ensemble = scaled(make_ensemble(trees, baseline * 0.0, model.n_features_in_),
+    ensemble = with_scaled_values(make_ensemble(trees, baseline * 0.0, model.n_features_in_),
                       model.learning_rate)  # fmt: skip
     ensemble.baseline[:] = baseline
     n_classes = len(model.classes_) if is_classifier(model) else 0
@@ -202,11 +201,11 @@ def _read_gradient_boosting(model: Any) -> ForeignModel:
     function = model.decision_function if n_classes else model.predict
     return ForeignModel(
         library=LIBRARY,
-        kind=_kind(model),
-        ensemble=scaled(ensemble, factor),
-        loss=log_loss(n_classes) if n_classes else SquaredError(),
+        kind=_kind_of(model),
+        ensemble=with_scaled_values(ensemble, factor),
+        loss=log_loss_of(n_classes) if n_classes else SquaredError(),
         classes=model.classes_ if n_classes else None,
-        names=_names(model),
+        names=_column_names(model),
         answer=_quietly(lambda rows: factor * function(rows)),
         allows_missing=False,
     )
@@ -222,10 +221,10 @@ def _read_forest(model: Any) -> ForeignModel:
     return ForeignModel(
         library=LIBRARY,
         kind="regressor",
-        ensemble=_mean(trees, 1, model.n_features_in_),
+        ensemble=_mean_of_trees(trees, 1, model.n_features_in_),
         loss=SquaredError(),
         classes=None,
-        names=_names(model),
+        names=_column_names(model),
         answer=_quietly(model.predict),
         is_mean=True,
         allows_missing=bool(model.__sklearn_tags__().input_tags.allow_nan),
@@ -245,10 +244,10 @@ def _read_voting_forest(model: Any, grown: Sequence[Any]) -> ForeignModel:
     return ForeignModel(
         library=LIBRARY,
         kind="classifier",
-        ensemble=_mean(trees, len(outputs), model.n_features_in_),
+        ensemble=_mean_of_trees(trees, len(outputs), model.n_features_in_),
         loss=Shares(len(outputs)),
         classes=model.classes_,
-        names=_names(model),
+        names=_column_names(model),
         answer=_quietly(lambda rows: model.predict_proba(rows)[:, outputs]),
         has_copies=len(outputs) > 1,
         is_mean=True,
@@ -256,9 +255,9 @@ def _read_voting_forest(model: Any, grown: Sequence[Any]) -> ForeignModel:
     )
 
 
-def _mean(trees: Sequence[Tree], n_outputs: int, n_features: int) -> Ensemble:
+def _mean_of_trees(trees: Sequence[Tree], n_outputs: int, n_features: int) -> Ensemble:
     ensemble = make_ensemble(trees, np.zeros(n_outputs), n_features)
-    return scaled(ensemble, 1 / max(1, ensemble.n_iter))
+    return with_scaled_values(ensemble, 1 / max(1, ensemble.n_iter))
 
 
 READERS: tuple[tuple[tuple[type, ...], Callable[[Any], ForeignModel]], ...] = (

@@ -14,12 +14,11 @@ from greedymiser.baselines.foreign import (
     ForeignModel,
     UnreadableModelError,
     below_in_single,
-    log_loss,
+    log_loss_of,
     make_ensemble,
     make_tree,
 )
-from greedymiser.losses import LambdaMART, Loss, Poisson, SquaredError
-from greedymiser.serving import Kind
+from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
 from greedymiser.trees import Tree
 
 # Objectives whose predictions are raw scores, or their exponentials.
@@ -53,7 +52,7 @@ def read_xgboost(model: Any) -> ForeignModel:
     of_output = [[tree for tree, k in zip(trees, info, strict=True) if k == c]
                  for c in range(n_outputs)]  # fmt: skip
     rounds = [tree for together in zip(*of_output, strict=True) for tree in together]
-    baseline = np.broadcast_to(_baseline(about["base_score"], objective), n_outputs)
+    baseline = np.broadcast_to(_prior(about["base_score"], objective), n_outputs)
     n_labels = 2 if objective in TWO_CLASSES else n_classes
     classes = getattr(model, "classes_", np.arange(n_labels)) if kind == "classifier" else None
     names = booster.feature_names
@@ -86,9 +85,9 @@ def _check_missing(marker: float | None) -> None:
 def _meaning(objective: str, n_classes: int) -> tuple[Kind, Loss]:
     """What the raw predictions of an objective are."""
     if objective in TWO_CLASSES:
-        return "classifier", log_loss(2)
+        return "classifier", log_loss_of(2)
     if objective in CLASSES:
-        return "classifier", log_loss(n_classes)
+        return "classifier", log_loss_of(n_classes)
     if objective.startswith("rank:"):
         return "ranker", LambdaMART()
     if objective in IDENTITY:
@@ -101,7 +100,7 @@ def _meaning(objective: str, n_classes: int) -> tuple[Kind, Loss]:
     )
 
 
-def _baseline(base_score: str, objective: str) -> Floats:
+def _prior(base_score: str, objective: str) -> Floats:
     """The raw prediction before the first tree; files have it as a prediction."""
     given = np.array(json.loads(base_score), dtype=np.float64).ravel()
     if objective in TWO_CLASSES:

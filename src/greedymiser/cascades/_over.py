@@ -11,14 +11,14 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.estimators import Answering, Miser, MiserRanker, table_for
+from greedymiser.estimators import Miser, MiserRanker, ModelBacked, table_for
 from greedymiser.preparation import Given
 from greedymiser.protocols import Protocol
 from greedymiser.responses import Floats
 from greedymiser.tables import Table
 
 
-class OverEnsemble(MetaEstimatorMixin, Answering):
+class OverEnsemble(MetaEstimatorMixin, ModelBacked):
     """Rows go through the stages of ``predictor_``, made of the trees of ``estimator_``."""
 
     # Estimators that it can be put over, and how they are asked for.

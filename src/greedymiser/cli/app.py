@@ -111,7 +111,7 @@ class Charging(enum.StrEnum):
     row = "row"
 
 
-class Engine(enum.StrEnum):
+class EngineName(enum.StrEnum):
     """What trains."""
 
     auto = "auto"
@@ -133,7 +133,8 @@ ChargeOption = Annotated[
 # -- where it happens ---------------------------------------------------------------------------
 
 EngineOption = Annotated[
-    Engine, typer.Option(help="What trains: cpu, or cuda for a GPU; auto is the CPU, or workers.")
+    EngineName,
+    typer.Option(help="What trains: cpu, or cuda for a GPU; auto is the CPU, or workers."),
 ]
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores by default.")]
 Scheduler = Annotated[

@@ -26,7 +26,7 @@ from greedymiser.datasets.readers import (
     is_svmlight,
     read_table,
 )
-from greedymiser.datasets.stories import Story
+from greedymiser.datasets.wording import Wording
 
 __all__ = [
     "LABEL",
@@ -35,7 +35,7 @@ __all__ = [
     "QID",
     "TEXT_SEPARATORS",
     "CostedData",
-    "Story",
+    "Wording",
     "is_svmlight",
     "load_letor",
     "load_thyroid",
@@ -50,7 +50,7 @@ _BLOOD_DRAW = 2.10
 _BLOOD_TESTS = {"TSH": 20.68, "T3": 9.31, "TT4": 12.41, "T4U": 9.31}
 _QUESTION = 1.00
 
-_THYROID = Story(
+_THYROID = Wording(
     name="thyroid",
     title="Thyroid disease",
     row="patient",
@@ -91,7 +91,7 @@ class CostedData:
     costs: CostModel
     description: str
     # The words to tell of it.
-    story: Story = field(default_factory=Story)
+    wording: Wording = field(default_factory=Wording)
 
     def as_frame(self) -> tuple[Any, Any]:
         """Return ``X_train`` and ``X_test`` as pandas DataFrames with named columns."""
@@ -142,7 +142,7 @@ def load_thyroid() -> CostedData:
             "UCI ann-thyroid: is a patient hypothyroid (class 1), subnormal (2) or normal (3)? "
             "Prices in dollars by Turney. Licence: CC BY 4.0."
         ),
-        story=_THYROID,
+        wording=_THYROID,
     )
 
 

@@ -39,7 +39,7 @@ class Slots:
     def __init__(self, marks: Marks):
         self.marks = marks
         self.n_slots = 0
-        # -1 where a mark was left on nobody yet.
+        # -1 for marks that no row has yet.
         self.slot_of = np.full(marks.n_marks, -1, dtype=np.int64)
         # Features that leave each mark.
         self._users: list[list[int]] = [[] for _ in range(marks.n_marks)]
@@ -107,7 +107,7 @@ class Slots:
             bits = np.unique(bits[0])[None]
         else:
             bits = np.unique(bits, axis=1)
-        return distinct(self.unpacked(bits))
+        return distinct_patterns(self.unpacked(bits))
 
     def chosen(
         self, totals: NDArray[np.int64], by_slot: NDArray[np.int64], marks: Sequence[int]
@@ -127,6 +127,6 @@ def known_features(marks: Marks, had: NDArray[np.bool_]) -> list[int]:
     return [f for f, some in enumerate(marks.of_feature) if met[list(some)].all()]
 
 
-def distinct(patterns: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def distinct_patterns(patterns: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Each of some sets of marks once."""
     return np.unique(patterns, axis=0) if len(patterns) > 1 else patterns

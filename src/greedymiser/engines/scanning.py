@@ -155,7 +155,7 @@ def unpack(words, b, layout, shift):
 
 
 @inner
-def spread(hist, first, last, words):
+def spread_words(hist, first, last, words):
     """Copy the words of bins first:last to where they belong, the first word of all bins first."""
     n_words = np.uint64(hist.size // BINS)
     for i in range(n_words):
@@ -165,7 +165,7 @@ def spread(hist, first, last, words):
 
 @inner
 def cumulate(hist, n, words):
-    """Do as ``spread`` does with the sums of words up to each of the first n bins."""
+    """Do as ``spread_words`` does with the sums of words up to each of the first n bins."""
     n_words = np.uint64(hist.size // BINS)
     for i in range(n_words):
         total = np.int64(0)
@@ -180,7 +180,7 @@ def scan_bins(hist, feature, node, scale, cell, scratch):
     n_bins, layout, shift = np.uint64(feature.n_bins), scale.layout, scale.shift
     gm, hm, cm = np.int64(0), np.int64(0), np.int64(0)
     if feature.has_missing:
-        spread(hist, feature.n_bins, feature.n_bins + 1, scratch)
+        spread_words(hist, feature.n_bins, feature.n_bins + 1, scratch)
         gm, hm, cm = unpack(scratch, n_bins, layout, shift)
     # Behind the last bin there is still one cut: values left, missing right.
     n_cuts = n_bins if cm > 0 else n_bins - np.uint64(1)
@@ -197,7 +197,7 @@ def scan_bins(hist, feature, node, scale, cell, scratch):
     if missing_left:
         g, h, c = g + gm, h + hm, c + cm
     take(cell, at, g, h, c, missing_left)
-    cell[0].gain = finish(from_bits(best), node, scale)
+    cell[0].gain = gain_of_best(from_bits(best), node, scale)
     if cm == 0:  # what the node has never seen follows the larger child
         cell[0].missing_left = 2 * h >= node.hessian
 
@@ -284,7 +284,7 @@ def score(gradient, hessian, scale, lower, upper):
 
 
 @inner(error_model="numpy")
-def finish(best, node, scale):
+def gain_of_best(best, node, scale):
     """Raw gain (eq. 5 before W and price) of the best pair of children; -inf if it is noise."""
     gain = 0.5 * (best - score(node.gradient, node.hessian, scale, node.lower, node.upper))
     return gain if gain > NOISE * abs(best) else -np.inf
@@ -297,7 +297,7 @@ def finish(best, node, scale):
 def scan_bounded(hist, feature, node, scale, cell, scratch):
     """Do as ``scan_bins`` does where monotone features bound the values of nodes."""
     n_bins = np.uint64(feature.n_bins)
-    spread(hist, 0, feature.n_bins + 1, scratch)
+    spread_words(hist, 0, feature.n_bins + 1, scratch)
     gm, hm, cm = np.int64(0), np.int64(0), np.int64(0)
     if feature.has_missing:
         gm, hm, cm = unpack(scratch, n_bins, scale.layout, scale.shift)
@@ -316,7 +316,7 @@ def scan_bounded(hist, feature, node, scale, cell, scratch):
             best = found
             take(cell, b, g, h, c, False)
     if best > -np.inf:
-        cell[0].gain = finish(best, node, scale)
+        cell[0].gain = gain_of_best(best, node, scale)
         if cm == 0:  # what the node has never seen follows the larger child
             cell[0].missing_left = 2 * cell[0].hessian >= node.hessian
 
@@ -367,7 +367,7 @@ def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
     if node.hessian <= 0:
         return
     n_codes = feature.n_bins + (1 if feature.has_missing else 0)
-    spread(hist, 0, n_codes, scratch)
+    spread_words(hist, 0, n_codes, scratch)
     layout, shift = scale.layout, scale.shift
     per_row = node.hessian * scale.hessian / node.count
     present = np.empty(n_codes, dtype=np.int64)
@@ -392,7 +392,7 @@ def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
             best, best_cut = found, cut
             take(cell, -1, g, h, c, False)
     if best > -np.inf:
-        cell[0].gain = finish(best, node, scale)
+        cell[0].gain = gain_of_best(best, node, scale)
         by_cut = present[:m][order]
         # What the node has never seen follows the larger child.
         otherwise = 2 * cell[0].hessian >= node.hessian

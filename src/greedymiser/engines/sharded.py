@@ -6,7 +6,7 @@ model can be trained on, and the model is the same to the last bit however rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import product
 
@@ -17,7 +17,7 @@ from greedymiser.arithmetic import exact_sum, rounded
 from greedymiser.binning import LANES
 from greedymiser.engines import Columns, Floats, Root, Sample, Shard, SplitRules, SplitTable
 from greedymiser.engines.grid import Extremes, Grid
-from greedymiser.engines.marks import Marks, distinct
+from greedymiser.engines.marks import Marks, distinct_patterns
 from greedymiser.engines.scanning import BINS, describe_features, describe_scale, scan_table
 from greedymiser.losses import LambdaMART, Loss
 from greedymiser.metrics import query_weights
@@ -86,26 +86,24 @@ class ShardedRows:
             self._features["monotone"] = rules.monotonic_cst
         # Histograms of nodes by block, as long as a child may be made from them.
         self._kept: dict[tuple[int, int], NDArray[np.int64]] = {}
-        self._parent: dict[int, int] = {}
         roots = [shard.begin(output, self.grid, rules, lot) for shard in self.shards]
         root = Root(*(sum(parts) for parts in zip(*roots, strict=True)))
-        self._count: dict[int, int] = {0: root.n_rows}
+        self._family = Family(root.n_rows)
         return root
 
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
-        in_play = np.append(columns.any(axis=0), False)[self._lane_feature]
-        blocks = np.flatnonzero(in_play.any(axis=1))
+        blocks = blocks_in_play(columns, self._lane_feature)
         found = self._histograms(nodes["node"].tolist(), blocks.tolist())
         lanes = self._lane_feature[blocks]
         return scan_table(found, lanes, self._features, nodes, columns, self._scale)
 
     def _histograms(self, asked: list[int], blocks: list[int]) -> NDArray[np.int64]:
         """Histograms (nodes, blocks, ...): small siblings counted, large ones by subtraction."""
-        small = {min(node, sibling(node), key=self._size) for node in asked}
-        kept = self._counted(sorted(small), blocks)
+        small, large = self._family.by_size(asked)
+        kept = self._counted(small, blocks)
         again = set()
-        for node, block in product(set(asked) - small, blocks):
-            parent = self._kept.get((self._parent[node], block))
+        for node, block in product(large, blocks):
+            parent = self._kept.get((self._family.parent[node], block))
             if parent is None:  # nobody asked for this block at the level above
                 again.add(node)
             else:
@@ -128,15 +126,10 @@ class ShardedRows:
         found = np.sum([shard.count(*ids) for shard in self.shards], axis=0)
         return dict(zip(product(nodes, blocks), found.reshape(-1, found.shape[2]), strict=True))
 
-    def _size(self, node: int) -> tuple[int, int]:
-        return self._count[node], node
-
     def partition(
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
-        for node, left, count in splits[["node", "left", "count"]].tolist():
-            self._count |= {left: count, left + 1: self._count[node] - count}
-            self._parent |= {left: node, left + 1: node}
+        self._family.divide(splits)
         parts = [shard.partition(splits, category_sets, last) for shard in self.shards]
         return np.sum(parts, axis=0)
 
@@ -144,7 +137,7 @@ class ShardedRows:
         return np.sum([shard.marked(nodes, marks) for shard in self.shards], axis=0)
 
     def patterns(self, node: int | None) -> NDArray[np.bool_]:
-        return distinct(np.concatenate([shard.patterns(node) for shard in self.shards]))
+        return distinct_patterns(np.concatenate([shard.patterns(node) for shard in self.shards]))
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         best = []
@@ -159,6 +152,35 @@ class ShardedRows:
     def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
         for shard in self.shards:
             shard.add_leaves(leaves, values)
+
+
+class Family:
+    """How many rows the nodes of a growing tree have, and whose children they are."""
+
+    def __init__(self, n_rows: int):
+        self.count = {0: n_rows}
+        self.parent = {0: -1}
+
+    def divide(self, splits: NDArray[np.void]) -> None:
+        """Nodes get two children each."""
+        for node, left, count in splits[["node", "left", "count"]].tolist():
+            self.count |= {left: count, left + 1: self.count[node] - count}
+            self.parent |= {left: node, left + 1: node}
+
+    def by_size(self, asked: Iterable[int]) -> tuple[list[int], list[int]]:
+        """Nodes to count, and larger siblings, which are what is left of their parents."""
+        wanted = set(asked)
+        small = {min(node, sibling(node), key=self._size) for node in wanted}
+        return sorted(small), sorted(wanted - small)
+
+    def _size(self, node: int) -> tuple[int, int]:
+        return self.count[node], node
+
+
+def blocks_in_play(columns: Columns, lane_feature: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Blocks with any feature in play; ``lane_feature`` is (n_blocks, lanes), -1 for no feature."""
+    in_play = np.append(columns.any(axis=0), False)[lane_feature]
+    return np.flatnonzero(in_play.any(axis=1))
 
 
 def total_of(loss: Loss, y: Floats, weight: Floats | None) -> float | None:

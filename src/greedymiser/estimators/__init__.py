@@ -19,7 +19,7 @@ from greedymiser.boosting import Callback
 from greedymiser.engines import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
 from greedymiser.estimators.constraints import CONSTRAINTS
-from greedymiser.estimators.fitted import Answering, fitted_like, table_for
+from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
 from greedymiser.estimators.watching import watch_with, works_in_kernels
 from greedymiser.lazy import or_lazily
 from greedymiser.metrics import ndcg_score, queries_or_one
@@ -27,12 +27,12 @@ from greedymiser.preparation import Given
 from greedymiser.responses import decisions, gives_probabilities
 
 __all__ = [
-    "Answering",
     "BudgetWarning",
     "Miser",
     "MiserClassifier",
     "MiserRanker",
     "MiserRegressor",
+    "ModelBacked",
     "documented_like",
     "fitted_like",
     "table_for",

@@ -13,8 +13,8 @@ from greedymiser.preparation import (
     Checked,
     Prepared,
     Schema,
+    costs_of_columns,
     read_categorical_features,
-    read_costs,
     read_interaction_cst,
     read_monotonic_cst,
 )
@@ -36,7 +36,7 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
         raise _changed("charge", "its accounts are kept the old way")
 
     def learn(checked: Checked) -> Schema:
-        if read_costs(params, known.n_features, known.columns) != known.costs:
+        if costs_of_columns(params, known.n_features, known.columns) != known.costs:
             raise _changed("costs", "its accounts are kept in the old ones")
         given = params.categorical_features
         found = read_categorical_features(given, checked.X, known.n_features, known.columns)

@@ -14,9 +14,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from greedymiser.costs import CostModel, Feature, Receipt
 from greedymiser.engines import Floats
 from greedymiser.lazy import or_lazily
+from greedymiser.losses import Kind
 from greedymiser.preparation import Schema
 from greedymiser.protocols import Protocol
-from greedymiser.serving import Kind, Predictor
+from greedymiser.serving import Predictor
 from greedymiser.tables import (
     Categories,
     Parted,
@@ -33,7 +34,7 @@ from greedymiser.trees import Ensemble
 _Estimator = TypeVar("_Estimator", bound="Fitted")
 
 
-class Answering(BaseEstimator):
+class ModelBacked(BaseEstimator):
     """Those who answer by a finished model, and have its accounts."""
 
     predictor_: Predictor
@@ -64,7 +65,7 @@ class Answering(BaseEstimator):
         return self.predictor_.resources_used_
 
 
-class Fitted(Answering):
+class Fitted(ModelBacked):
     """A model, what it says of rows, and its accounts. ``Miser`` says what the attributes mean."""
 
     _kind: ClassVar[Kind]

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 Found = TypeVar("Found")
 
 
-class Question(Protocol):
+class PartQuestion(Protocol):
     """What every part is asked."""
 
     def answer(self, part: Any) -> Any:
@@ -33,11 +33,11 @@ class Question(Protocol):
         """What two parts say together."""
 
 
-Inquiry = Generator[Question, Any, Found]
+Inquiry = Generator[PartQuestion, Any, Found]
 """Questions, one after the other, and what was found in the end."""
 
 
-def conduct(inquiry: Inquiry[Found], ask: Callable[[Question], Any]) -> Found:
+def conduct(inquiry: Inquiry[Found], ask: Callable[[PartQuestion], Any]) -> Found:
     """Ask until there is nothing left to ask; ``ask`` returns what all parts say together."""
     try:
         question = next(inquiry)
@@ -47,17 +47,17 @@ def conduct(inquiry: Inquiry[Found], ask: Callable[[Question], Any]) -> Found:
         return end.value
 
 
-def ask_here(parts: Iterable[Any]) -> Callable[[Question], Any]:
+def ask_here(parts: Iterable[Any]) -> Callable[[PartQuestion], Any]:
     """A way to ask parts that are all here."""
     kept = list(parts)
     return lambda question: reduce(question.merge, map(question.answer, kept))
 
 
 @dataclass(frozen=True)
-class Seen:
+class ViewQuestion:
     """A question about what ``view`` makes of a part; it is pickled with the question."""
 
-    question: Question
+    question: PartQuestion
     view: Callable[[Any], Any]
 
     def answer(self, part: Any) -> Any:
@@ -72,7 +72,7 @@ def seen_as(view: Callable[[Any], Any], inquiry: Inquiry[Found]) -> Inquiry[Foun
     try:
         question = next(inquiry)
         while True:
-            answer = yield Seen(question, view)
+            answer = yield ViewQuestion(question, view)
             question = inquiry.send(answer)
     except StopIteration as end:
         return end.value

@@ -19,14 +19,14 @@ from greedymiser.arithmetic import (
     add_exactly,
     add_number,
     new_sums,
+    pass_carries,
     rounded,
-    settle,
 )
 from greedymiser.compiling import njit
 from greedymiser.inquiries import Inquiry
 
 Floats = NDArray[np.float64]
-Part = Sequence[tuple[Floats, Floats | None]]
+ArraysPart = Sequence[tuple[Floats, Floats | None]]
 """What a part has of each array: values, and their weights or None."""
 
 # Sums this close to the quantile are on it: weights of 0.1 do not add up to 1.
@@ -90,7 +90,7 @@ def _first_above(weights: Floats | None, n: int, bound: float, strictly: bool) -
 # -- in parts -------------------------------------------------------------------------------------
 
 
-class Range(NamedTuple):
+class FloatRange(NamedTuple):
     """Some of the floats, in their order, cut into ranges of 2^shift floats."""
 
     array: int
@@ -119,9 +119,9 @@ class Tallies:
     A part is a sequence with a pair (values, weights or None) for each array.
     """
 
-    asked: tuple[Range, ...]
+    asked: tuple[FloatRange, ...]
 
-    def answer(self, part: Part) -> list[Tally]:
+    def answer(self, part: ArraysPart) -> list[Tally]:
         keys: dict[int, NDArray[np.uint64]] = {}
         found = []
         for asked in self.asked:
@@ -139,7 +139,7 @@ class Tallies:
 class _Cursor:
     """Where one bound is looked for: the values below ``range`` weigh less."""
 
-    range: Range
+    range: FloatRange
     strictly: bool
     # Number and words of what is below.
     below: NDArray[np.int64]
@@ -152,7 +152,7 @@ def ask_quantiles(quantile: float, sizes: Sequence[int | None]) -> Inquiry[Float
     take one question, and more take two to six.
     """
     width = 1 + SUM_WORDS
-    everything = [_narrowed(Range(i, 0, 64, 0), size) for i, size in enumerate(sizes)]
+    everything = [_narrowed(FloatRange(i, 0, 64, 0), size) for i, size in enumerate(sizes)]
     cursors = {
         (i, strictly): _Cursor(whole, strictly, np.zeros(width, dtype=np.int64))
         for i, whole in enumerate(everything)
@@ -167,7 +167,7 @@ def ask_quantiles(quantile: float, sizes: Sequence[int | None]) -> Inquiry[Float
         for name, cursor in list(cursors.items()):
             tally = tallies[cursor.range]
             if name[0] not in totals:  # the first question was about all values
-                totals[name[0]] = _share(_widened(tally).sum(axis=0))
+                totals[name[0]] = _weight_of(_widened(tally).sum(axis=0))
             bound = _bounds(quantile, totals[name[0]])[cursor.strictly]
             moved = _moved(cursor, tally, bound)
             if isinstance(moved, float):
@@ -183,7 +183,7 @@ def _moved(cursor: _Cursor, tally: Tally, bound: float) -> _Cursor | float:
     sums = cursor.below + np.cumsum(_widened(tally), axis=0)
 
     def is_above(row: int) -> bool:
-        share = _share(sums[row])
+        share = _weight_of(sums[row])
         return share > bound or (share == bound and not cursor.strictly)
 
     row = bisect_left(range(len(sums) - 1), True, key=is_above)  # the last one if none is above
@@ -192,23 +192,23 @@ def _moved(cursor: _Cursor, tally: Tally, bound: float) -> _Cursor | float:
     if asked.shift == 0:
         return float(from_places(np.array([start], dtype=np.uint64))[0])
     count = int(tally.table[row, 0])
-    inside = _narrowed(Range(asked.array, start, asked.shift, 0), count)
+    inside = _narrowed(FloatRange(asked.array, start, asked.shift, 0), count)
     below = cursor.below if row == 0 else sums[row - 1]
     return replace(cursor, range=inside, below=below)
 
 
-def _narrowed(asked: Range, count: int | None) -> Range:
+def _narrowed(asked: FloatRange, count: int | None) -> FloatRange:
     """How finely to ask, when so many values lie there."""
     few = count is not None and count <= FEW
     return asked._replace(shift=0 if few else max(0, asked.size - _BITS))
 
 
-def _share(sums: NDArray[np.int64]) -> float:
+def _weight_of(sums: NDArray[np.int64]) -> float:
     """Weight of some values; how many they are, if nobody has weights."""
     return float(rounded(sums[1:])) if sums[1:].any() else float(sums[0])
 
 
-def _tally(asked: Range, keys: NDArray[np.uint64], weight: Floats | None) -> Tally:
+def _tally(asked: FloatRange, keys: NDArray[np.uint64], weight: Floats | None) -> Tally:
     low, high = np.uint64(asked.start), np.uint64(asked.start + (1 << asked.size) - 1)
     inside = np.flatnonzero((keys >= low) & (keys <= high))
     at = (keys[inside] - low) >> np.uint64(asked.shift)
@@ -265,4 +265,4 @@ def tally_weights(at, weight, table):  # type: ignore[no-untyped-def]
             add_number(table[at[i], 1:], weight[i])
     if weight.size:  # so that the sums of any number of parts can be added
         for row in range(table.shape[0]):
-            settle(table[row, 1:])
+            pass_carries(table[row, 1:])

@@ -16,7 +16,7 @@ from greedymiser.arithmetic import add_exactly, new_sums, rounded
 from greedymiser.inquiries import Inquiry
 
 Floats = NDArray[np.float64]
-Part = tuple[Floats, Floats | None]
+ValuesPart = tuple[Floats, Floats | None]
 Terms = Callable[[Floats], Sequence[Floats]]
 """From the entries of rows to numbers that are to be multiplied with weights and summed."""
 
@@ -27,7 +27,7 @@ class Sums:
 
     terms: Terms
 
-    def answer(self, part: Part) -> NDArray[np.int64]:
+    def answer(self, part: ValuesPart) -> NDArray[np.int64]:
         """The sum of each term, and behind them that of the weights, in words that add up."""
         values, weight = part
         terms = [*self.terms(values), np.ones(len(values))]
@@ -65,7 +65,7 @@ class Extent:
 class ExtentQuestion:
     """Asks for the extent of all rows."""
 
-    def answer(self, part: Part) -> Extent:
+    def answer(self, part: ValuesPart) -> Extent:
         values, weight = part
         if len(values) == 0:
             return Extent()
@@ -92,16 +92,16 @@ def ask_extent() -> Inquiry[Extent]:
 class Together:
     """Asks for all rows themselves: for code that knows nothing of parts."""
 
-    def answer(self, part: Part) -> list[Part]:
+    def answer(self, part: ValuesPart) -> list[ValuesPart]:
         return [part]
 
-    def merge(self, one: list[Part], other: list[Part]) -> list[Part]:
+    def merge(self, one: list[ValuesPart], other: list[ValuesPart]) -> list[ValuesPart]:
         return one + other
 
 
 def ask_rows() -> Inquiry[tuple[Any, Floats | None]]:
     """All entries and weights, brought together in the order in which parts are merged."""
-    parts: list[Part] = yield Together()
+    parts: list[ValuesPart] = yield Together()
     weights = [weight for _, weight in parts if weight is not None]
     values = np.concatenate([values for values, _ in parts])
     return values, np.concatenate(weights) if weights else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,16 @@ from scipy.special import expit, softmax
 from greedymiser.arithmetic import add_exactly, exact_sum
 from greedymiser.inquiries import Inquiry, ask_here, conduct, seen_as
 from greedymiser.inquiries.selection import ask_quantiles, weighted_quantile
-from greedymiser.inquiries.sums import Part, ask_extent, ask_rows, ask_sums
+from greedymiser.inquiries.sums import ValuesPart, ask_extent, ask_rows, ask_sums
 from greedymiser.losses import formulas, ranking
 from greedymiser.losses.formulas import Formula
 from greedymiser.metrics import GainRange, Judged, judge, mean_of_queries, query_weights
 from greedymiser.threads import Team
 
 Floats = NDArray[np.float64]
+
+Kind = Literal["regressor", "classifier", "ranker"]
+"""What a model is for: scores, files and baselines go by it."""
 
 
 class Loss:
@@ -96,7 +99,7 @@ class Loss:
 
     @property
     def leaf_quantile(self) -> float | None:
-        """Of which quantile ``leaf_value`` is ``weighted_quantile``; None if only it knows."""
+        """The quantile of the residuals that ``leaf_value`` is; None if it is something else."""
         return None
 
     def ask_prior(self) -> Inquiry[Floats]:
@@ -147,7 +150,7 @@ class _Known(Loss):
         return np.array(self._prior_of(sums, total))
 
     def _terms(self, y: Floats) -> list[Floats]:
-        """Whose weighted sums the prior depends on."""
+        """Numbers whose weighted sums the prior depends on."""
         return [y]
 
     def _prior_of(self, sums: list[float], total: float) -> list[float]:
@@ -214,7 +217,7 @@ class Quantile(_Known):
         return np.array([weighted_quantile(y, weight, self.quantile)])
 
     def _ask_prior(self) -> Inquiry[Floats]:
-        return seen_as(_alone, ask_quantiles(self.quantile, [None]))
+        return seen_as(_list_of_one, ask_quantiles(self.quantile, [None]))
 
     @property
     def leaf_quantile(self) -> float | None:
@@ -283,7 +286,7 @@ class Huber(_Known):
         return np.array([weighted_quantile(y, weight, 0.5)])
 
     def _ask_prior(self) -> Inquiry[Floats]:
-        return seen_as(_alone, ask_quantiles(0.5, [None]))
+        return seen_as(_list_of_one, ask_quantiles(0.5, [None]))
 
     def ask_adapted(self) -> Inquiry[Loss]:
         if not self._is_ours:
@@ -291,8 +294,8 @@ class Huber(_Known):
         if self.delta is not None:
             return self
         prior = yield from self._ask_prior()
-        spread = _Distances(float(prior[0]))
-        selected = seen_as(_alone, ask_quantiles(0.9, [None]))
+        spread = _DistancesFrom(float(prior[0]))
+        selected = seen_as(_list_of_one, ask_quantiles(0.9, [None]))
         near = yield from seen_as(spread, selected)
         extent = yield from seen_as(spread, ask_extent())
         return self._with_delta(float(near[0]), extent.highest)
@@ -533,18 +536,18 @@ REGRESSION_LOSSES = {
 RANKING_LOSSES = {name: KNOWN_LOSSES[name].make for name in ("lambdamart", "squared_error")}
 
 
-def _alone(part: Part) -> list[Part]:
+def _list_of_one(part: ValuesPart) -> list[ValuesPart]:
     """A part of one array, where questions are about several."""
     return [part]
 
 
 @dataclass(frozen=True)
-class _Distances:
+class _DistancesFrom:
     """From targets to their distances from a constant."""
 
     constant: float
 
-    def __call__(self, part: Part) -> Part:
+    def __call__(self, part: ValuesPart) -> ValuesPart:
         y, weight = part
         return np.abs(y - self.constant), weight
 

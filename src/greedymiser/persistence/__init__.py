@@ -1,6 +1,6 @@
 """Model files without code: ``save`` and ``load``; and the road to LightGBM's format.
 
-A file is a safetensors container: plain arrays, and one JSON text that says what they mean. To load
+A file is a safetensors container: plain arrays, and one JSON text that says what they mean. Loading
 one runs nothing that is in it, and everything in it is checked before a kernel sees it.
 
     layout           the format, by names

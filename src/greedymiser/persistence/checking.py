@@ -62,7 +62,7 @@ class Entries:
         """Refuse entries that nobody knows, and missing ones."""
         unknown = sorted(self.values.keys() - names)
         if unknown:
-            raise ContentError(f"{self.what} has an unknown entry {short(unknown[0])}")
+            raise ContentError(f"{self.what} has an unknown entry {brief(unknown[0])}")
         for name in sorted(names):
             self.any(name)
 
@@ -83,14 +83,14 @@ class Entries:
     def _of_type(self, name: str, kind: type, called: str) -> Any:
         value = self.any(name)
         if type(value) is not kind:
-            raise ContentError(f"{name!r} of {self.what} is not {called}: {short(value)}")
+            raise ContentError(f"{name!r} of {self.what} is not {called}: {brief(value)}")
         return value
 
     def integer(self, name: str, least: int, most: int = MOST) -> int:
         return integer(self.any(name), f"{name!r} of {self.what}", least, most)
 
     def number(self, name: str) -> float:
-        return number(self.any(name), f"{name!r} of {self.what}")
+        return unbounded_number(self.any(name), f"{name!r} of {self.what}")
 
     def names(self, name: str) -> list[str]:
         """Read a list of strings."""
@@ -98,20 +98,20 @@ class Entries:
 
 
 def integer(value: Any, what: str, least: int, most: int = MOST) -> int:
-    """Read a whole number within bounds; true is none."""
+    """Read a whole number within bounds; true and false are no numbers."""
     if type(value) is not int or not least <= value <= most:
-        raise ContentError(f"{what} is {short(value)}, not a whole number from {least} to {most}")
+        raise ContentError(f"{what} is {brief(value)}, not a whole number from {least} to {most}")
     return value
 
 
-def number(value: Any, what: str) -> float:
+def unbounded_number(value: Any, what: str) -> float:
     """Read a number that may be infinite, which JSON cannot say, but not NaN."""
     if type(value) is str and value in ("inf", "-inf"):
         return float(value)
     if type(value) is int and abs(value) <= 2**53:
         value = float(value)
     if type(value) is not float:
-        raise ContentError(f"{what} is {short(value)}, not a number")
+        raise ContentError(f"{what} is {brief(value)}, not a number")
     return value
 
 
@@ -121,7 +121,7 @@ def strings(values: Any, what: str) -> list[str]:
         raise ContentError(f"{what} is not a list")
     for value in values:
         if type(value) is not str:
-            raise ContentError(f"{what} has {short(value)}, which is not a string")
+            raise ContentError(f"{what} has {brief(value)}, which is not a string")
     return values
 
 
@@ -134,7 +134,7 @@ def distinct_names(values: list[str], what: str, n: int) -> list[str]:
     return values
 
 
-def short(value: Any) -> str:
+def brief(value: Any) -> str:
     """Name a value in an error, however large it is."""
     if isinstance(value, dict | list):
         return f"a JSON {'object' if isinstance(value, dict) else 'list'}"
@@ -157,7 +157,7 @@ class Arrays:
 
     def check_all_used(self) -> None:
         if self._left:
-            raise ContentError(f"it has an unknown array {short(min(self._left))}")
+            raise ContentError(f"it has an unknown array {brief(min(self._left))}")
 
 
 def require(condition: bool | np.bool_, what: str) -> None:

@@ -54,7 +54,7 @@ class ModelFileError(ValueError):
 
 
 class ContentError(Exception):
-    """What is wrong with the content of a model; the caller knows with which."""
+    """What is wrong with the content of a model; the caller knows which model that is."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Tensor:
             wanted in (None, found) for wanted, found in zip(shape, self.shape, strict=True)
         )
         if not fits or math.prod(self.shape) * dtype.itemsize != len(self.data):
-            raise ContentError(f"{what} has shape {list(self.shape)}, not {_readable(shape)}")
+            raise ContentError(f"{what} has shape {list(self.shape)}, not {_shape_text(shape)}")
         # A byte that is neither 0 nor 1 is no bool, and compiled code may do anything with it.
         if dtype.kind == "b" and np.frombuffer(self.data, dtype=np.uint8).max(initial=0) > 1:
             raise ContentError(f"{what} has entries that are neither true nor false")
@@ -82,17 +82,17 @@ class Tensor:
         return stored.astype(dtype).reshape(self.shape)
 
 
-def _readable(shape: tuple[int | None, ...]) -> str:
+def _shape_text(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('n' if length is None else str(length) for length in shape)}]"
 
 
-def pack(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
+def to_safetensors(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
     """Write arrays and a text as safetensors: the same ones always give the same bytes."""
     plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     return serialize(plain, {METADATA_KEY: text})
 
 
-def unpack(data: bytes) -> tuple[dict[str, Tensor], str]:
+def from_safetensors(data: bytes) -> tuple[dict[str, Tensor], str]:
     """Take arrays and a text out of safetensors."""
     try:
         found = deserialize(data)  # type: ignore[no-untyped-call]
@@ -103,7 +103,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], str]:
         name: Tensor(str(held["dtype"]), tuple(held["shape"]), held["data"]) for name, held in found
     }
     # Safetensors has parsed this header and found it good; ``deserialize`` leaves the metadata out.
-    return tensors, _text(_parsed(data[8 : 8 + int.from_bytes(data[:8], "little")]))
+    return tensors, _text_of(_parsed(data[8 : 8 + int.from_bytes(data[:8], "little")]))
 
 
 def _parsed(header: bytes) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _parsed(header: bytes) -> dict[str, Any]:
     return entries
 
 
-def _text(header: Mapping[str, Any]) -> str:
+def _text_of(header: Mapping[str, Any]) -> str:
     metadata = header.get("__metadata__")
     text = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
     if not isinstance(text, str):

@@ -40,11 +40,12 @@ FORMAT = max(FORMATS.values())
 # Ranking exits look at so many places at most.
 MOST_PLACES = 2**16
 
-# Text labels are kept in fields of their own width where it is not wider than this, or needed.
+# Fields of text labels may be wider than the longest label needs, up to this width.
 WIDEST_SPARE_TEXT = 256
 
 # NumPy's fields are all as wide as the longest label. One long label among many short ones must
-# not take much more memory than file: so many letters of memory are always granted (16 MiB), ...
+# not take much more memory than it takes of the file: so many letters are always granted (16 MiB),
+# ...
 SPARE_LETTERS = 2**22
 
 # ... and so many for each letter that is in the file.

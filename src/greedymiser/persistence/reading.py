@@ -20,21 +20,26 @@ from numpy.typing import NDArray
 from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
 from greedymiser.exits import Above, Confident, ExitRule, Proximity
-from greedymiser.losses import KNOWN_LOSSES, Loss
+from greedymiser.losses import KNOWN_LOSSES, Kind, Loss
 from greedymiser.persistence.checking import (
     MOST,
     Arrays,
     Entries,
+    brief,
     distinct_names,
     integer,
     is_ascending,
-    number,
     parse,
     require,
-    short,
     strings,
+    unbounded_number,
 )
-from greedymiser.persistence.container import ContentError, ModelFileError, read_bytes, unpack
+from greedymiser.persistence.container import (
+    ContentError,
+    ModelFileError,
+    from_safetensors,
+    read_bytes,
+)
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMAT,
@@ -50,7 +55,7 @@ from greedymiser.persistence.layout import (
     WIDEST_SPARE_TEXT,
 )
 from greedymiser.persistence.reading_trees import FLOAT, INTEGER, read_stages
-from greedymiser.serving import Charge, Kind, Predictor
+from greedymiser.serving import Charge, Predictor
 from greedymiser.tables import Categories
 from greedymiser.trees import CATEGORY_WORDS
 
@@ -111,7 +116,7 @@ def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predicto
 
 def decode(data: bytes) -> Predictor:
     """Turn the bytes of a model file into a model; raises ContentError where anything is wrong."""
-    tensors, text = unpack(data)
+    tensors, text = from_safetensors(data)
     model, arrays = Entries(parse(text), "the model"), Arrays(tensors)
     charge, mean_cost = _charge(model, _format(model))
     costs = _costs(model.entries("costs"), arrays)
@@ -143,7 +148,7 @@ def _format(model: Entries) -> int:
     found, version = model.integer("format", 1), model.text("version")
     if found > FORMAT:
         raise ContentError(
-            f"it has format {found}, written by greedymiser {short(version)}, and greedymiser "
+            f"it has format {found}, written by greedymiser {brief(version)}, and greedymiser "
             f"{__version__} reads up to format {FORMAT}; install that version or a newer one"
         )
     return found
@@ -169,7 +174,7 @@ def _kind(model: Entries) -> Kind:
     kind = model.text("kind")
     if kind not in get_args(Kind):
         raise ContentError(
-            f"'kind' of the model is {short(kind)}, not one of {list(get_args(Kind))}"
+            f"'kind' of the model is {brief(kind)}, not one of {list(get_args(Kind))}"
         )
     return cast(Kind, kind)
 
@@ -205,7 +210,7 @@ def _costs(entries: Entries, arrays: Arrays) -> CostModel:
     needs = arrays.take("costs.needs", INTEGER, (None,))
     n_features = len(starts) - 1
     require(1 <= n_features <= MOST, "it has no features")
-    require(is_ascending(starts, len(needs), strictly=False), "'costs.need_starts' is no order")
+    require(is_ascending(starts, len(needs), strictly=False), "'costs.need_starts' is not in order")
     require(((needs >= 0) & (needs < len(prices))).all(), "a feature needs an unknown resource")
     # Inside each feature the resources ascend; between features they may fall.
     rising = np.diff(needs) > 0
@@ -213,7 +218,7 @@ def _costs(entries: Entries, arrays: Arrays) -> CostModel:
     rising[borders[(borders > 0) & (borders < len(needs))] - 1] = True
     require(rising.all(), "a feature needs a resource twice")
     resources = entries.names("resource_names")
-    require(len(resources) == len(prices), "the resources have other names than costs")
+    require(len(resources) == len(prices), "the resources and their costs differ in number")
     names = None
     if entries.any("feature_names") is not None:
         names = entries.names("feature_names")
@@ -268,12 +273,12 @@ def _purchase(
     elif type(feature) is int and not positions:
         position = integer(feature, f"the feature of {what}", 0, costs.n_features - 1)
     else:
-        raise ContentError(f"{what} has the unknown feature {short(feature)}")
+        raise ContentError(f"{what} has the unknown feature {brief(feature)}")
     bought = strings(resources, f"the resources of {what}")
     require(
         needed(position).issuperset(bought), f"{what} has a resource that its feature does not need"
     )
-    amounts = [number(value, f"an amount of {what}") for value in (price, spent, gain)]
+    amounts = [unbounded_number(value, f"an amount of {what}") for value in (price, spent, gain)]
     require(all(0 <= amount < math.inf for amount in amounts), f"{what} has a negative amount")
     return Purchase(
         integer(iteration, f"the round of {what}", 0),
@@ -302,16 +307,21 @@ def _check_bill(predictor: Predictor) -> None:
 
 def _rule(model: Entries, kind: Kind, n_stages: int, arrays: Arrays) -> ExitRule | None:
     if model.any("rule") is None:
-        require(n_stages == 1, "it has several stages, but no rule who leaves between them")
+        require(
+            n_stages == 1, "it has several stages, but no rule that says who leaves between them"
+        )
         return None
     entries = model.entries("rule")
     name = entries.text("name")
-    require(name in RULES, f"the exit rule {short(name)} is unknown")
+    require(name in RULES, f"the exit rule {brief(name)} is unknown")
     entries.only({"name", *RULES[name]})
     if name == "above":
         thresholds = arrays.take("rule.thresholds", FLOAT, (None,))
         require(not np.isnan(thresholds).any(), "an exit threshold is not a number")
-        require(n_stages - 1 <= len(thresholds) <= n_stages, "it has not a threshold per exit")
+        require(
+            n_stages - 1 <= len(thresholds) <= n_stages,
+            f"it has {len(thresholds)} exit thresholds for {n_stages} stages",
+        )
         return Above(tuple(thresholds.tolist()))
     if name == "confident":
         require(kind == "classifier", f"a {kind} has no classes to be confident of")
@@ -340,9 +350,9 @@ def _any_loss(entries: Entries, n_outputs: int) -> Loss:
     if name == OWN_LOSS:
         entries.only({"name", "response"})
         response = entries.text("response")
-        require(response in RESPONSES, f"the response {short(response)} is unknown")
+        require(response in RESPONSES, f"the response {brief(response)} is unknown")
         return RESPONSES[response](n_outputs)
-    require(name in KNOWN_LOSSES, f"the loss {short(name)} is unknown")
+    require(name in KNOWN_LOSSES, f"the loss {brief(name)} is unknown")
     known = KNOWN_LOSSES[name]
     entries.only({"name", *known.parameters})
     parameters = {
@@ -428,7 +438,7 @@ def _label(value: Any) -> Any:
     if type(value) is int:
         require(abs(value) < 10**MOST_DIGITS, "a label has too many digits")
     elif type(value) not in (str, float, bool):
-        raise ContentError(f"a label is {short(value)}, neither text nor a number")
+        raise ContentError(f"a label is {brief(value)}, neither text nor a number")
     return value
 
 
@@ -438,7 +448,7 @@ def _text_labels(dtype: str, values: list[str]) -> NDArray[np.str_]:
     digits = dtype.removeprefix("<U")
     is_width = dtype.startswith("<U") and digits.isdecimal() and digits.isascii()
     if not is_width or len(digits) > 9 or str(int(digits)) != digits:
-        raise ContentError(f"labels have the unknown type {short(dtype)}")
+        raise ContentError(f"labels have the unknown type {brief(dtype)}")
     width = int(digits)
     require(
         max(1, longest) <= width <= max(longest, WIDEST_SPARE_TEXT),

@@ -70,7 +70,7 @@ def _ensemble(name: str, arrays: Arrays, categorical: Mask) -> Ensemble:
             nodes[field_name] = arrays.take(f"{name}.nodes.{field_name}", dtype, (n_nodes,))
     require(len(baseline) > 0 and np.isfinite(baseline).all(), "its baseline is not a number")
     require(is_ascending(starts, n_nodes, strictly=True), "its trees do not follow each other")
-    require((len(starts) - 1) % len(baseline) == 0, "a round has not a tree for every output")
+    require((len(starts) - 1) % len(baseline) == 0, "a round lacks a tree for some of the outputs")
     _check_numbers(nodes)
     _check_structure(nodes, starts)
     _check_splits(nodes, len(sets), categorical)

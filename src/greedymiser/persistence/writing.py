@@ -17,7 +17,7 @@ from greedymiser._version import __version__
 from greedymiser.costs import CostModel, Purchase
 from greedymiser.exits import Above, Confident, ExitRule, Proximity
 from greedymiser.losses import KNOWN_LOSSES, Loss
-from greedymiser.persistence.container import ContentError, pack
+from greedymiser.persistence.container import ContentError, to_safetensors
 from greedymiser.persistence.layout import (
     DEEPEST_ABOUT,
     FORMATS,
@@ -32,7 +32,7 @@ from greedymiser.score_names import score_name
 from greedymiser.serving import Predictor, Stage, as_predictor
 from greedymiser.trees import NODE_DTYPE, Ensemble
 
-Arrays = dict[str, NDArray[Any]]
+Tensors = dict[str, NDArray[Any]]
 
 # Parameters that say nothing about the model itself.
 UNTOLD = {"costs", "estimator", "n_jobs", "verbose"}
@@ -101,7 +101,7 @@ def _unit(cost_unit: Any) -> str:
 
 def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None = None) -> bytes:
     """Turn a model into the bytes of a model file."""
-    arrays: Arrays = {}
+    arrays: Tensors = {}
     text = {
         "format": FORMATS[predictor.charge],
         "version": __version__,
@@ -124,7 +124,7 @@ def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None =
     ]
     _stages(predictor.stages, arrays)
     # One spelling: equal models make equal files.
-    return pack(
+    return to_safetensors(
         arrays,
         json.dumps(text, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False),
     )
@@ -133,7 +133,7 @@ def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None =
 # -- trees --------------------------------------------------------------------------------------
 
 
-def _stages(stages: Sequence[Stage], arrays: Arrays) -> None:
+def _stages(stages: Sequence[Stage], arrays: Tensors) -> None:
     """Write every ensemble once, however many stages share it."""
     number: dict[int, int] = {}
     rows = []
@@ -145,7 +145,7 @@ def _stages(stages: Sequence[Stage], arrays: Arrays) -> None:
     arrays["stages"] = np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
-def _ensemble(ensemble: Ensemble, name: str, arrays: Arrays) -> None:
+def _ensemble(ensemble: Ensemble, name: str, arrays: Tensors) -> None:
     for field in NODE_DTYPE.names or ():
         arrays[f"{name}.nodes.{field}"] = ensemble.nodes[field]
     # A truncated model still has the sets of the trees that it lost.
@@ -155,7 +155,7 @@ def _ensemble(ensemble: Ensemble, name: str, arrays: Arrays) -> None:
     arrays[f"{name}.baseline"] = ensemble.baseline
 
 
-def _rule(rule: ExitRule | None, arrays: Arrays) -> dict[str, Any] | None:
+def _rule(rule: ExitRule | None, arrays: Tensors) -> dict[str, Any] | None:
     match rule:
         case None:
             return None
@@ -217,7 +217,7 @@ def _check_response(loss: Loss, response: str) -> None:
 # -- costs --------------------------------------------------------------------------------------
 
 
-def _costs(costs: CostModel, arrays: Arrays) -> dict[str, Any]:
+def _costs(costs: CostModel, arrays: Tensors) -> dict[str, Any]:
     sizes = [len(wanted) for wanted in costs.needs]
     arrays["costs.resource_costs"] = costs.resource_costs
     arrays["costs.need_starts"] = np.append(0, np.cumsum(sizes)).astype(np.int64)
@@ -254,7 +254,7 @@ def _names(names: Sequence[str] | None) -> list[str] | None:
 # -- labels -------------------------------------------------------------------------------------
 
 
-def _categories(predictor: Predictor, feature: int, arrays: Arrays) -> dict[str, Any]:
+def _categories(predictor: Predictor, feature: int, arrays: Tensors) -> dict[str, Any]:
     names = predictor.names
     what = f"the categories of feature {feature if names is None else names[feature]!r}"
     known = predictor.categories[feature]
@@ -263,7 +263,7 @@ def _categories(predictor: Predictor, feature: int, arrays: Arrays) -> dict[str,
     return {"feature": int(feature), **_labels(known, f"categories.{feature}", what, arrays)}
 
 
-def _labels(labels: NDArray[Any], name: str, what: str, arrays: Arrays) -> dict[str, Any]:
+def _labels(labels: NDArray[Any], name: str, what: str, arrays: Tensors) -> dict[str, Any]:
     """Numbers become a tensor, text and Python objects JSON."""
     native = labels.dtype.newbyteorder("=")
     if native in NUMBERS.values():
@@ -319,7 +319,7 @@ def about(model: Any) -> dict[str, Any]:
     ]
     told = {
         "estimator": type(model).__name__,
-        "parameters": {name: _plain(value) for name, value in parameters.items()},
+        "parameters": {name: _plain_json(value) for name, value in parameters.items()},
         "changed": changed,
         **_outcome(model),
     }
@@ -335,16 +335,16 @@ def _outcome(model: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for name in ("stopped_", "threshold_"):
         if hasattr(model, name):
-            told[name.rstrip("_")] = _plain(getattr(model, name))
+            told[name.rstrip("_")] = _plain_json(getattr(model, name))
     scores = getattr(model, "validation_score_", ())
     n_iter = getattr(model, "n_iter_", 0)
     if len(scores) > n_iter:
-        told["validation_score"] = _plain(float(scores[n_iter]))
+        told["validation_score"] = _plain_json(float(scores[n_iter]))
         told["score"] = score_name(model.scoring, as_predictor(model).loss)
     return told
 
 
-def _plain(value: Any, depth: int = 2) -> Any:
+def _plain_json(value: Any, depth: int = 2) -> Any:
     """A parameter in plain JSON; objects by the name of their type."""
     if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
         value = value.item()
@@ -355,7 +355,7 @@ def _plain(value: Any, depth: int = 2) -> Any:
     if depth < DEEPEST_ABOUT // 2 and isinstance(value, list | tuple | np.ndarray):
         if len(value) > LONGEST_TOLD:
             return f"{len(value)} entries"
-        return [_plain(entry, depth + 1) for entry in value]
+        return [_plain_json(entry, depth + 1) for entry in value]
     if depth < DEEPEST_ABOUT // 2 and isinstance(value, Mapping):
-        return {str(key): _plain(entry, depth + 1) for key, entry in value.items()}
+        return {str(key): _plain_json(entry, depth + 1) for key, entry in value.items()}
     return getattr(value, "__qualname__", None) or type(value).__name__

@@ -1,4 +1,4 @@
-"""Pictures of the trade-off: the curve, the features behind it, a receipt, a comparison.
+"""Pictures: a curve, the features behind it, a receipt, a comparison, a protocol.
 
 The only room that imports matplotlib. Every function draws into ``ax``, or into a figure of its own
 that pyplot does not know of, and returns the Axes: ``plot_curve(curve).figure.savefig(path)``. The
@@ -11,11 +11,12 @@ from greedymiser.plotting.curves import compare_curves, plot_curve
 from greedymiser.plotting.displays import (
     CurveComparisonDisplay,
     FeatureSharesDisplay,
+    ProtocolDisplay,
     ReceiptDisplay,
     TradeoffCurveDisplay,
 )
 from greedymiser.plotting.features import plot_features
-from greedymiser.plotting.protocols import ProtocolDisplay
+from greedymiser.plotting.protocols import plot_protocol
 from greedymiser.plotting.receipts import plot_receipt
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "compare_curves",
     "plot_curve",
     "plot_features",
+    "plot_protocol",
     "plot_receipt",
 ]

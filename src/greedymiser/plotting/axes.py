@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike, NDArray
 
-from greedymiser.plotting.looks import figure_of, number, plain
+from greedymiser.plotting.looks import figure_of, number, without_math
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ def is_narrow(ax: Axes) -> bool:
 
 
 def shades(n: int, ax: Axes) -> Floats:
-    """Colours from the first to the last of n, that stand out from the background."""
+    """Colours from the first to the last of n that stand out from the background."""
     dark = np.dot(to_rgb(ax.get_facecolor()), (0.3, 0.59, 0.11)) < 0.5
     ends = (0.3, 1.0) if dark else (0.0, 0.78)
     return matplotlib.colormaps["viridis"](np.linspace(*ends, max(n, 2))[:n])
@@ -68,7 +68,7 @@ def cost_axis(ax: Axes, costs: Iterable[ArrayLike], unit: str) -> None:
     """Label the axis, and make it logarithmic where costs span more than a decade."""
     values = np.concatenate([np.asarray(cost, dtype=float) for cost in costs])
     positive = values[values > 0]
-    plain(ax.set_xlabel("cost of one prediction" + (f" ({unit})" if unit else "")))
+    without_math(ax.set_xlabel("cost of one prediction" + (f" ({unit})" if unit else "")))
     if not len(positive):
         ax.set_xlim(-0.05, 1)
     if not len(positive) or positive.max() <= 10 * positive.min():
@@ -107,7 +107,7 @@ def label_score(ax: Axes, scoring: str, column: str) -> None:
     words = [kind, scoring] if kind else [scoring]
     narrow = is_narrow(ax)
     size = "small" if narrow else matplotlib.rcParams["axes.labelsize"]
-    plain(ax.set_ylabel(("\n" if narrow else " ").join(words), fontsize=size))
+    without_math(ax.set_ylabel(("\n" if narrow else " ").join(words), fontsize=size))
 
 
 def focus(ax: Axes, chosen: Floats, all_scores: Floats) -> None:
@@ -130,7 +130,7 @@ def note_below(ax: Axes, score: float, what: str) -> None:
         )  # fmt: skip
         # Traces that go down there pass behind it.
         note.set_bbox({"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1.5})
-        plain(note)
+        without_math(note)
 
 
 def add_legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:
@@ -160,7 +160,7 @@ def add_legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:
             frameon=False, borderaxespad=0, **place,
         )  # fmt: skip
         for text in (*legend.get_texts(), legend.get_title()):
-            plain(text)
+            without_math(text)
         room = legend.get_window_extent()
         if room.width <= box.width:
             break
@@ -172,7 +172,7 @@ def add_legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:
 
 
 def shrink(axes: Iterable[Axes], right: float = 0.0, bottom: float = 0.0) -> None:
-    """Take room, in parts of the figure, from axes that no layout engine cares for."""
+    """Take room, in parts of the figure, from axes that no layout engine looks after."""
     for ax in axes:
         box = ax.get_position()
         width, height = max(box.width - right, 0.05), max(box.height - bottom, 0.05)

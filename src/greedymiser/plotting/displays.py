@@ -12,9 +12,13 @@ from numpy.typing import ArrayLike
 from greedymiser.plotting.axes import SIZE
 from greedymiser.plotting.curves import compare_curves, plot_curve
 from greedymiser.plotting.features import plot_features
+from greedymiser.plotting.looks import figure_of
+from greedymiser.plotting.protocols import axes_for, plot_protocol
 from greedymiser.plotting.receipts import plot_receipt
+from greedymiser.serving import as_predictor
 
 if TYPE_CHECKING:
+    from greedymiser.protocols import Protocol
     from greedymiser.tradeoff import TradeoffCurve
 
 
@@ -43,13 +47,15 @@ class Display:
         -------
         The display itself, with ``ax_`` and ``figure_``.
         """
-        if ax is None:
-            import matplotlib.pyplot as plt  # which looks for a screen
-
-            _, ax = plt.subplots(figsize=SIZE, layout="constrained")
-        self.ax_ = self._draw(ax)
-        self.figure_ = self.ax_.figure.figure
+        self.ax_ = self._draw(self._new_axes() if ax is None else ax)
+        self.figure_ = figure_of(self.ax_)
         return self
+
+    def _new_axes(self) -> Axes:
+        import matplotlib.pyplot as plt  # which looks for a screen
+
+        _, ax = plt.subplots(figsize=SIZE, layout="constrained")
+        return ax
 
     def _draw(self, ax: Axes) -> Axes:
         raise NotImplementedError
@@ -150,3 +156,65 @@ class CurveComparisonDisplay(Display):
 
     def _draw(self, ax: Axes) -> Axes:
         return compare_curves(self.curves, ax)
+
+
+class ProtocolDisplay(Display):
+    """Who is asked what, after what, and at which cost: see ``plotting.plot_protocol``.
+
+    Parameters
+    ----------
+    protocol : Protocol
+        From ``model.protocol(X)``.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor, ProtocolDisplay
+    >>> X = np.random.default_rng(0).integers(0, 10, (1000, 2))
+    >>> y = np.where(X[:, 0] == 9, X[:, 1], 0.0)
+    >>> model = MiserRegressor(costs=[1.0, 5.0], charge="row", max_depth=2, max_iter=3)
+    >>> display = ProtocolDisplay.from_estimator(model.fit(X, y), X)
+    >>> display.figure_ is display.ax_.figure
+    True
+    """
+
+    def __init__(self, protocol: Protocol):
+        self.protocol = protocol
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        *,
+        qid: ArrayLike | None = None,
+        min_share: float = 0.01,
+        ax: Axes | None = None,
+    ) -> Self:
+        """Draw what a fitted model with ``charge="row"`` asks of some rows.
+
+        Parameters
+        ----------
+        estimator : fitted estimator, early exit, cascade, or Predictor
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        qid : array-like of shape (n,), optional
+            The query of each row, for models that compare the rows of a query.
+        min_share : float
+            Questions to a smaller share of the rows are left out.
+        ax : matplotlib Axes, optional
+        """
+        protocol = as_predictor(estimator).protocol(X, qid, min_share=min_share)
+        return cls(protocol).plot(ax)
+
+    def _new_axes(self) -> Axes:
+        import matplotlib.pyplot as plt
+
+        return axes_for(self.protocol, plt.figure)
+
+    def _draw(self, ax: Axes) -> Axes:
+        return plot_protocol(self.protocol, ax)

@@ -26,7 +26,7 @@ def short(name: Any, most: int) -> str:
     return f"{words[: most // 2].rstrip()}…{words[len(words) - (most - 1) // 2 :].lstrip()}"
 
 
-def plain(text: Any) -> Any:
+def without_math(text: Any) -> Any:
     """Keep dollar signs from being read as mathematics."""
     text.set_parse_math(False)
     return text

@@ -26,8 +26,8 @@ from greedymiser.plotting.looks import (
     figure_of,
     ink_of,
     number,
-    plain,
     short,
+    without_math,
 )
 from greedymiser.score_names import score_name
 from greedymiser.serving import as_predictor
@@ -72,13 +72,13 @@ def plot_receipt(
     ax.step(rounds, spent, where="post", color=ink, linewidth=1.4, label="features")
     ax.plot(rounds[1:-1], spent[1:-1], "o", color=COLOURS[1], markersize=4, zorder=3)
     if model.costs_.tree_cost:
-        _add_trees(ax, model, rounds, spent)
+        _draw_with_trees(ax, model, rounds, spent)
     ax.set_xlim(-0.02 * max(n_iter, 1), 1.01 * max(n_iter, 1))
     top = 1.06 * ax.dataLim.y1 or 1.0
     ax.set_ylim(-0.02 * top, top)  # the stairs begin at 0, and are seen to
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.yaxis.set_major_formatter(lambda value, _: number(value))
-    plain(ax.set_ylabel("spent" + (f" ({unit})" if unit else "")))
+    without_math(ax.set_ylabel("spent" + (f" ({unit})" if unit else "")))
     bottom = ax
     if len(scores):
         bottom = panel_below(ax)
@@ -99,7 +99,7 @@ def _label_panel(panel: Axes, name: str) -> None:
     """Name a score in lines that are no longer than the panel is high."""
     lines = [part for line in name.splitlines() for part in wrap(line, LONGEST_LABEL)]
     size = "small" if len(lines) > 2 else rcParams["axes.labelsize"]
-    plain(panel.set_ylabel("\n".join(lines), fontsize=size))
+    without_math(panel.set_ylabel("\n".join(lines), fontsize=size))
 
 
 def _scores_by_round(model: Any, given: Any) -> tuple[Floats, str, str]:
@@ -132,7 +132,7 @@ def _position_of(model: Any, curve: TradeoffCurve) -> int:
     return int(same[0])
 
 
-def _add_trees(ax: Axes, model: Any, rounds: list[int], spent: list[float]) -> None:
+def _draw_with_trees(ax: Axes, model: Any, rounds: list[int], spent: list[float]) -> None:
     """Draw the whole cost, trees included, above what features cost."""
     every = np.arange(model.n_iter_ + 1)
     features = np.asarray(spent)[np.searchsorted(rounds, every, side="right") - 1]

@@ -31,7 +31,7 @@ class Counts(NamedTuple):
 
 
 CountFormula = Callable[[Truth, Counts], float]
-Parts = Callable[[Counts], tuple[Floats, Floats]]
+ShareOf = Callable[[Counts], tuple[Floats, Floats]]
 """Numerator and denominator of each class."""
 
 
@@ -102,25 +102,25 @@ def jaccard(counts: Counts) -> tuple[Floats, Floats]:
 # something to warn of.
 
 
-def of_positive(parts: Parts, rows: Truth, counts: Counts) -> float:
+def of_positive(parts: ShareOf, rows: Truth, counts: Counts) -> float:
     """Share of the class labelled 1."""
     above, below = parts(counts)
     return float(above[rows.positive] / below[rows.positive])
 
 
-def micro(parts: Parts, rows: Truth, counts: Counts) -> float:
+def micro(parts: ShareOf, rows: Truth, counts: Counts) -> float:
     """One share of all classes together."""
     above, below = parts(counts)
     return float(above.sum() / below.sum())
 
 
-def macro(parts: Parts, rows: Truth, counts: Counts) -> float:
+def macro(parts: ShareOf, rows: Truth, counts: Counts) -> float:
     """Mean over classes, each as good as the other."""
     above, below = parts(counts)
     return float(np.mean(above[counts.seen] / below[counts.seen]))
 
 
-def weighted(parts: Parts, rows: Truth, counts: Counts) -> float:
+def weighted(parts: ShareOf, rows: Truth, counts: Counts) -> float:
     """Mean over classes by how many rows they have."""
     above, below = parts(counts)
     seen = counts.seen

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
+from greedymiser.losses import BinaryLogLoss, Kind, Loss, MultinomialLogLoss
 from greedymiser.metrics import judge, mean_of_queries, ndcg_depth, query_weights
 from greedymiser.scores import areas, counts, probabilities, regression
-from greedymiser.scores.rows import Floats, Kind, ScoreOf, Truth, ask_scikit_learn
+from greedymiser.scores.rows import Floats, ScoreOf, Truth, ask_scikit_learn
 
 Prepare = Callable[[Truth], ScoreOf]
 """Does what depends on the target alone."""
@@ -49,7 +49,7 @@ def known_score(
     if depth is not None:
         return Score(scoring, kind, loss, labels, partial(_ndcg, depth))
     known = _CLASSIFICATION if kind == "classifier" else _REGRESSION
-    name = _name_of(scoring, known)
+    name = _scorer_name(scoring, known)
     if name is None or (kind == "classifier" and not _takes(name, labels, loss)):
         return None
     return Score(name, kind, loss, labels, known[name])
@@ -114,8 +114,8 @@ class Score:
         return score
 
 
-def _name_of(scoring: Any, known: Collection[str]) -> str | None:
-    """Name of a scorer of which it is certain that it is scikit-learn's own."""
+def _scorer_name(scoring: Any, known: Collection[str]) -> str | None:
+    """Name of a scorer that is scikit-learn's own beyond doubt; None for any other."""
     if isinstance(scoring, str):
         return scoring if scoring in known else None
     if not type(scoring).__module__.startswith("sklearn."):
@@ -137,10 +137,10 @@ def _is_alike(a: Any, b: Any) -> bool:
 
 
 def _takes(name: str, classes: NDArray[Any], loss: Loss) -> bool:
-    """Whether a score is defined for these labels; if not, scikit-learn shall say why."""
+    """Whether a score is defined for these labels; if not, scikit-learn will say why."""
     labels = classes.tolist()
     n = len(labels)
-    # What a user's own loss predicts is not to be known from raw predictions alone.
+    # What a user's own loss predicts cannot be known from raw predictions alone.
     if type(loss) not in (BinaryLogLoss, MultinomialLogLoss):
         return False
     if n < 2 or loss.n_outputs != (1 if n == 2 else n):

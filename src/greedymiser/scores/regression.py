@@ -11,53 +11,53 @@ from scipy.special import xlogy
 from greedymiser.scores._kernels import sort_equal
 from greedymiser.scores.rows import EPS, Floats, ScoreOf, Truth, undefined
 
-Terms = Callable[[Floats], Floats]
+ErrorsOf = Callable[[Floats], Floats]
 """From predictions to what is averaged over rows; not finite where the score is not defined."""
 
 
-def squared(y: Floats) -> Terms:
+def squared(y: Floats) -> ErrorsOf:
     """Squared errors."""
     return lambda predicted: (y - predicted) ** 2
 
 
-def absolute(y: Floats) -> Terms:
+def absolute(y: Floats) -> ErrorsOf:
     """Absolute errors."""
     return lambda predicted: np.abs(predicted - y)
 
 
-def percentage(y: Floats) -> Terms:
+def percentage(y: Floats) -> ErrorsOf:
     """Absolute errors, relative to y."""
     size = np.maximum(np.abs(y), EPS)
     return lambda predicted: np.abs(predicted - y) / size
 
 
-def squared_log(y: Floats) -> Terms:
+def squared_log(y: Floats) -> ErrorsOf:
     """Squared errors of logarithms."""
     log_y = np.log1p(y)
     return lambda predicted: (log_y - np.log1p(predicted)) ** 2
 
 
-def poisson(y: Floats) -> Terms:
+def poisson(y: Floats) -> ErrorsOf:
     """Poisson deviances."""
-    return _of_positive(lambda mean: 2.0 * (xlogy(y, y / mean) - y + mean))
+    return _where_positive(lambda mean: 2.0 * (xlogy(y, y / mean) - y + mean))
 
 
-def gamma(y: Floats) -> Terms:
+def gamma(y: Floats) -> ErrorsOf:
     """Gamma deviances."""
-    return _of_positive(lambda mean: 2.0 * (np.log(mean / y) + y / mean - 1.0))
+    return _where_positive(lambda mean: 2.0 * (np.log(mean / y) + y / mean - 1.0))
 
 
-def _of_positive(terms: Terms) -> Terms:
+def _where_positive(terms: ErrorsOf) -> ErrorsOf:
     return lambda predicted: np.where(predicted > 0.0, terms(predicted), np.nan)
 
 
-def mean_error(terms_of: Callable[[Floats], Terms], rows: Truth) -> ScoreOf:
+def mean_error(terms_of: Callable[[Floats], ErrorsOf], rows: Truth) -> ScoreOf:
     """Mean of some errors, as a score."""
     terms = terms_of(rows.y)
     return lambda raw: -rows.mean(terms(rows.predictions(raw)))
 
 
-def root_mean_error(terms_of: Callable[[Floats], Terms], rows: Truth) -> ScoreOf:
+def root_mean_error(terms_of: Callable[[Floats], ErrorsOf], rows: Truth) -> ScoreOf:
     """Root of the mean of some errors, as a score."""
     terms = terms_of(rows.y)
     return lambda raw: -math.sqrt(rows.mean(terms(rows.predictions(raw))))

@@ -6,17 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from greedymiser.arithmetic import exact_sum
-from greedymiser.losses import Loss
+from greedymiser.losses import Kind, Loss
 
 Floats = NDArray[np.float64]
-Kind = Literal["regressor", "classifier", "ranker"]
 
 ScoreOf = Callable[[Floats], float]
 """From raw predictions (n_outputs, n) to a score; NaN where scikit-learn has to be asked."""

@@ -15,7 +15,7 @@ from greedymiser.cli.app import (
     Costs,
     DataFile,
     Drop,
-    Engine,
+    EngineName,
     EngineOption,
     Jobs,
     LearningRate,
@@ -79,7 +79,7 @@ def curve(
     learning_rate: LearningRate = 0.1,
     scoring: Scoring = None,
     jobs: Jobs = None,
-    engine: EngineOption = Engine.auto,
+    engine: EngineOption = EngineName.auto,
     charge: ChargeOption = Charging.model,
 ) -> None:
     """For every budget the best model that it can buy: train them, and write what each costs."""

@@ -22,7 +22,7 @@ from greedymiser.cli.printing import say
 from greedymiser.cli.showing import show_files, show_points, show_protocol, tell_of_half_a_curve
 from greedymiser.cli.training import chosen_models, trained_curve
 from greedymiser.costfiles import CostFile, write_costs
-from greedymiser.datasets import CostedData, Story, load_thyroid
+from greedymiser.datasets import CostedData, Wording, load_thyroid
 
 # What is written below the folder.
 WRITES_DEMO = Writes(
@@ -49,9 +49,9 @@ def demo(
     start = time.perf_counter()
     new_curve(out)
     data = load_thyroid()
-    story, job = data.story, _training_data(data)
+    wording, job = data.wording, _training_data(data)
     say(
-        f"{story.title}: {len(data.y_train)} {story.rows} to learn from, "
+        f"{wording.title}: {len(data.y_train)} {wording.rows} to learn from, "
         f"{len(data.y_test)} to test.",
         "The first model compiles the kernels, which takes a few seconds; later runs reuse them.",
     )
@@ -59,11 +59,11 @@ def demo(
     models = chosen_models(trained)
     files = [*write_curve(trained, models, out), *_write_data(data, out)]
     show_points(
-        trained, models, story.unit, f"{story.purchases} {story.bought}",
-        lambda model: story.list_purchases(model.features_used_),
+        trained, models, wording.unit, f"{wording.purchases} {wording.bought}",
+        lambda model: wording.list_purchases(model.features_used_),
     )  # fmt: skip
     if not interruption.happened:
-        files += _tell_protocol(job, story, out)
+        files += _tell_protocol(job, wording, out)
     show_files(files)
     say(f"Done in {time.perf_counter() - start:.0f} s. Open {out / 'report.html'} in a browser.")
     tell_of_half_a_curve(models, out)
@@ -76,7 +76,7 @@ def _training_data(data: CostedData) -> TrainingData:
     held = held_out(everything, Task.classification)
     return TrainingData(
         Task.classification,
-        CostFile(data.costs, data.story.unit),
+        CostFile(data.costs, data.wording.unit),
         everything.take(~held),
         everything.take(held),
         LabelledRows(X_test, data.y_test, None),
@@ -85,18 +85,18 @@ def _training_data(data: CostedData) -> TrainingData:
 
 def _write_data(data: CostedData, out: Path) -> list[tuple[Path, str]]:
     """Write what other commands want to read; tell the files and what they are."""
-    story, files = data.story, []
+    wording, files = data.wording, []
     X, X_test = data.as_frame()
     for name, frame, y in (("train", X, data.y_train), ("test", X_test, data.y_test)):
-        path = out / f"{story.name}_{name}.csv"
-        write_table(frame.assign(**{story.target: y}), path, "data")
+        path = out / f"{wording.name}_{name}.csv"
+        write_table(frame.assign(**{wording.target: y}), path, "data")
         files.append((path, f"the data, to {name}"))
-    prices = out / f"{story.name}_costs.toml"
-    write_costs(prices, data.costs, unit=story.unit)
+    prices = out / f"{wording.name}_costs.toml"
+    write_costs(prices, data.costs, unit=wording.unit)
     return [*files, (prices, "the prices")]
 
 
-def _tell_protocol(job: TrainingData, story: Story, out: Path) -> list[tuple[Path, str]]:
+def _tell_protocol(job: TrainingData, wording: Wording, out: Path) -> list[tuple[Path, str]]:
     """Train a model that buys more only where the first purchases ask for it; its protocol."""
     from sklearn.metrics import balanced_accuracy_score
 
@@ -104,20 +104,20 @@ def _tell_protocol(job: TrainingData, story: Story, out: Path) -> list[tuple[Pat
 
     say(
         "",
-        f"Now each {story.row} pays for the {story.purchases} that are {story.bought} "
-        f"for this {story.row} alone.",
+        f"Now each {wording.row} pays for the {wording.purchases} that are {wording.bought} "
+        f"for this {wording.row} alone.",
     )
     estimator = MiserClassifier(max_iter=ROUNDS, charge="row")
     trained = trained_curve(job, estimator, TRADEOFFS_BY_ROW, SCORING, None)
-    best = trained.best(story.budget, train=False)
+    best = trained.best(wording.budget, train=False)
     assert job.test is not None
     protocol = best.protocol(job.test.X)
     show_protocol(protocol)
     score = balanced_accuracy_score(job.test.y, best.predict(job.test.X))
-    say(f"Its balanced accuracy on these {story.rows} is {score:.4f}.", "")
-    save_model(best, out / "protocol.miser", story.unit, {})
+    say(f"Its balanced accuracy on these {wording.rows} is {score:.4f}.", "")
+    save_model(best, out / "protocol.miser", wording.unit, {})
     write_picture(protocol.plot(), out / "protocol.png")
     return [
-        (out / "protocol.png", f"who is asked for which {story.purchases}"),
+        (out / "protocol.png", f"who is asked for which {wording.purchases}"),
         (out / "protocol.miser", "the model behind it"),
     ]

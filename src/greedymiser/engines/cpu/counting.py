@@ -13,7 +13,7 @@ from greedymiser._intrinsics import add_pair_to_eight, add_pair_to_four, prefetc
 from greedymiser.binning import LANES
 from greedymiser.compiling import inner, njit
 from greedymiser.engines import SplitTable
-from greedymiser.engines.cpu.state import Data, Kept, Level, Pieces, TreeState
+from greedymiser.engines.cpu.state import AskedLevel, CountingPieces, Data, Kept, TreeState
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
 from greedymiser.engines.scanning import BINS, SCRATCH, scan
 from greedymiser.threads import share
@@ -226,7 +226,7 @@ def find_splits(team, data, tree, kept, level, answer):
     The blocks are the outer loop: a block's codes are fetched once and serve every node.
     """
     # Plain tuples are quicker to hand over, and named ones easier to read.
-    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), Level(*level)
+    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
     arguments = (data, tree, kept, level, SplitTable(*answer))
     share(team, find_in_blocks, arguments, level.active.size, 1)
 
@@ -259,8 +259,8 @@ def count_and_find(team, data, tree, kept, level, cut, answer):
 
     All histograms have slots. Integer sums do not depend on how rows are cut.
     """
-    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), Level(*level)
-    cut, answer = Pieces(*cut), SplitTable(*answer)
+    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
+    cut, answer = CountingPieces(*cut), SplitTable(*answer)
     n_blocks = level.active.size
     for b in range(n_blocks):
         if not level.active[b]:

@@ -104,7 +104,7 @@ class _InPython(Derivatives):
         if found[1] is not None:
             hessians = self._hessians
             hessians[:] = _shaped("hessians", found[1], raw.shape)
-        rows.weigh(team, self._weight, self._gradients, hessians, self._found)
+        rows.weigh_derivatives(team, self._weight, self._gradients, hessians, self._found)
         return found[1] is None
 
 

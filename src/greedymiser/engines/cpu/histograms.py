@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from greedymiser.binning import LANES
 from greedymiser.engines import SPLIT_DTYPE, Columns, SplitTable, blank_table
 from greedymiser.engines.cpu import counting
-from greedymiser.engines.cpu.state import Data, Kept, Level, Pieces, TreeState, Tuning
+from greedymiser.engines.cpu.state import AskedLevel, CountingPieces, Data, Kept, TreeState, Tuning
 from greedymiser.engines.scanning import BINS
 from greedymiser.threads import Threads
 
@@ -67,7 +67,7 @@ class Histograms:
         given = (tuple(data), tuple(state), tuple(self._kept), level)
         n_rows = int(nodes["count"].sum()) if n_threads > 1 else 0
         if few and n_active < 2 * n_threads and n_missing == 0 and n_rows >= 2 * self._tuning.rows:
-            pieces = self._cut_rows(state, Level(*level), n_rows * n_active)
+            pieces = self._cut_rows(state, AskedLevel(*level), n_rows * n_active)
             counting.count_and_find(self._threads.team(), *given, tuple(pieces), tuple(answer))
         else:
             cells = n_active * LANES * (n_rows + BINS * n_nodes)
@@ -79,7 +79,7 @@ class Histograms:
         """Learn which nodes were split: the histograms of the others are given up."""
         self._splits = splits
 
-    def _cut_rows(self, state: TreeState, level: Level, cells: int) -> Pieces:
+    def _cut_rows(self, state: TreeState, level: AskedLevel, cells: int) -> CountingPieces:
         """Cut the rows to count into pieces that keep all threads busy."""
         n_tasks = 4 * self._threads.n_threads
         longest = max(self._tuning.rows, cells // n_tasks)
@@ -91,7 +91,7 @@ class Histograms:
         )
         if len(self._partial) < n_partial:
             self._partial = np.empty((n_partial, self._partial.shape[1]), dtype=np.int64)
-        return Pieces(pieces[:n_pieces], firsts, self._partial)
+        return CountingPieces(pieces[:n_pieces], firsts, self._partial)
 
     def _grow_slots(self, wanted: int) -> None:
         have, (n_blocks, size) = len(self._kept.slots), self._kept.slots.shape[1:]

@@ -20,11 +20,11 @@ def mark(team, tree, splits, masks, longest, bits):
     """Set the bits of each split's mask for all rows of its node."""
     tree = TreeState(*tree)
     cuts = plan_cuts(splits, tree.nodes, longest)
-    share(team, mark_cuts, (tree, splits, masks, cuts, bits), cuts.size, 1)
+    share(team, mark_pieces, (tree, splits, masks, cuts, bits), cuts.size, 1)
 
 
 @inner
-def mark_cuts(worker, first, last, tree, splits, masks, cuts, bits):
+def mark_pieces(worker, first, last, tree, splits, masks, cuts, bits):
     """Mark the rows of pieces first:last."""
     for c in range(first, last):
         cut = cuts[c]

@@ -71,7 +71,9 @@ class Partition:
         if self._drawn.shape[1] == 0:
             self._drawn = np.empty((2, n))
         drawn = (np.uint64(lot.seed), np.uint64(lot.limit), units, first_row)
-        n_drawn = rows.draw(self._team(n), drawn, gradients, hessians, self.state.rows, self._drawn)
+        n_drawn = rows.draw_lots(
+            self._team(n), drawn, gradients, hessians, self.state.rows, self._drawn
+        )
         return self._drawn[0, :n_drawn], self._drawn[1, : min(n_drawn, len(hessians))]
 
     def begin(
@@ -110,7 +112,7 @@ class Partition:
             self._make_room()
         energies = np.empty((len(splits) if with_energies else 0, 2))
         team, state = self._team(len(self._flags)), tuple(self.state)
-        rows.divide(
+        rows.divide_rows(
             team, self._plain_data, state, splits, category_sets, self._longest, self._flags,
             with_words, energies,
         )  # fmt: skip

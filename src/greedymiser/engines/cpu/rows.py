@@ -32,7 +32,10 @@ SIZE = np.int64(2**63 - 1)
 
 @njit(error_model="numpy")
 def derive(team, formula, y, raw, weight, gradients, hessians, found):
-    """Derivatives of a loss that has a formula, with their weights and extremes (``measure``)."""
+    """Derivatives of a loss that has a formula, with their weights and extremes.
+
+    See ``measure_derivatives``.
+    """
     arguments = (formula, y, raw, weight, gradients, hessians, found)
     share(team, derive_chunks, arguments, found.shape[1], 1)
     join_extremes(found)
@@ -44,7 +47,7 @@ def derive_chunks(worker, first, last, formula, y, raw, weight, gradients, hessi
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)
         write_gradients(formula, y, raw, start, stop, gradients, hessians)
-        measure(start, stop, weight, gradients, hessians, found[:, chunk])
+        measure_derivatives(start, stop, weight, gradients, hessians, found[:, chunk])
 
 
 @njit
@@ -57,7 +60,7 @@ def derive_lambdas(team, queries, raw, sigma, weight, gradients, hessians, found
 
 
 @njit
-def weigh(team, weight, gradients, hessians, found):
+def weigh_derivatives(team, weight, gradients, hessians, found):
     """Weights and extremes of derivatives that Python has computed."""
     share(team, measure_chunks, (weight, gradients, hessians, found), found.shape[1], 1)
     join_extremes(found)
@@ -69,11 +72,11 @@ def measure_chunks(worker, first, last, weight, gradients, hessians, found):
     n = gradients.shape[1]
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, n)
-        measure(start, stop, weight, gradients, hessians, found[:, chunk])
+        measure_derivatives(start, stop, weight, gradients, hessians, found[:, chunk])
 
 
 @inner(error_model="numpy")
-def measure(start, stop, weight, gradients, hessians, found):
+def measure_derivatives(start, stop, weight, gradients, hessians, found):
     """Multiply rows by their weights; note the largest gradient and the extreme Hessians.
 
     ``found[k]`` becomes the largest size of a gradient, the largest and the least Hessian of
@@ -122,15 +125,17 @@ def join_extremes(found):
         for chunk in range(1, found.shape[1]):
             other = found[k, chunk]
             for i in range(2):
-                first[i] = first[i] if other[i] <= first[i] else other[i]
-            first[2] = first[2] if other[2] >= first[2] else other[2]
+                if first[i] == first[i] and not other[i] <= first[i]:
+                    first[i] = other[i]
+            if first[2] == first[2] and not other[2] >= first[2]:
+                first[2] = other[2]
 
 
 # -- lots -----------------------------------------------------------------------------------------
 
 
 @njit
-def draw(team, lot, gradients, hessians, rows, drawn):
+def draw_lots(team, lot, gradients, hessians, rows, drawn):
     """Draw rows by lot into ``rows[0]``, in ascending order, and their derivatives into ``drawn``.
 
     ``lot`` is a seed, a limit, what lots fall on (see ``Sample.units``) and the first row. Returns
@@ -312,7 +317,7 @@ def sides_of(splits, category_sets, features):
 
 
 @njit
-def divide(team, data, tree, splits, category_sets, longest, flags, with_words, energies):
+def divide_rows(team, data, tree, splits, category_sets, longest, flags, with_words, energies):
     """Move rows (and their words) into the children of their nodes, in order.
 
     All nodes of a level are cut into pieces. First every piece finds out who goes left; then it is

@@ -41,7 +41,7 @@ class Kept(NamedTuple):
     valid: NDArray[np.bool_]
 
 
-class Level(NamedTuple):
+class AskedLevel(NamedTuple):
     """The nodes that are asked for."""
 
     # engines.OPEN_DTYPE, and counting.PAIR_DTYPE.
@@ -52,7 +52,7 @@ class Level(NamedTuple):
     active: NDArray[np.bool_]
 
 
-class Pieces(NamedTuple):
+class CountingPieces(NamedTuple):
     """Rows to count, cut into pieces; histograms for those that are not the first of theirs."""
 
     # counting.PIECE_DTYPE.

@@ -118,7 +118,7 @@ def _make_count(n_words):
                         cuda.atomic.add(high, cell + np.uint64(CELLS), INT32(other >> 32))
                 i += THREADS
             cuda.syncthreads()
-            join(low, high, total, counted, tid, n_words, run_bits, low_bits, alone_bits)
+            widen_sums(low, high, total, counted, tid, n_words, run_bits, low_bits, alone_bits)
             start = end
         add_to(slots, slot, block, total, counted, tid, n_words)
 
@@ -147,7 +147,7 @@ def begin(low, high, total, counted, tid, n_words):
 
 
 @device
-def join(low, high, total, counted, tid, n_words, run_bits, low_bits, alone_bits):
+def widen_sums(low, high, total, counted, tid, n_words, run_bits, low_bits, alone_bits):
     """Take the sums of a run over into 64 bits, each thread those of its own cells."""
     for k in range(OWN):
         cell = np.uint64(k * THREADS + tid)

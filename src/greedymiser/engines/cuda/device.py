@@ -66,7 +66,7 @@ def room_for(shape: int | tuple[int, ...], dtype: Any) -> Any:
     """An array on the device that nobody has written to yet."""
     try:
         return cuda.device_array(shape, dtype=dtype)
-    except Exception as error:  # of Numba or of the driver: they have had several
+    except Exception as error:  # Numba and the driver have had several types for it
         if "OUT_OF_MEMORY" not in str(error).upper():
             raise
         size = math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize

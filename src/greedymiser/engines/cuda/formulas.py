@@ -28,10 +28,10 @@ write_values = twin(
 _score = twin(scanning.score)
 _keeps_order = twin(scanning.keeps_order)
 admissible_score = twin(scanning.admissible_score, score=_score, keeps_order=_keeps_order)
-finish = twin(scanning.finish, score=_score)
+gain_of_best = twin(scanning.gain_of_best, score=_score)
 
 
-class Scale(NamedTuple):
+class TreeScale(NamedTuple):
     """The constants of a tree, as ``scanning.SCALE_DTYPE`` has them."""
 
     gradient: float
@@ -42,7 +42,7 @@ class Scale(NamedTuple):
     bounded: bool
 
 
-class Node(NamedTuple):
+class OpenNode(NamedTuple):
     """An open node, as ``engines.OPEN_DTYPE`` has it."""
 
     gradient: int

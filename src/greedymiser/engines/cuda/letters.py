@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.engines.cuda.device import cuda, room_for
-from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.line import WorkLine
 
 
 class Letter:
     """A table of 64-bit words on both sides; here in pinned memory, there also seen as floats."""
 
-    def __init__(self, line: Line):
+    def __init__(self, line: WorkLine):
         self._line = line
         self._sent_after = -1
         self._make_room(4096)

@@ -48,7 +48,7 @@ class _Bound:
         self.at = self.places.ctypes.data
 
 
-class Line:
+class WorkLine:
     """Work is done in the order in which it is given; only ``wait`` waits for it."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Line:
                 bound.floats[i] = number
             else:
                 bound.ints[i] = number
-        _check(
+        _raise_if_failed(
             driver.cuLaunchKernel(
                 bound.function, *grid, 1, threads, 1, 1, 0, self._handle, bound.at, 0
             )
@@ -103,7 +103,9 @@ class Line:
             there.ravel()[:n].copy_to_device(here.ravel()[:n], stream=self.stream)
             return
         self._enter()
-        _check(driver.cuMemcpyHtoDAsync(address(there), here.ctypes.data, n_bytes, self._handle))
+        _raise_if_failed(
+            driver.cuMemcpyHtoDAsync(device_address(there), here.ctypes.data, n_bytes, self._handle)
+        )
 
     def fetch(self, there: Any, here: NDArray[Any], n_bytes: int) -> None:
         """Copy the first bytes of an array on the device to one here."""
@@ -112,7 +114,9 @@ class Line:
             there.ravel()[:n].copy_to_host(here.ravel()[:n], stream=self.stream)
             return
         self._enter()
-        _check(driver.cuMemcpyDtoHAsync(here.ctypes.data, address(there), n_bytes, self._handle))
+        _raise_if_failed(
+            driver.cuMemcpyDtoHAsync(here.ctypes.data, device_address(there), n_bytes, self._handle)
+        )
 
     def wait(self) -> None:
         """Wait for all work that was given."""
@@ -121,7 +125,7 @@ class Line:
             self.stream.synchronize()
             return
         self._enter()
-        _check(driver.cuStreamSynchronize(self._handle))
+        _raise_if_failed(driver.cuStreamSynchronize(self._handle))
 
     def _enter(self) -> None:
         """Make sure that this thread knows the device."""
@@ -130,11 +134,11 @@ class Line:
             self._thread = threading.get_ident()
 
 
-def address(array: Any) -> int:
+def device_address(array: Any) -> int:
     """Where an array on the device begins."""
     return int(array.__cuda_array_interface__["data"][0])
 
 
-def _check(answer: Any) -> None:
+def _raise_if_failed(answer: Any) -> None:
     if int(answer[0]) != 0:
         raise DeviceError(f"the GPU failed with {answer[0]!s}; what was on it is lost")

@@ -12,7 +12,7 @@ from greedymiser.engines import Sample
 from greedymiser.engines.cuda import marking
 from greedymiser.engines.cuda.device import room_for, sent
 from greedymiser.engines.cuda.letters import Letter
-from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.line import WorkLine
 from greedymiser.engines.cuda.rows import THREADS
 from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
 from greedymiser.trees import Tree
@@ -21,7 +21,7 @@ from greedymiser.trees import Tree
 class CudaOwnership:
     """A bit for every row and every mark that was left on any."""
 
-    def __init__(self, marks: Marks, sample: Sample, line: Line, had: NDArray[np.bool_] | None):
+    def __init__(self, marks: Marks, sample: Sample, line: WorkLine, had: NDArray[np.bool_] | None):
         self._slots = Slots(marks)
         self._line = line
         self._plan, self._found = Letter(line), Letter(line)

@@ -18,7 +18,7 @@ from greedymiser.engines.cpu.partition import NODES
 from greedymiser.engines.cuda import counting, planning, rows
 from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
 from greedymiser.engines.cuda.letters import Letter
-from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.line import WorkLine
 from greedymiser.engines.cuda.ownership import CudaOwnership
 from greedymiser.engines.cuda.tables import Histograms, slots_of
 from greedymiser.engines.cuda.words import (
@@ -63,7 +63,7 @@ class CudaRows:
         self.sample = sample
         self.n_rows = sample.binned.n_rows
         self._threads = threads
-        self._line = Line()
+        self._line = WorkLine()
         self._letter, self._leaves = Letter(self._line), Letter(self._line)
         self._verdict = Letter(self._line)
         self._features = describe_features(sample.binned)
@@ -160,7 +160,7 @@ class CudaRows:
         )
         hessians = self._nothing if formula.is_flat else tree.hessians
         derived = tree.gradients, hessians, self._weight, said
-        self._launch(rows.measure, (grid[0], len(self._raw)), derived, SUM_WORDS)
+        self._launch(rows.measure_derivatives, (grid[0], len(self._raw)), derived, SUM_WORDS)
         self._said = self._verdict.fetch(n_words)[:n_words].copy()
         self._near = near_digits(self._said, self._near)
         return self._said
@@ -260,7 +260,7 @@ class CudaRows:
         self._letter.send(n_words)
         bounded, grid = self._rules.bound_gains and not last, self.grid
         self._launch(
-            rows.divide, (n_tiles, 1),
+            rows.divide_rows, (n_tiles, 1),
             (self._codes, tree.rows, tree.words, self._letter.there, self._letter.floats),
             len(splits), grid.row_words, grid.gradient, grid.hessian, *tree.coding, int(bounded),
         )  # fmt: skip
@@ -370,7 +370,7 @@ class _Trees:
         return found
 
     def make_room(self, n_nodes: int) -> None:
-        """For so many nodes more."""
+        """Make room for so many more nodes."""
         self._n_nodes += n_nodes
         if self._n_nodes > len(self.nodes):
             bigger = np.zeros(2 * self._n_nodes, dtype=self.nodes.dtype)

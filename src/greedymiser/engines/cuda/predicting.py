@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from greedymiser.engines.cuda.device import SIMULATED, cuda, from_bits, kernel, room_for, sent
 from greedymiser.engines.cuda.door import check_available
-from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.line import WorkLine
 from greedymiser.tables import Table
 from greedymiser.trees import Ensemble, Steps
 
@@ -39,7 +39,7 @@ def raw_predict(ensemble: Ensemble, table: Table, first: int, last: int) -> NDAr
     model = tuple(map(sent, _described(ensemble.serving.steps, features)))
     wanted = sent(features)
     step = max(THREADS, BATCH_BYTES // (8 * ensemble.n_features))
-    line = Line()
+    line = WorkLine()
     for begin in range(0, table.n_rows, step):
         end = min(begin + step, table.n_rows)
         rows = sent(np.ascontiguousarray(table.rows(begin, end, ensemble.features)))

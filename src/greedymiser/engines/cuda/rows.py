@@ -116,7 +116,7 @@ def add_number(x, near, shared, tid, said):
 
 
 @kernel
-def measure(gradients, hessians, weight, said, said_at):
+def measure_derivatives(gradients, hessians, weight, said, said_at):
     """Multiply derivatives by their weights; note the largest, as bits. Outputs in y."""
     largest = cuda.shared.array((2, THREADS), np.int64)
     tid, k = cuda.threadIdx.x, cuda.blockIdx.y
@@ -153,7 +153,7 @@ def measure(gradients, hessians, weight, said, said_at):
 
 
 @device
-def encode(number, run_bits, low_bits, with_count):
+def word_of_number(number, run_bits, low_bits, with_count):
     """A word of a row (``counting.Coding``)."""
     low = number & ((np.int64(1) << np.int64(low_bits)) - np.int64(1))
     if with_count:
@@ -162,7 +162,7 @@ def encode(number, run_bits, low_bits, with_count):
 
 
 @device
-def decode(word, run_bits, low_bits):
+def number_of_word(word, run_bits, low_bits):
     """The number in a word, without its count."""
     low = word & ((np.int64(1) << np.int64(low_bits)) - np.int64(1))
     return ((word >> np.int64(32)) << np.int64(low_bits)) + low
@@ -204,11 +204,11 @@ def _make_quantise(is_whole):
             g = np.int64(round(mul(gradients[output, row], to_g)))
             h = np.int64(1)
             if is_flat:
-                words[0, i] = encode(g, run_bits, low_bits, True)
+                words[0, i] = word_of_number(g, run_bits, low_bits, True)
             else:
                 h = np.int64(round(mul(hessians[output % hessians.shape[0], row], to_h)))
-                words[0, 2 * i] = encode(h, run_bits, low_bits, True)
-                words[0, 2 * i + 1] = encode(g, run_bits, alone_bits, False)
+                words[0, 2 * i] = word_of_number(h, run_bits, low_bits, True)
+                words[0, 2 * i + 1] = word_of_number(g, run_bits, alone_bits, False)
             total_g += g
             total_h += h
             if bound_gains != 0:
@@ -264,7 +264,7 @@ def node_of_tile(plan, first, n_nodes, tile):
 
 
 @kernel
-def divide(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step, h_step, run_bits,
+def divide_rows(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step, h_step, run_bits,
            low_bits, alone_bits, bound_gains):  # fmt: skip
     """Move rows and their words into the children of their nodes, a tile of rows to each block.
 
@@ -301,10 +301,10 @@ def divide(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step, h_st
             words[1 - side, n_words * to + k] = words[side, n_words * i + k]
         if bound_gains != 0:
             if n_words == 1:
-                g, h = decode(words[side, i], run_bits, low_bits), np.int64(1)
+                g, h = number_of_word(words[side, i], run_bits, low_bits), np.int64(1)
             else:
-                h = decode(words[side, 2 * i], run_bits, low_bits)
-                g = decode(words[side, 2 * i + 1], run_bits, alone_bits)
+                h = number_of_word(words[side, 2 * i], run_bits, low_bits)
+                g = number_of_word(words[side, 2 * i + 1], run_bits, alone_bits)
             energies[0 if left else 1, tid] = energy(g, h, n_words == 1, g_step, h_step)
     if bound_gains != 0:
         add_energies(energies, tid, plan_floats, at)

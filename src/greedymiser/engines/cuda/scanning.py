@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from greedymiser.engines.cuda.device import SIMULATED, cuda, device, from_bits, kernel, mul
-from greedymiser.engines.cuda.formulas import Node, Scale, admissible_score, finish
+from greedymiser.engines.cuda.formulas import OpenNode, TreeScale, admissible_score, gain_of_best
 from greedymiser.engines.cuda.words import (
     COUNT,
     F_CATEGORICAL,
@@ -63,14 +63,14 @@ def scan(slots, plan, features, columns, constants, found, found_floats, sets, n
         cuda.syncthreads()
     if state & IN_PLAY == 0:
         return
-    node = Node(
+    node = OpenNode(
         plan[at + GRADIENT],
         plan[at + HESSIAN],
         plan[at + COUNT],
         from_bits(plan[at + LOWER]),
         from_bits(plan[at + UPPER]),
     )
-    scale = Scale(
+    scale = TreeScale(
         constants[0],
         constants[1],
         constants[2],
@@ -96,14 +96,14 @@ def scan_bins(hist, first, plane, n_planes, feature, node, scale, found, found_f
     n_bins, monotone = feature[F_N_BINS], feature[F_MONOTONE]
     gm, hm, cm = np.int64(0), np.int64(0), np.int64(0)
     if feature[F_HAS_MISSING] != 0:
-        gm, hm, cm = read(hist, first + n_bins, plane, n_planes)
+        gm, hm, cm = read_bin(hist, first + n_bins, plane, n_planes)
     # Behind the last bin there is still one cut: values left, missing right.
     last = min((tid + 1) * OWN, n_bins if cm > 0 else n_bins - 1)
     g, h, c = sums_before(hist, first, last, plane, n_planes, tid)
     best, best_at, missing_left = NOTHING_FOUND, np.int64(BINS), False
     best_g, best_h, best_c = np.int64(0), np.int64(0), np.int64(0)
     for b in range(tid * OWN, last):
-        more_g, more_h, more_c = read(hist, first + b, plane, n_planes)
+        more_g, more_h, more_c = read_bin(hist, first + b, plane, n_planes)
         g, h, c = g + more_g, h + more_h, c + more_c
         if cm > 0:
             worth = admissible_score(g + gm, h + hm, c + cm, node, scale, monotone)
@@ -115,17 +115,17 @@ def scan_bins(hist, first, plane, n_planes, feature, node, scale, found, found_f
             best, best_at, missing_left = worth, np.int64(b), False
             best_g, best_h, best_c = g, h, c
     best_of[tid], at_of[tid] = best, best_at
-    choose(best_of, at_of, tid)
+    lead_with_best(best_of, at_of, tid)
     if best > NOTHING_FOUND and at_of[0] == best_at:
         if cm == 0:  # what the node has never seen follows the larger child
             missing_left = 2 * best_h >= node.hessian
-        found_floats[row, f, 0] = finish(best, node, scale)
+        found_floats[row, f, 0] = gain_of_best(best, node, scale)
         write_sums(found, row, f, best_g, best_h, best_c)
         found[row, f, 4] = best_at + (np.int64(missing_left) << 32)
 
 
 @device
-def choose(best_of, at_of, tid):
+def lead_with_best(best_of, at_of, tid):
     """Bring the best cut of all threads to the first, the lowest of equals."""
     cuda.syncthreads()
     half = THREADS // 2
@@ -139,7 +139,7 @@ def choose(best_of, at_of, tid):
 
 
 @device
-def read(hist, at, plane, n_planes):
+def read_bin(hist, at, plane, n_planes):
     """Gradient, Hessian and count of a bin."""
     count = hist[plane + at]
     return hist[at], (hist[2 * plane + at] if n_planes == 3 else count), count
@@ -160,7 +160,7 @@ def sums_before(hist, first, last, plane, n_planes, tid):
     sums = cuda.shared.array((3, THREADS), np.int64)
     g, h, c = np.int64(0), np.int64(0), np.int64(0)
     for b in range(tid * OWN, last):
-        more_g, more_h, more_c = read(hist, first + b, plane, n_planes)
+        more_g, more_h, more_c = read_bin(hist, first + b, plane, n_planes)
         g, h, c = g + more_g, h + more_h, c + more_c
     sums[0, tid], sums[1, tid], sums[2, tid] = g, h, c
     cuda.syncthreads()
@@ -203,7 +203,7 @@ def scan_categories(hist, first, plane, n_planes, feature, node, scale, found, f
     if tid == 0:
         m = 0
         for code in range(n_codes):
-            g, h, c = read(hist, first + code, plane, n_planes)
+            g, h, c = read_bin(hist, first + code, plane, n_planes)
             if c > 0:
                 present[m] = code
                 stiffness = mul(h, scale.hessian) + mul(CATEGORY_SMOOTHING, per_row)
@@ -224,7 +224,7 @@ def scan_categories(hist, first, plane, n_planes, feature, node, scale, found, f
     g, h, c = np.int64(0), np.int64(0), np.int64(0)
     best_h = np.int64(0)
     for cut in range(m - 1):
-        more_g, more_h, more_c = read(hist, first + order[cut], plane, n_planes)
+        more_g, more_h, more_c = read_bin(hist, first + order[cut], plane, n_planes)
         g, h, c = g + more_g, h + more_h, c + more_c
         worth = admissible_score(g, h, c, node, scale, 0)
         if worth > best:
@@ -232,7 +232,7 @@ def scan_categories(hist, first, plane, n_planes, feature, node, scale, found, f
             write_sums(found, row, f, g, h, c)
     if best == NOTHING_FOUND:
         return
-    found_floats[row, f, 0] = finish(best, node, scale)
+    found_floats[row, f, 0] = gain_of_best(best, node, scale)
     # What the node has never seen follows the larger child.
     otherwise = 2 * best_h >= node.hessian
     left_set = sets[row, feature[F_CATEGORICAL]]

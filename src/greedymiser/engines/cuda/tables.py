@@ -20,7 +20,7 @@ from greedymiser.engines.cpu import counting as cpu_counting
 from greedymiser.engines.cuda import counting, planning, scanning
 from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
 from greedymiser.engines.cuda.letters import Letter
-from greedymiser.engines.cuda.line import Line
+from greedymiser.engines.cuda.line import WorkLine
 from greedymiser.engines.cuda.words import COUNTED, IN_BLOCK, IN_PLAY, OPEN
 from greedymiser.engines.grid import Grid
 from greedymiser.trees import CATEGORY_WORDS
@@ -44,19 +44,19 @@ def slots_of(n_blocks: int, bin_words: int, memory: float) -> int:
 class Histograms:
     """Counts, subtracts and scans; keeps what the next level can subtract from."""
 
-    def __init__(self, binned: BinnedMatrix, codes: Any, line: Line):
+    def __init__(self, binned: BinnedMatrix, codes: Any, line: WorkLine):
         self._codes, self._line = codes, line
         self._lane_feature, self._feature_lane = binned.lane_feature, binned.feature_lane
         self._n_features = binned.n_features
         self._letter = Letter(line)
         self._active = np.empty(len(binned.codes), dtype=np.bool_)
-        self._columns = _Columns(line, binned.feature_lane)
+        self._columns = _ColumnsInPlay(line, binned.feature_lane)
         self._constants_here = cuda.pinned_array(6, dtype=np.float64)
         self._constants = room_for(6, dtype=np.float64)
         self._known: NDArray[np.int64] | None = None
         self._planes = 0
         shape = binned.n_features, int(np.count_nonzero(binned.is_categorical))
-        self._answer = _Answer(line, *shape)
+        self._answer = _TableBuffers(line, *shape)
 
     def begin(self, grid: Grid, rules: SplitRules, features: NDArray[np.int64]) -> None:
         """Forget the tree before."""
@@ -152,10 +152,10 @@ class Histograms:
         return self._answer.fetch(n_nodes)
 
 
-class _Columns:
+class _ColumnsInPlay:
     """Which features are in play, and which only share a block with one; sent when that changes."""
 
-    def __init__(self, line: Line, feature_lane: NDArray[np.int32]):
+    def __init__(self, line: WorkLine, feature_lane: NDArray[np.int32]):
         self._line = line
         self._block = feature_lane // LANES
         self._told = b""
@@ -182,10 +182,10 @@ class _Columns:
         return self._there, n_masks
 
 
-class _Answer:
-    """Where split tables are written on the device, and where they come to here."""
+class _TableBuffers:
+    """Where split tables are written on the device, and where they are copied to here."""
 
-    def __init__(self, line: Line, n_features: int, n_sets: int):
+    def __init__(self, line: WorkLine, n_features: int, n_sets: int):
         self._line = line
         self._n_features, self.n_sets = n_features, n_sets
         self._make_room(16)

@@ -8,23 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 Codes = NDArray[np.uint64]
-Numbers = NDArray[Any]
-Columns = int | NDArray[np.uint32]
+RowNumbers = NDArray[Any]
+CodeColumns = int | NDArray[np.uint32]
 """Columns of codes: one after the other from the first, or one by one."""
 
 
-class _Place(NamedTuple):
+class _CodePlace(NamedTuple):
     """Where some rows of a chunk are."""
 
     # By their number in the chunk, ascending; None for all of them.
     rows: NDArray[np.uint32] | None
     codes: Codes
-    columns: Columns
+    columns: CodeColumns
     # Whether nobody else has these codes.
     is_own: bool
 
-    def find(self, wanted: Numbers) -> tuple[Numbers, Numbers]:
-        """Which of the rows are wanted, and which of what is wanted that is."""
+    def find(self, wanted: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
+        """Positions here of the rows that are wanted, and positions of those among the wanted."""
         if self.rows is None:
             return wanted, np.arange(len(wanted))
         if len(self.rows) == 0:
@@ -33,7 +33,7 @@ class _Place(NamedTuple):
         found = np.flatnonzero(self.rows[at] == wanted)
         return at[found], found
 
-    def taken(self, at: Numbers) -> Codes:
+    def taken(self, at: RowNumbers) -> Codes:
         columns = self.columns + at if isinstance(self.columns, int) else self.columns[at]
         return self.codes[:, columns]
 
@@ -43,9 +43,9 @@ class Chunk:
 
     def __init__(self, codes: Codes):
         self._n_blocks, self._n_rows = codes.shape
-        self._places = [_Place(None, codes, 0, True)]
+        self._places = [_CodePlace(None, codes, 0, True)]
 
-    def take(self, rows: Numbers | None) -> Codes:
+    def take(self, rows: RowNumbers | None) -> Codes:
         """Codes of some rows, in their order; None for all."""
         whole = self._places[0]
         if rows is None and whole.rows is None and isinstance(whole.columns, int):
@@ -57,14 +57,14 @@ class Chunk:
             taken[:, found] = place.taken(at)
         return taken
 
-    def move(self, rows: Numbers | None, codes: Codes, columns: Columns) -> None:
+    def move(self, rows: RowNumbers | None, codes: Codes, columns: CodeColumns) -> None:
         """Some rows (None for all) are in these columns of a shard from now on.
 
         Their own codes are let go. Rows that another shard has stay there.
         """
         if rows is None and self._places[0].rows is None:
             if self._places[0].is_own:
-                self._places = [_Place(None, codes, columns, False)]
+                self._places = [_CodePlace(None, codes, columns, False)]
             return
         moved = np.arange(self._n_rows) if rows is None else rows
         order = np.argsort(moved)
@@ -74,16 +74,18 @@ class Chunk:
         ]
 
 
-def _divided(place: _Place, moved: Numbers, codes: Codes, columns: Numbers) -> list[_Place]:
+def _divided(
+    place: _CodePlace, moved: RowNumbers, codes: Codes, columns: RowNumbers
+) -> list[_CodePlace]:
     """What becomes of a place when some rows have moved."""
     at, found = place.find(moved)
     if not place.is_own or len(at) == 0:
         return [place]
     known = np.arange(place.codes.shape[1]) if place.rows is None else place.rows
     rows, there = known[at].astype(np.uint32), columns[found].astype(np.uint32)
-    gone = _Place(rows, codes, there, False)
+    gone = _CodePlace(rows, codes, there, False)
     rest = np.delete(np.arange(len(known)), at)
     if len(rest) == 0:
         return [gone]
     own = np.ascontiguousarray(place.taken(rest))
-    return [gone, _Place(known[rest].astype(np.uint32), own, 0, True)]
+    return [gone, _CodePlace(known[rest].astype(np.uint32), own, 0, True)]

@@ -17,13 +17,14 @@ from greedymiser.engines.dask.session import Session
 def parts_of(session: Session, X: Any) -> Parts:
     """X as partitions. Where nobody knows how long they are, they are read to be counted.
 
-    Of a data frame that is one column: a file by columns is not read whole for it.
+    Of a data frame, one column is read for that: files that are stored by column need not be read
+    whole.
     """
     shape: tuple[Any, ...] = getattr(X, "shape", ())
     if len(shape) != 2:
         raise ValueError(f"X must have two dimensions, got a {type(X).__name__} with {len(shape)}")
     is_frame = hasattr(X, "columns")
-    head = _head(X) if is_frame else None
+    head = _frame_without_rows(X) if is_frame else None
     if not is_frame and len(X.chunks[1]) > 1:
         X = X.rechunk({1: -1})
     made = list(X.to_delayed()) if is_frame else list(X.to_delayed().ravel())
@@ -36,15 +37,15 @@ def parts_of(session: Session, X: Any) -> Parts:
     return Parts(session, made, lengths, len(X.columns) if is_frame else int(shape[1]), head)
 
 
-def _head(X: Any) -> Any:
+def _frame_without_rows(X: Any) -> Any:
     """A data frame without rows that has the columns of X."""
     from dask.dataframe.dispatch import make_meta
 
     return make_meta(X)
 
 
-def brought(client: Client, values: Any) -> NDArray[Any]:
-    """A collection with an entry per row."""
+def gathered(client: Client, values: Any) -> NDArray[Any]:
+    """A collection with an entry per row, brought here."""
     if not hasattr(values, "to_delayed"):
         raise TypeError(f"expected a Dask array, series or data frame, got {values!r}")
     made = np.asarray(values.to_delayed(), dtype=object)

@@ -7,7 +7,7 @@ from typing import Any
 from distributed import Client, get_client
 
 from greedymiser.engines import Sample
-from greedymiser.engines.dask.collections import brought, parts_of
+from greedymiser.engines.dask.collections import gathered, parts_of
 from greedymiser.engines.dask.parts import BinnedParts
 from greedymiser.engines.dask.rows import DaskRows
 from greedymiser.engines.dask.session import Session
@@ -57,7 +57,7 @@ class DaskEngine:
     def take(self, X: Any, *others: Any) -> tuple[Any, ...]:
         """X as partitions on the cluster, and the others brought here: a number per row each."""
         client = self.session.client
-        here = [brought(client, other) if is_lazy(other) else other for other in others]
+        here = [gathered(client, other) if is_lazy(other) else other for other in others]
         return parts_of(self.session, X) if is_lazy(X) else X, *here
 
     def close(self) -> None:

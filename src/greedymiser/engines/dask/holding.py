@@ -21,12 +21,12 @@ from greedymiser.engines.dask.chunks import Chunk
 from greedymiser.engines.dask.messages import (
     OPERATION,
     Command,
-    Level,
+    LevelOrder,
     OwnWorkError,
     PeerLostError,
     SessionLostError,
     Share,
-    call,
+    ask_worker,
     packed,
     unpacked,
 )
@@ -41,7 +41,7 @@ _HOLDERS: dict[tuple[str, str], Holder] = {}
 
 
 def sweep(clients: Collection[str] | None = None) -> None:
-    """Let go what belongs to workers that are closed, and to none of the clients there are."""
+    """Let go of what belongs to closed workers, or to clients that are gone."""
     for (session, address), holder in list(_HOLDERS.items()):
         is_orphan = clients is not None and session.partition("/")[0] not in clients
         # Not the newest: their clients may have come after this one was told of all clients.
@@ -151,7 +151,7 @@ class Holder:
         return self._chunks[store, chunk]
 
     async def forget(self, names: Sequence[str]) -> None:
-        """Let stores and shards go that are no longer needed."""
+        """Let go of stores and shards that are no longer needed."""
         for key in [key for key in self._chunks if key[0] in names]:
             del self._chunks[key]
         for name in names:
@@ -205,7 +205,7 @@ class Holder:
 
     # -- levels -----------------------------------------------------------------------------------
 
-    async def table(self, placed: str, commands: Sequence[Command], level: Level) -> Any:
+    async def table(self, placed: str, commands: Sequence[Command], level: LevelOrder) -> Any:
         """Count the rows here; add up and scan the blocks that are this worker's."""
         shard, me = self._shard(placed), self._worker.address
         counted = self._counts(placed, level.step)
@@ -250,7 +250,7 @@ class Holder:
         self._counted.clear()
 
     async def _ask(self, peer: str, name: str, *args: Any) -> Any:
-        return await call(self._worker.rpc(peer), self._session, name, *args)
+        return await ask_worker(self._worker.rpc(peer), self._session, name, *args)
 
     async def _pull(self, calls: Sequence[Awaitable[Any]]) -> list[Any]:
         """Wait for what other workers have."""

@@ -18,7 +18,7 @@ OPERATION = "greedymiser"
 Command = tuple[Any, ...]
 """The name of a shard's method, and its arguments."""
 
-Places = slice | NDArray[np.int64]
+RowPlaces = slice | NDArray[np.int64]
 """Rows by their number among all rows that are placed together."""
 
 
@@ -60,7 +60,7 @@ class Share:
     # Without codes.
     sample: Sample
     # The number of each row of the shard.
-    places: tuple[Places, ...]
+    places: tuple[RowPlaces, ...]
 
     @property
     def n_rows(self) -> int:
@@ -68,7 +68,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelOrder:
     """Nodes whose best splits are asked for, and who adds up what."""
 
     step: int
@@ -93,7 +93,7 @@ class Level:
         return owned
 
 
-class Found(NamedTuple):
+class ScannedColumns(NamedTuple):
     """The columns of a split table that one worker has scanned."""
 
     features: NDArray[np.int64]
@@ -123,7 +123,7 @@ def unpacked(content: Any) -> Any:
     return loads(content) if isinstance(content, bytes | bytearray | memoryview) else content
 
 
-async def call(connection: Any, session: str, name: str, *args: Any) -> Any:
+async def ask_worker(connection: Any, session: str, name: str, *args: Any) -> Any:
     """Ask a worker for something, by a connection of Dask's."""
     message = {"session": session, "name": name, "args": packed(args)}
     return unpacked(await getattr(connection, OPERATION)(**message))

@@ -18,7 +18,7 @@ from greedymiser.cutting import ColumnPart, ask_cuts
 from greedymiser.engines.dask.holding import open_session
 from greedymiser.engines.dask.session import Session
 from greedymiser.engines.dask.stores import Store
-from greedymiser.inquiries import Question, conduct
+from greedymiser.inquiries import PartQuestion, conduct
 from greedymiser.tables import (
     Categories,
     Parted,
@@ -41,7 +41,7 @@ ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Reading:
+class PartReader:
     """How a worker reads one partition."""
 
     part: int
@@ -106,7 +106,7 @@ class Parts(Parted):
     def distinct(self, columns: Sequence[int], rows: Rows) -> list[NDArray[Any]]:
         if not columns:
             return []
-        found = self.table({}).map(_distinct, list(columns), each=self.chosen(rows))
+        found = self.table({}).map(_labels_of_part, list(columns), each=self.chosen(rows))
         parts = [part for part in found if part is not None]
         return [joined_labels(labels) for labels in zip(*parts, strict=True)]
 
@@ -126,7 +126,7 @@ class Parts(Parted):
         which: Sequence[int] | None = None,
         joined: Callable[..., Any] | None = None,
     ) -> Any:
-        """What a function says of each partition: of it, of what is shared, and of its own."""
+        """What a function says of each partition, given what all share and what is its own."""
         which = range(self.n_parts) if which is None else which
         for _ in range(ATTEMPTS):
             try:
@@ -198,7 +198,7 @@ class DaskTable(PartedTable):
         ``joined`` (of several answers and what is shared) makes one answer of them, on workers.
         """
         readings = [
-            Reading(i, n, self.n_columns, self.categories)
+            PartReader(i, n, self.n_columns, self.categories)
             for i, n in enumerate(self.parts.lengths.tolist())
         ]
         given = (function, readings, shared)
@@ -235,7 +235,7 @@ class DaskTable(PartedTable):
         return found
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
-        block = np.concatenate(self.map(_columns, list(wanted)), axis=1)
+        block = np.concatenate(self.map(_columns_of_part, list(wanted)), axis=1)
         return block if rows is None else np.ascontiguousarray(block[:, rows])
 
     def take(self, rows: Rows) -> Any:
@@ -287,7 +287,7 @@ def _of_part(part: Any, given: Any, own: tuple[int, Any]) -> Any:
     return function(readings[number].table(part), *shared, own=mine, number=number)
 
 
-def _answer(table: Table, question: Question, own: Any, number: int) -> Any:
+def _answer(table: Table, question: PartQuestion, own: Any, number: int) -> Any:
     rows, weight = own
     with Threads(1) as threads:
         return question.answer(ColumnPart(table, rows, weight, threads))
@@ -298,13 +298,13 @@ def _merged(answers: list[Any], given: Any) -> Any:
     return reduce(question.merge, answers)
 
 
-def _distinct(table: Table, columns: list[int], own: Rows, number: int) -> Any:
+def _labels_of_part(table: Table, columns: list[int], own: Rows, number: int) -> Any:
     if table.n_rows == 0 or (own is not None and len(own) == 0):
         return None
     return distinct_labels(table, columns, own)
 
 
-def _columns(table: Table, wanted: list[int], own: Any, number: int) -> Any:
+def _columns_of_part(table: Table, wanted: list[int], own: Any, number: int) -> Any:
     return table.columns(wanted, None)
 
 

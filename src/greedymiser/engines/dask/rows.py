@@ -22,14 +22,14 @@ from greedymiser.engines import (
     SplitTable,
     blank_table,
 )
-from greedymiser.engines.dask.messages import Command, Found, Level, Residuals, Share
+from greedymiser.engines.dask.messages import Command, LevelOrder, Residuals, ScannedColumns, Share
 from greedymiser.engines.dask.session import WorkersLostError
 from greedymiser.engines.dask.shares import shares_of
 from greedymiser.engines.dask.stores import Store
 from greedymiser.engines.dask.story import Story
 from greedymiser.engines.grid import Extremes, Grid
-from greedymiser.engines.marks import Marks, distinct
-from greedymiser.engines.sharded import mean_loss, sibling, total_of
+from greedymiser.engines.marks import Marks, distinct_patterns
+from greedymiser.engines.sharded import Family, blocks_in_play, mean_loss, total_of
 from greedymiser.inquiries import conduct
 from greedymiser.inquiries.selection import ask_quantiles
 from greedymiser.rounds import RowLot
@@ -185,49 +185,41 @@ class DaskRows:
         self._pending.append(self._story.begin(output, self.grid, rules, lot))
         root = Root(*(sum(parts) for parts in zip(*self._ask(), strict=True)))
         self._known_blocks = np.empty(0, dtype=np.int64)
-        self._count, self._parent = {0: root.n_rows}, {0: -1}
+        self._family = Family(root.n_rows)
         return root
 
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
-        in_play = np.append(columns.any(axis=0), False)[self._lane_feature]
-        blocks = np.flatnonzero(in_play.any(axis=1))
+        blocks = blocks_in_play(columns, self._lane_feature)
         answers = self._answers("table", lambda: ([], self._level(nodes, columns, blocks, last)))
         self._known_blocks = blocks
         table = blank_table(len(nodes), self._n_features, self._n_categorical)
         for found in answers:
             if found is not None:
-                _fill(table, found)
+                _fill_columns(table, found)
         return table
 
     def _level(
         self, nodes: NDArray[np.void], columns: Columns, blocks: NDArray[np.int64], last: bool
-    ) -> Level:
-        asked = set(nodes["node"].tolist())
-        small = {min(node, sibling(node), key=self._size) for node in asked}
-        large = sorted(asked - small)
+    ) -> LevelOrder:
+        small, large = self._family.by_size(nodes["node"].tolist())
         self._step += 1
-        return Level(
+        return LevelOrder(
             step=self._step,
             nodes=nodes,
             columns=columns,
-            small=np.array(sorted(small), dtype=np.int64),
+            small=np.array(small, dtype=np.int64),
             large=np.array(large, dtype=np.int64),
-            parents=np.array([self._parent[node] for node in large], dtype=np.int64),
+            parents=np.array([self._family.parent[node] for node in large], dtype=np.int64),
             blocks=blocks,
             fresh=np.setdiff1d(blocks, self._known_blocks),
             peers=tuple(self._shares),
             keeps=not last,
         )
 
-    def _size(self, node: int) -> tuple[int, int]:
-        return self._count[node], node
-
     def partition(
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
-        for node, left, count in splits[["node", "left", "count"]].tolist():
-            self._count |= {left: count, left + 1: self._count[node] - count}
-            self._parent |= {left: node, left + 1: node}
+        self._family.divide(splits)
         self._pending.append(self._story.partition(splits, category_sets, last))
         if last or not self._rules.bound_gains:
             return np.empty(0)  # nobody waits: told with the next question
@@ -239,13 +231,13 @@ class DaskRows:
         return weights
 
     def patterns(self, node: int | None) -> NDArray[np.bool_]:
-        return distinct(np.concatenate(self._ask("patterns", node)))
+        return distinct_patterns(np.concatenate(self._ask("patterns", node)))
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         quantile = self._sample.loss.leaf_quantile
         if quantile is not None:
             return conduct(
-                ask_quantiles(quantile, [self._count[leaf] for leaf in leaves.tolist()]),
+                ask_quantiles(quantile, [self._family.count[leaf] for leaf in leaves.tolist()]),
                 lambda question: reduce(question.merge, self._ask("answer", question, leaves)),
             )
         by_worker: list[list[Residuals]] = self._ask("residuals", leaves)
@@ -262,7 +254,7 @@ class DaskRows:
         self._pending.append(self._story.add_leaves(leaves, values))
 
 
-def _fill(table: SplitTable, found: Found) -> None:
+def _fill_columns(table: SplitTable, found: ScannedColumns) -> None:
     table.candidates[:, found.features] = found.candidates
     if len(found.categorical):
         table.category_sets[:, found.categorical] = found.category_sets

@@ -19,7 +19,7 @@ from greedymiser.engines.dask.messages import (
     OwnWorkError,
     PeerLostError,
     SessionLostError,
-    call,
+    ask_worker,
     packed,
     unpacked,
 )
@@ -50,7 +50,7 @@ class Session:
         while True:
             addresses = sorted(self._alive())
             clients = self.client.run_on_scheduler(_known_clients)
-            found = self._run_everywhere(_open_session, addresses, clients)
+            found = self._run_everywhere(_begin_session, addresses, clients)
             known = [address for address in addresses if found.get(address) is True]
             if known:
                 self._forget(known)
@@ -146,7 +146,7 @@ class Session:
         if self._is_direct is None:
             self._is_direct = await self._reaches(address)
         if self._is_direct:
-            return await call(self.client.rpc(address), self.id, name, *args)
+            return await ask_worker(self.client.rpc(address), self.id, name, *args)
         message = {"op": OPERATION, "session": self.id, "name": name, "args": packed(args)}
         return unpacked(await self.client.scheduler.proxy(worker=address, msg=message))
 
@@ -169,7 +169,7 @@ def _known_clients(dask_scheduler: Any) -> list[str]:
     return list(dask_scheduler.clients)
 
 
-def _open_session(session: str, clients: list[str], dask_worker: Any) -> bool:
+def _begin_session(session: str, clients: list[str], dask_worker: Any) -> bool:
     """Begin a session on a worker, and end those whose clients are gone."""
     sweep(clients)
     open_session(session, dask_worker)

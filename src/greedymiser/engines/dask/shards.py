@@ -12,21 +12,27 @@ from numpy.typing import NDArray
 from greedymiser.binning import LANES
 from greedymiser.engines import Sample, SplitRules
 from greedymiser.engines.cpu import CpuShard, Tuning
-from greedymiser.engines.dask.messages import Command, Found, Level, Places, Residuals
+from greedymiser.engines.dask.messages import (
+    Command,
+    LevelOrder,
+    Residuals,
+    RowPlaces,
+    ScannedColumns,
+)
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.scanning import describe_features, describe_scale, scan_table
 from greedymiser.engines.sharded import sibling
-from greedymiser.inquiries import Question
+from greedymiser.inquiries import PartQuestion
 from greedymiser.rounds import RowLot
 from greedymiser.threads import Threads
 
-Histograms = NDArray[np.int64]
+HistogramWords = NDArray[np.int64]
 
 
 class HeldShard:
     """Rows on a worker. Knows their numbers, and obeys whole lists of commands."""
 
-    def __init__(self, sample: Sample, places: Sequence[Places], threads: Threads):
+    def __init__(self, sample: Sample, places: Sequence[RowPlaces], threads: Threads):
         self._shard = CpuShard(sample, threads, Tuning())
         self._places = places
         binned = sample.binned
@@ -34,7 +40,7 @@ class HeldShard:
         self._features = describe_features(binned)
         # Histograms (blocks that are added up here) of all rows, by node, and which blocks those
         # are: the larger children of these nodes need not be counted.
-        self._kept: dict[int, Histograms] = {}
+        self._kept: dict[int, HistogramWords] = {}
         self._kept_blocks = np.empty(0, dtype=np.int64)
 
     def obey(self, commands: Sequence[Command]) -> Any:
@@ -69,7 +75,7 @@ class HeldShard:
             found.append(Residuals(values, weight, numbers[self._shard.leaf_rows(leaf)]))
         return found
 
-    def answer(self, question: Question, leaves: NDArray[np.int64]) -> Any:
+    def answer(self, question: PartQuestion, leaves: NDArray[np.int64]) -> Any:
         """What the rows of some leaves, which are arrays of residuals, say to a question."""
         return question.answer([self._shard.residuals(leaf) for leaf in leaves.tolist()])
 
@@ -83,20 +89,26 @@ class HeldShard:
 
     # -- histograms -------------------------------------------------------------------------------
 
-    def count(self, level: Level) -> tuple[Histograms, Histograms]:
+    def count(self, level: LevelOrder) -> tuple[HistogramWords, HistogramWords]:
         """Histograms of the rows here: small nodes on all blocks, large ones on fresh blocks."""
         return self._shard.count(level.small, level.blocks), self._shard.count(
             level.large, level.fresh
         )
 
-    def scan(self, level: Level, me: str, parts: Sequence[Histograms]) -> Found:
+    def scan(self, level: LevelOrder, me: str, parts: Sequence[HistogramWords]) -> ScannedColumns:
         """Add up the histograms of one's own blocks, and find the best splits."""
         mine = level.blocks[level.owned(level.blocks, me)]
         fresh = level.fresh[level.owned(level.fresh, me)]
         total = np.sum(parts, axis=0)
         n_counted = len(level.small) * len(mine)
-        kept = dict(zip(level.small.tolist(), _cut(total[:n_counted], level.small), strict=True))
-        again = _cut(total[n_counted:], level.large)
+        kept = dict(
+            zip(
+                level.small.tolist(),
+                _by_node_and_block(total[:n_counted], level.small),
+                strict=True,
+            )
+        )
+        again = _by_node_and_block(total[n_counted:], level.large)
         is_fresh, known = np.isin(mine, fresh), np.searchsorted(self._kept_blocks, mine)
         for i, (node, parent) in enumerate(
             zip(level.large.tolist(), level.parents.tolist(), strict=True)
@@ -111,13 +123,15 @@ class HeldShard:
         self._kept, self._kept_blocks = (kept if level.keeps else {}), mine
         return self._scanned(level, mine, found)
 
-    def _scanned(self, level: Level, mine: NDArray[np.int64], found: Histograms) -> Found:
+    def _scanned(
+        self, level: LevelOrder, mine: NDArray[np.int64], found: HistogramWords
+    ) -> ScannedColumns:
         lanes = self._lane_feature[mine]
         table = scan_table(found, lanes, self._features, level.nodes, level.columns, self._scale)
         features = np.sort(lanes[lanes >= 0]).astype(np.int64)
         categorical = self._features["categorical"][features]
         categorical = categorical[categorical >= 0].astype(np.int64)
-        return Found(
+        return ScannedColumns(
             features,
             table.candidates[:, features],
             categorical,
@@ -125,13 +139,15 @@ class HeldShard:
         )
 
 
-def _cut(rows: Histograms, nodes: NDArray[np.int64]) -> Histograms:
+def _by_node_and_block(rows: HistogramWords, nodes: NDArray[np.int64]) -> HistogramWords:
     """Histograms by node and block."""
     n_blocks = len(rows) // len(nodes) if len(nodes) else 0
     return rows.reshape(len(nodes), n_blocks, rows.shape[-1])
 
 
-def owned_part(level: Level, counts: tuple[Histograms, Histograms], peer: str) -> Histograms:
+def owned_part(
+    level: LevelOrder, counts: tuple[HistogramWords, HistogramWords], peer: str
+) -> HistogramWords:
     """What a worker needs of another one's counts, one histogram per row: a single message."""
     small, large = counts
     small = small[:, level.owned(level.blocks, peer)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.engines import Sample
-from greedymiser.engines.dask.messages import Piece, Places, Share
+from greedymiser.engines.dask.messages import Piece, RowPlaces, Share
 from greedymiser.engines.dask.stores import Store
 from greedymiser.losses import Loss
 
@@ -20,7 +20,7 @@ class _Cut(NamedTuple):
 
     chunk: int
     # By their number in the sample, ascending where that is known.
-    places: Places
+    places: RowPlaces
     # By their number in the chunk; None for all of them.
     rows: NDArray[np.int64] | None
 
@@ -46,7 +46,7 @@ def shares_of(store: Store, sample: Sample, chosen: NDArray[np.intp] | None) -> 
 
 
 def _cuts(store: Store, chosen: NDArray[np.intp] | None) -> list[_Cut]:
-    """Rows by chunk; none of chunks without any."""
+    """Rows by chunk; chunks without any are left out."""
     offsets = store.offsets
     if chosen is None:
         whole = enumerate(pairwise(offsets.tolist()))
@@ -64,7 +64,9 @@ def _shares_by_query(store: Store, sample: Sample, cuts: list[_Cut]) -> dict[str
     row_of, cut_of = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     for i, cut in enumerate(cuts):
         cut_of[cut.places] = i
-        row_of[cut.places] = _numbers(cut.places) - _first(cut) if cut.rows is None else cut.rows
+        row_of[cut.places] = (
+            _row_numbers(cut.places) - _first(cut) if cut.rows is None else cut.rows
+        )
     at = np.array([workers.index(store.where[cut.chunk]) for cut in cuts])[cut_of]
     _, firsts, number = np.unique(query, return_index=True, return_inverse=True)
     owner = at[firsts][number]
@@ -92,7 +94,7 @@ def _told(sample: Sample, starts: NDArray[np.intp]) -> Loss:
     return loss.over_part(starts, sample.y) if hasattr(loss, "over_part") else loss.over(starts)
 
 
-def _sample_of(store: Store, sample: Sample, places: tuple[Places, ...]) -> Sample:
+def _sample_of(store: Store, sample: Sample, places: tuple[RowPlaces, ...]) -> Sample:
     def taken(values: Any) -> Any:
         return None if values is None else np.concatenate([values[part] for part in places])
 
@@ -106,7 +108,7 @@ def _sample_of(store: Store, sample: Sample, places: tuple[Places, ...]) -> Samp
     )
 
 
-def _numbers(places: Places) -> NDArray[np.int64]:
+def _row_numbers(places: RowPlaces) -> NDArray[np.int64]:
     return np.arange(places.start, places.stop) if isinstance(places, slice) else places
 
 

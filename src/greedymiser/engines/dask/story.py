@@ -65,11 +65,11 @@ class Story:
     def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> Command:
         """End the tree; who hears of it later walks down, and gets the same values."""
         splits = [command[1:3] for command in self._growing[1:]]
-        self.add_tree(_tree(splits, leaves, values), self._output)
+        self.add_tree(_way_as_tree(splits, leaves, values), self._output)
         return "add_leaves", leaves, values
 
 
-def _tree(
+def _way_as_tree(
     levels: list[tuple[NDArray[np.void], NDArray[np.uint64]]],
     leaves: NDArray[np.int64],
     values: Floats,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Story:
+class Wording:
     """The words for a data set: what its rows are, what is bought for them, and in which unit.
 
     The defaults suit any data.
@@ -15,10 +15,10 @@ class Story:
     Examples
     --------
     >>> from greedymiser.datasets import load_thyroid
-    >>> story = load_thyroid().story
-    >>> story.rows, story.unit
+    >>> wording = load_thyroid().wording
+    >>> wording.rows, wording.unit
     ('patients', 'dollars')
-    >>> story.list_purchases(["TSH", "age", "sex"])
+    >>> wording.list_purchases(["TSH", "age", "sex"])
     'TSH, 2 questions'
     """
 
