@@ -46,7 +46,7 @@ from greedymiser.acquisition import (
     build_matrix,
     calls,
 )
-from greedymiser.acquisition.fetching import Visit
+from greedymiser.acquisition.visits import Visit
 from greedymiser.exits import Above
 from greedymiser.serving import Stage
 
@@ -886,12 +886,11 @@ def test_threads_and_limits_are_made_anew_after_a_fork(regressor, rows):
     with OnDemandPredictor(regressor, ROW_SOURCES, n_jobs=2) as served:
         served.predict(rows[:8])
         fetcher = served._fetcher
-        crew, lanes = fetcher._pool._crew, fetcher._lanes
-        fetcher._pool._roll.process = lanes.process = -1  # as a child process sees it
+        before = fetcher._workplace
+        before.process = -1  # as a child process sees it
         served.predict(rows[:8])
-        assert fetcher._pool._crew is not crew
-        assert fetcher._lanes is not lanes
-        crew.dismiss()
+        assert fetcher._workplace.pool is not before.pool
+        assert fetcher._workplace.lanes is not before.lanes
 
 
 class Crowd:
@@ -1424,9 +1423,9 @@ def test_calls_that_hang_do_not_pile_up(regressor, rows, X, never, n_jobs):
     hang = False
     never.set()
     end = time.monotonic() + PATIENCE
-    while served._fetcher._pool._roll._running and time.monotonic() < end:
+    while served._fetcher._workplace.pool._abandoned["low"] and time.monotonic() < end:
         time.sleep(0.001)
-    served._fetcher.timeouts["low"] = PATIENCE
+    served._fetcher._reception.timeouts["low"] = PATIENCE
     assert np.array_equal(served.predict(rows[:1]), regressor.predict(X[:1]))
 
 

@@ -14,8 +14,6 @@ from greedymiser.acquisition.billing import Cashier
 from greedymiser.acquisition.fetching import (
     FailureLog,
     Fetcher,
-    Request,
-    Visit,
     check_timeout_names,
     each_object,
     whole_number,
@@ -24,6 +22,7 @@ from greedymiser.acquisition.filling import Filling
 from greedymiser.acquisition.journeys import Journeys, Supply
 from greedymiser.acquisition.receipts import ObjectReceipt, Receipts
 from greedymiser.acquisition.sources import Source, Sources
+from greedymiser.acquisition.visits import Request, Visit
 from greedymiser.exits import query_starts
 from greedymiser.metrics import query_order
 from greedymiser.responses import decisions
