@@ -62,14 +62,14 @@ def running_backend() -> str | None:
     return "asyncio"
 
 
-def context_without_loop() -> contextvars.Context:
-    """The context of here, for a thread.
+def context_for(backend: str | None) -> contextvars.Context:
+    """The context of here, for a thread with that event loop.
 
-    anyio may have noted in it, with sniffio, which event loop runs. None does there.
+    anyio notes in it, with sniffio, which one runs, and believes what it finds there.
     """
     context = contextvars.copy_context()
     if sniffio is not None:
-        context.run(sniffio.current_async_library_cvar.set, None)
+        context.run(sniffio.current_async_library_cvar.set, backend)
     return context
 
 
@@ -97,7 +97,7 @@ class WorkerPool:
             error = TimeoutError(f"it was not called, since {n_abandoned} earlier calls still hang")
             answer.set_result(Outcome(None, error, 0.0, timed_out=True, was_made=False))
             return answer
-        context = context_without_loop()
+        context = context_for(None)
 
         def work() -> None:
             try:

@@ -12,14 +12,16 @@ import threading
 import time
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from contextvars import Context
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import anyio
-from anyio.from_thread import start_blocking_portal
+from anyio.abc import TaskGroup
 from anyio.lowlevel import EventLoopToken, current_token
 
-from greedymiser.acquisition.calls import Outcome, context_without_loop, running_backend
+from greedymiser.acquisition.calls import Outcome, context_for, running_backend
 from greedymiser.acquisition.limits import Limit
 from greedymiser.acquisition.sources import Source
 
@@ -35,23 +37,18 @@ LEAVING = (SystemExit, KeyboardInterrupt)
 async def await_call(source: Source, arguments: Sequence[Any]) -> Outcome:
     """Call a coroutine function; what it raises is caught, but for a cancellation from outside."""
     start = time.perf_counter()
-    value, error = await _caught(source.call, arguments)
-    return Outcome(value, error, time.perf_counter() - start)
-
-
-async def _caught(
-    function: Callable[..., Awaitable[T]], *arguments: Any
-) -> tuple[T | None, BaseException | None]:
-    """What a coroutine function returns, or raises."""
+    value: Any = None
+    error: BaseException | None = None
     try:
-        return await function(*arguments), None
-    except (Exception, *LEAVING) as error:
-        return None, error
-    except CancelledError as error:
-        # Has someone cancelled this task, or something that the function waited for?
+        value = await source.call(arguments)
+    except (Exception, *LEAVING) as raised:
+        error = raised
+    except CancelledError as raised:
+        # Has someone cancelled this task, or something that the source waited for?
         if anyio.get_current_task().has_pending_cancellation():
             raise
-        return None, error
+        error = raised
+    return Outcome(value, error, time.perf_counter() - start)
 
 
 async def enter(limit: Limit) -> None:
@@ -87,63 +84,57 @@ def _soon(token: EventLoopToken, function: Callable[[], object]) -> None:
 def run(main: Callable[[], Awaitable[T]]) -> T:
     """Run a coroutine function on an event loop of our own.
 
-    Where one is already running (a notebook's, or trio's), on a thread and of the same kind.
+    Where one is already running (a notebook's, or trio's), on a thread.
     """
-    backend = running_backend()
-    if backend is not None:
-        return _run_on_thread(main, backend)
-    return context_without_loop().run(_run_here, main, "asyncio")
+    if running_backend() is None:
+        return context_for(None).run(_run, main, "asyncio")
+    with calling() as call:
+        return cast(T, call(main))
 
 
 @contextlib.contextmanager
 def calling() -> Iterator[Callable[..., Any]]:
-    """A function that calls coroutine functions, all of them on one event loop of our own."""
+    """A function that calls coroutine functions, all of them on one event loop on a thread.
+
+    It is of the kind that runs here, if one does. Who is interrupted cancels what is called, and
+    does not wait for it, nor for the thread.
+    """
     backend = running_backend() or "asyncio"
-    with start_blocking_portal(backend, _options(backend)) as portal:
+    begun: Future[tuple[EventLoopToken, TaskGroup]] = Future()
 
-        def call(function: Callable[..., Awaitable[T]], *arguments: Any) -> T | None:
-            value, error = portal.call(_caught, function, *arguments)
-            if error is not None:
-                raise error
-            return value
+    async def serve() -> None:
+        async with anyio.create_task_group() as group:
+            begun.set_result((current_token(), group))
+            await anyio.sleep_forever()
 
-        yield call
+    def call(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        answer: Future[T] = Future()
 
+        async def work() -> None:
+            try:
+                answer.set_result(await function(*arguments))
+            except BaseException as error:
+                answer.set_exception(error)
 
-def _options(backend: str) -> dict[str, Any]:
-    # With a factory, asyncio leaves the loop alone that others get from it.
-    return {"loop_factory": asyncio.new_event_loop} if backend == "asyncio" else {}
+        token, group = begun.result()
+        _soon(token, partial(context_for(backend).run, group.start_soon, work))
+        return answer.result()
 
+    def end(ready: Future[tuple[EventLoopToken, TaskGroup]]) -> None:
+        token, group = ready.result()
+        _soon(token, group.cancel_scope.cancel)
 
-def _run_here(main: Callable[[], Awaitable[T]], backend: str) -> T:
-    return anyio.run(main, backend=backend, backend_options=_options(backend))
-
-
-def _run_on_thread(main: Callable[[], Awaitable[T]], backend: str) -> T:
-    """Run it on a thread; who is interrupted cancels it, and does not wait for it."""
-    result: Future[T | None] = Future()
-    cancel: Future[Callable[[], None]] = Future()
-
-    async def cancellable() -> T | None:
-        with anyio.CancelScope() as scope:
-            token = current_token()
-            cancel.set_result(lambda: _soon(token, scope.cancel))
-            return await main()
-        return None
-
-    def work() -> None:
-        try:
-            answer = _run_here(cancellable, backend)
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(answer)
-
-    context, name = context_without_loop(), "greedymiser-loop"
-    threading.Thread(target=context.run, args=(work,), daemon=True, name=name).start()
+    arguments, name = (_run, serve, backend), "greedymiser-loop"
+    thread = threading.Thread(target=Context().run, args=arguments, daemon=True, name=name)
     try:
-        wait([result])
-    except BaseException:  # Ctrl-C
-        cancel.add_done_callback(lambda ready: ready.result()())
-        raise
-    return result.result()  # type: ignore[return-value]
+        thread.start()
+        yield call
+    finally:
+        begun.add_done_callback(end)
+    thread.join()
+
+
+def _run(main: Callable[[], Awaitable[T]], backend: str) -> T:
+    # With a factory, asyncio leaves the loop alone that others get from it.
+    options = {"loop_factory": asyncio.new_event_loop} if backend == "asyncio" else {}
+    return anyio.run(main, backend=backend, backend_options=options)
