@@ -1276,6 +1276,21 @@ def test_coroutines_also_serve_plain_calls(hasty, rows, X, backend):
     assert backends == {backend}
 
 
+def test_an_event_loop_that_cannot_be_had(regressor, rows, monkeypatch):
+    def run(*_, **__):
+        raise OSError("too many open files")
+
+    async def low(raw):
+        return raw[2]
+
+    async def notebook():
+        OnDemandPredictor(regressor, async_sources(low=low)).predict(rows[:1])
+
+    monkeypatch.setattr(anyio, "run", run)
+    with pytest.raises(OSError, match="too many open files"):
+        asyncio.run(notebook())
+
+
 def test_the_event_loop_of_others_is_left_alone(regressor, rows):
     async def low(raw):
         return raw[2]

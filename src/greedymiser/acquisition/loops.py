@@ -107,25 +107,33 @@ def calling() -> Iterator[Callable[..., Any]]:
             begun.set_result((current_token(), group))
             await anyio.sleep_forever()
 
+    def work() -> None:
+        try:
+            _run(serve, backend)
+        except BaseException as error:
+            if not begun.done():  # else it is an answer, or nobody waits any more
+                begun.set_exception(error)
+
     def call(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         answer: Future[T] = Future()
 
-        async def work() -> None:
+        async def task() -> None:
             try:
                 answer.set_result(await function(*arguments))
             except BaseException as error:
                 answer.set_exception(error)
 
         token, group = begun.result()
-        _soon(token, partial(context_for(backend).run, group.start_soon, work))
+        _soon(token, partial(context_for(backend).run, group.start_soon, task))
         return answer.result()
 
     def end(ready: Future[tuple[EventLoopToken, TaskGroup]]) -> None:
-        token, group = ready.result()
-        _soon(token, group.cancel_scope.cancel)
+        if ready.exception() is None:
+            token, group = ready.result()
+            _soon(token, group.cancel_scope.cancel)
 
-    arguments, name = (_run, serve, backend), "greedymiser-loop"
-    thread = threading.Thread(target=Context().run, args=arguments, daemon=True, name=name)
+    name = "greedymiser-loop"
+    thread = threading.Thread(target=Context().run, args=(work,), daemon=True, name=name)
     try:
         thread.start()
         yield call
