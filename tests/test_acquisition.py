@@ -1115,16 +1115,17 @@ def test_context_variables_that_a_coroutine_sets_are_its_own(regressor, rows, ba
     tenant = contextvars.ContextVar("tenant", default="nobody")
     seen = Counter()
 
-    async def low(raw):
+    async def fetch(raw):
         seen[tenant.get()] += 1
         tenant.set("mine")
         await anyio.sleep(0)
         return raw[2]
 
-    served = OnDemandPredictor(regressor, async_sources(low=low), concurrency=2)
+    sources = async_sources(cheap=fetch, low=fetch, dear=fetch)
+    served = OnDemandPredictor(regressor, sources, concurrency=2)
     anyio.run(served.apredict, rows[:20], backend=backend)
     served.predict(rows[:20])
-    assert seen == {"nobody": 40}
+    assert seen == {"nobody": 3 * 2 * 20}
 
 
 @on_every_backend
@@ -1236,6 +1237,30 @@ def test_no_more_coroutines_at_once_than_asked_for(regressor, rows, backend):
     served = OnDemandPredictor(regressor, async_sources(low=low), concurrency=3)
     anyio.run(served.apredict, rows[:40], backend=backend)
     assert most == 3
+
+
+@on_every_backend
+def test_coroutines_that_do_not_wait_do_not_hold_the_event_loop_up(regressor, rows, backend):
+    async def main():
+        n_calls, seen = 0, []
+
+        async def low(raw):
+            nonlocal n_calls
+            n_calls += 1
+            return raw[2]
+
+        async def watch():
+            while n_calls < 200:
+                seen.append(n_calls)
+                await anyio.sleep(0)
+
+        served = OnDemandPredictor(regressor, async_sources(low=low, cheap=low, dear=low))
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            group.start_soon(served.apredict, rows[:100])
+        return seen
+
+    assert len(set(anyio.run(main, backend=backend))) > 2
 
 
 @on_every_backend
@@ -1506,6 +1531,25 @@ def test_a_cancelled_scope_leaves_functions_behind(regressor, rows, X, never, ba
         return await served.apredict(rows[:3])
 
     assert np.array_equal(anyio.run(main, backend=backend), regressor.predict(X[:3]))
+
+
+@on_every_backend
+def test_a_failure_beside_a_cancellation_is_told(regressor, rows, backend):
+    async def low(raw):
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            if raw[0] == 4:
+                raise KeyError("not cleaned up") from None
+            raise
+
+    async def main():
+        served = OnDemandPredictor(regressor, async_sources(low=low))
+        with anyio.move_on_after(0.05):
+            await served.apredict(rows[:9])
+
+    with pytest.raises(AcquisitionError, match=r"'low' failed on object 4: .*not cleaned up"):
+        anyio.run(main, backend=backend)
 
 
 @on_every_backend

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from greedymiser.acquisition.calls import Outcome, WorkerPool
 from greedymiser.acquisition.limits import Lanes, Limit
@@ -58,6 +59,7 @@ class SideBySide(NamedTuple):
 
     async def _fetch_in_step(self, request: Request) -> None:
         """Answer a request source by source, since some take many objects at once."""
+        self.lanes.note()
         for source in request.plan:
             visits = in_need(request.visits, source)
             if not source.is_batch:
@@ -79,7 +81,6 @@ class SideBySide(NamedTuple):
     async def _call(self, source: Source, arguments: Sequence[Any]) -> Outcome:
         lane = self.lanes.coroutines if source.is_coroutine else self.lanes.functions
         await enter(lane)
-        noted = self.lanes.note()
         try:
             # The clock of a time-out starts here: waiting for a lane is not the source's fault.
             limit = self.reception.timeouts.get(source.name)
@@ -87,7 +88,6 @@ class SideBySide(NamedTuple):
                 return await self._call_now(source, arguments)
             return await self._call_in_time(source, arguments, limit)
         finally:
-            self.lanes.forget(noted)
             lane.leave()
 
     async def _call_in_time(
@@ -177,7 +177,9 @@ class _Trips:
         self._job = job
         self._group = group
         self._trips = trips
+        # That of all calls; what they change in it is not for others.
         self._context = copy_context()
+        self._context.run(job.lanes.note)
         self._functions, self._coroutines = _Line(job.lanes.functions), _Line(job.lanes.coroutines)
 
     def go_on(self, trip: _Trip | None) -> None:
@@ -207,9 +209,11 @@ class _Trips:
             await self._job.call_for(trip.visit, source)
             trip.called(source)
             self.go_on(trip)
-            if _differs_from(self._context):  # a coroutine set variables: those are not for others
+            if _differs_from(self._context):
                 self._start(line)
                 return
+            if source.is_coroutine:  # which need not have waited for anything
+                await checkpoint()
         line.n_tasks -= 1
 
 
