@@ -19,10 +19,15 @@ import time
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import anyio
 import numpy as np
 import pandas as pd
 import pytest
+import sniffio
+from anyio.from_thread import run_sync
+from anyio.lowlevel import current_token
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,13 +51,32 @@ from greedymiser.acquisition import (
     build_matrix,
     calls,
 )
-from greedymiser.acquisition.fetching import Visit
+from greedymiser.acquisition.visits import Visit
 from greedymiser.exits import Above
 from greedymiser.serving import Stage
 
 # Long enough for any machine; whoever waits so long has failed.
 PATIENCE = 20.0
 COLUMNS = ["cheap", "low", "high", "dear", "unused", "noise"]
+
+on_every_backend = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+async def gathered(*functions):
+    """What coroutine functions return that run side by side."""
+    found = [None] * len(functions)
+
+    async def keep(i):
+        found[i] = await functions[i]()
+
+    async with anyio.create_task_group() as group:
+        for i in range(len(functions)):
+            group.start_soon(keep, i)
+    return found
+
+
+def n_running():
+    return len(anyio.get_running_tasks())
 
 
 class Counting:
@@ -810,6 +834,9 @@ def test_leaving_the_program_is_not_a_failure(regressor, way, leaving):
     served = OnDemandPredictor(regressor, sources, n_jobs=n_jobs, on_error="missing")
     with pytest.raises(leaving):
         served.predict([1, 2, 3])
+    for backend in ("asyncio", "trio"):
+        with pytest.raises(leaving):
+            anyio.run(served.apredict, [1, 2, 3], backend=backend)
 
 
 # Threads
@@ -894,12 +921,11 @@ def test_threads_and_limits_are_made_anew_after_a_fork(regressor, rows):
     with OnDemandPredictor(regressor, ROW_SOURCES, n_jobs=2) as served:
         served.predict(rows[:8])
         fetcher = served._fetcher
-        crew, lanes = fetcher._pool._crew, fetcher._lanes
-        fetcher._pool._roll.process = lanes.process = -1  # as a child process sees it
+        before = fetcher._workplace
+        before.process = -1  # as a child process sees it
         served.predict(rows[:8])
-        assert fetcher._pool._crew is not crew
-        assert fetcher._lanes is not lanes
-        crew.dismiss()
+        assert fetcher._workplace.pool is not before.pool
+        assert fetcher._workplace.lanes is not before.lanes
 
 
 class Crowd:
@@ -925,32 +951,42 @@ class Crowd:
 
     async def coroutine(self, raw):
         with self:
-            await asyncio.sleep(0.002)
+            await anyio.sleep(0.002)
             return raw[2]
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
-@pytest.mark.parametrize("callers", ["tasks", "threads", "loops"])
-def test_limits_hold_for_all_callers_together(regressor, rows, X, kind, callers):
+@pytest.mark.parametrize(
+    ("callers", "backends"),
+    [
+        ("tasks", ["asyncio"]),
+        ("tasks", ["trio"]),
+        ("threads", []),
+        ("loops", ["asyncio"]),
+        ("loops", ["trio"]),
+        ("loops", ["asyncio", "trio"]),
+    ],
+)
+def test_limits_hold_for_all_callers_together(regressor, rows, X, kind, callers, backends):
     crowd = Crowd()
     sources = async_sources(low=getattr(crowd, kind))
     served = OnDemandPredictor(regressor, sources, n_jobs=2, concurrency=2)
     expected = regressor.predict(X)
 
     async def both(i):
-        pair = asyncio.gather(
-            served.apredict(rows[i : i + 2]), served.apredict(rows[i + 2 : i + 4])
-        )
-        return np.concatenate(await pair)
+        halves = rows[i : i + 2], rows[i + 2 : i + 4]
+        return np.concatenate(await gathered(*[partial(served.apredict, half) for half in halves]))
 
     async def all_tasks():
-        return await asyncio.gather(*[both(i) for i in range(0, 40, 4)])
+        return await gathered(*[partial(both, i) for i in range(0, 40, 4)])
 
     def thread(i):
-        return served.predict(rows[i : i + 4]) if callers == "threads" else asyncio.run(both(i))
+        if callers == "threads":
+            return served.predict(rows[i : i + 4])
+        return anyio.run(both, i, backend=backends[i // 4 % len(backends)])
 
     if callers == "tasks":
-        found = asyncio.run(all_tasks())
+        found = anyio.run(all_tasks, backend=backends[0])
     else:
         with ThreadPoolExecutor(10) as pool:
             found = list(pool.map(thread, range(0, 40, 4)))
@@ -968,9 +1004,10 @@ def test_one_job_is_one_job_for_all_threads(regressor, rows):
     assert crowd.most == 1
 
 
-def test_who_does_not_wait_any_longer_takes_no_place(regressor, rows, X):
+@on_every_backend
+def test_who_does_not_wait_any_longer_takes_no_place(regressor, rows, X, backend):
     async def main():
-        hold, held = asyncio.Event(), asyncio.Event()
+        hold, held, answers, scopes = anyio.Event(), anyio.Event(), {}, {}
 
         async def low(raw):
             held.set()
@@ -978,22 +1015,30 @@ def test_who_does_not_wait_any_longer_takes_no_place(regressor, rows, X):
             return raw[2]
 
         served = OnDemandPredictor(regressor, async_sources(low=low), concurrency=1)
-        first = asyncio.create_task(served.apredict(rows[:1]))
-        await held.wait()
-        others = [asyncio.create_task(served.apredict(rows[i : i + 1])) for i in range(1, 6)]
-        await asyncio.sleep(0)
-        for task in others[:4]:
-            task.cancel()
-        hold.set()
-        answers = [await first, await asyncio.wait_for(others[4], PATIENCE)]
-        assert all(task.cancelled() for task in others[:4])
-        return np.concatenate(answers)
 
-    assert np.array_equal(asyncio.run(main()), regressor.predict(X)[[0, 5]])
+        async def ask(i):
+            with anyio.CancelScope() as scopes[i]:
+                answers[i] = await served.apredict(rows[i : i + 1])
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask, 0)
+                await held.wait()
+                for i in range(1, 6):
+                    group.start_soon(ask, i)
+                await anyio.wait_all_tasks_blocked()
+                for i in range(1, 5):
+                    scopes[i].cancel()
+                hold.set()
+        assert {i for i in scopes if scopes[i].cancelled_caught} == {1, 2, 3, 4}
+        return np.concatenate([answers[0], answers[5]])
+
+    assert np.array_equal(anyio.run(main, backend=backend), regressor.predict(X)[[0, 5]])
 
 
+@on_every_backend
 @pytest.mark.parametrize("kind", ["plain", "threads", "coroutine"])
-def test_a_source_may_use_the_predictor_that_called_it(regressor, rows, X, kind):
+def test_a_source_may_use_the_predictor_that_called_it(regressor, rows, X, kind, backend):
     """It does not wait for the place that it holds itself."""
 
     def low(raw):
@@ -1011,36 +1056,48 @@ def test_a_source_may_use_the_predictor_that_called_it(regressor, rows, X, kind)
     nested = X[:1].copy()
     nested["low"] = regressor.predict(X[1:2])
     assert np.array_equal(served.predict(rows[:1]), regressor.predict(nested))
+    awaited = anyio.run(served.apredict, rows[:1], backend=backend)
+    assert np.array_equal(awaited, regressor.predict(nested))
     served.close()
 
 
+@on_every_backend
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
-def test_a_plain_call_in_a_coroutine_does_not_wait_for_its_own_event_loop(regressor, rows, X, kind):
+def test_a_plain_call_in_a_coroutine_does_not_wait_for_its_own_event_loop(
+    regressor, rows, X, kind, backend
+):
     async def main():
-        started = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        started, found = threading.Event(), []
 
         def low(raw):
-            loop.call_soon_threadsafe(started.set)
+            started.set()
             return raw[2]
 
         async def low_later(raw):
-            loop.call_soon_threadsafe(started.set)
-            await asyncio.sleep(0.001)
+            started.set()
+            await anyio.sleep(0.001)
             return raw[2]
+
+        async def ask():
+            found.append(await served.apredict(rows[:3]))
 
         sources = async_sources(low=low_later if kind == "coroutine" else low)
         served = OnDemandPredictor(regressor, sources, concurrency=1)
-        task = asyncio.create_task(served.apredict(rows[:3]))
-        await started.wait()
-        here = served.predict(rows[:3])
-        return here, await task
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            while not started.is_set():
+                await anyio.sleep(0.0001)
+            found.append(served.predict(rows[:3]))
+        return found
 
-    for found in asyncio.run(main()):
-        assert np.array_equal(found, regressor.predict(X[:3]))
+    found = anyio.run(main, backend=backend)
+    assert len(found) == 2
+    for predictions in found:
+        assert np.array_equal(predictions, regressor.predict(X[:3]))
 
 
-def test_context_variables_reach_the_threads(regressor, rows):
+@on_every_backend
+def test_context_variables_reach_the_threads(regressor, rows, backend):
     tenant = contextvars.ContextVar("tenant", default="nobody")
     seen = set()
 
@@ -1053,7 +1110,57 @@ def test_context_variables_reach_the_threads(regressor, rows):
     tenant.set("us")
     with OnDemandPredictor(regressor, sources, n_jobs=2) as served:
         served.predict(rows[:4])
-    assert seen == {"us"}
+        assert seen == {"us"}
+        tenant.set("them")
+        seen.clear()
+        anyio.run(served.apredict, rows[:4], backend=backend)
+    assert seen == {"them"}
+
+
+@on_every_backend
+def test_context_variables_that_a_coroutine_sets_are_its_own(regressor, rows, backend):
+    """As if each call were a task of its own."""
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    seen = Counter()
+
+    async def fetch(raw):
+        seen[tenant.get()] += 1
+        tenant.set("mine")
+        await anyio.sleep(0)
+        return raw[2]
+
+    sources = async_sources(cheap=fetch, low=fetch, dear=fetch)
+    served = OnDemandPredictor(regressor, sources, concurrency=2)
+    anyio.run(served.apredict, rows[:20], backend=backend)
+    served.predict(rows[:20])
+    assert seen == {"nobody": 3 * 2 * 20}
+
+
+@on_every_backend
+def test_functions_may_run_event_loops_of_their_own(regressor, rows, X, backend):
+    """On a thread no other loop is in the way, whatever is noted in its context."""
+
+    async def later(value):
+        await anyio.sleep(0)
+        return value
+
+    def low(raw):
+        return anyio.run(later, raw[2], backend=backend)
+
+    def dear(raw):
+        return asyncio.run(later(raw[4]))
+
+    served = OnDemandPredictor(regressor, async_sources(low=low, dear=dear), n_jobs=2)
+    expected = regressor.predict(X[:3])
+    assert np.array_equal(served.predict(rows[:3]), expected)
+    assert np.array_equal(anyio.run(served.apredict, rows[:3], backend=backend), expected)
+
+    async def main():
+        return await asyncio.to_thread(served.predict, rows[:3])
+
+    # A thread of asyncio inherits what anyio noted.
+    assert np.array_equal(anyio.run(main), expected)
+    served.close()
 
 
 # Coroutines
@@ -1070,13 +1177,19 @@ def async_sources(**functions):
     return sources
 
 
-def test_coroutines_of_all_objects_run_side_by_side(regressor, rows, X):
+@on_every_backend
+def test_coroutines_of_all_objects_run_side_by_side(regressor, rows, X, backend):
     async def main():
-        barrier = asyncio.Barrier(2 * 5)  # two sources of five objects
+        n_waiting, all_are_here = 0, anyio.Event()
 
         def meeting(i):
             async def fetch(raw):
-                await asyncio.wait_for(barrier.wait(), PATIENCE)
+                nonlocal n_waiting
+                n_waiting += 1
+                if n_waiting == 2 * 5:  # two sources of five objects
+                    all_are_here.set()
+                with anyio.fail_after(PATIENCE):
+                    await all_are_here.wait()
                 return raw[i]
 
             return fetch
@@ -1084,10 +1197,11 @@ def test_coroutines_of_all_objects_run_side_by_side(regressor, rows, X):
         served = OnDemandPredictor(regressor, async_sources(low=meeting(2), dear=meeting(4)))
         return await served.apredict(rows[:5])
 
-    assert np.array_equal(asyncio.run(main()), regressor.predict(X[:5]))
+    assert np.array_equal(anyio.run(main, backend=backend), regressor.predict(X[:5]))
 
 
-def test_a_coroutine_that_needs_another_waits_for_it_only(regressor, rows):
+@on_every_backend
+def test_a_coroutine_that_needs_another_waits_for_it_only(regressor, rows, backend):
     async def main():
         order = []
         sources = Sources()
@@ -1095,7 +1209,7 @@ def test_a_coroutine_that_needs_another_waits_for_it_only(regressor, rows):
         @sources.intermediate
         async def page(raw):
             order.append("page")
-            await asyncio.sleep(0)
+            await anyio.sleep(0)
             return raw
 
         @sources.columns("low", "dear")
@@ -1111,56 +1225,103 @@ def test_a_coroutine_that_needs_another_waits_for_it_only(regressor, rows):
         await OnDemandPredictor(regressor, sources).apredict(rows[:1])
         return order
 
-    order = asyncio.run(main())
+    order = anyio.run(main, backend=backend)
     assert sorted(order) == ["cheap", "page", "parsed"]
     assert order.index("page") < order.index("parsed")
 
 
-def test_no_more_coroutines_at_once_than_asked_for(regressor, rows):
+@on_every_backend
+def test_no_more_coroutines_at_once_than_asked_for(regressor, rows, backend):
     now = most = 0
 
     async def low(raw):
         nonlocal now, most
         now += 1
         most = max(most, now)
-        await asyncio.sleep(0.001)
+        await anyio.sleep(0.001)
         now -= 1
         return raw[2]
 
     served = OnDemandPredictor(regressor, async_sources(low=low), concurrency=3)
-    served.predict(rows[:40])
+    anyio.run(served.apredict, rows[:40], backend=backend)
     assert most == 3
 
 
-def test_functions_do_not_hold_the_event_loop_up(regressor, rows, X):
+@on_every_backend
+def test_coroutines_that_do_not_wait_do_not_hold_the_event_loop_up(regressor, rows, backend):
+    async def main():
+        n_calls, seen = 0, []
+
+        async def low(raw):
+            nonlocal n_calls
+            n_calls += 1
+            return raw[2]
+
+        async def watch():
+            while n_calls < 200:
+                seen.append(n_calls)
+                await anyio.sleep(0)
+
+        served = OnDemandPredictor(regressor, async_sources(low=low, cheap=low, dear=low))
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            group.start_soon(served.apredict, rows[:100])
+        return seen
+
+    assert len(set(anyio.run(main, backend=backend))) > 2
+
+
+@on_every_backend
+def test_functions_do_not_hold_the_event_loop_up(regressor, rows, X, backend):
     """A function waits for something that only the event loop can do."""
 
     async def main():
-        loop, told = asyncio.get_running_loop(), threading.Event()
+        token = current_token()
 
         def cheap(raw):
-            loop.call_soon_threadsafe(told.set)
-            assert told.wait(PATIENCE)
-            return raw[1]
+            return run_sync(lambda: raw[1], token=token)
 
         served = OnDemandPredictor(regressor, async_sources(cheap=cheap))
-        return await served.apredict(rows[:2])
+        with anyio.fail_after(PATIENCE):
+            return await served.apredict(rows[:2])
 
-    assert np.array_equal(asyncio.run(main()), regressor.predict(X[:2]))
+    assert np.array_equal(anyio.run(main, backend=backend), regressor.predict(X[:2]))
 
 
-def test_coroutines_also_serve_plain_calls(hasty, rows, X):
+@on_every_backend
+def test_coroutines_also_serve_plain_calls(hasty, rows, X, backend):
+    backends = set()
+
     async def low(raw):
-        await asyncio.sleep(0)
+        backends.add(sniffio.current_async_library())
+        await anyio.sleep(0)
         return raw[2]
 
     served = OnDemandPredictor(hasty, async_sources(low=low))
     assert np.array_equal(served.predict_proba(rows), hasty.predict_proba(X))
+    assert backends == {"asyncio"}
 
     async def notebook():
+        backends.clear()
         return served.predict_proba(rows)  # where a loop is already running
 
-    assert np.array_equal(asyncio.run(notebook()), hasty.predict_proba(X))
+    assert np.array_equal(anyio.run(notebook, backend=backend), hasty.predict_proba(X))
+    assert backends == {backend}
+
+
+def test_an_event_loop_that_cannot_be_had(regressor, rows, monkeypatch):
+    def run(*_, **__):
+        raise OSError("too many open files")
+
+    async def low(raw):
+        return raw[2]
+
+    async def notebook():
+        OnDemandPredictor(regressor, async_sources(low=low)).predict(rows[:1])
+
+    monkeypatch.setattr(anyio, "run", run)
+    with pytest.raises(OSError, match="too many open files"):
+        asyncio.run(notebook())
 
 
 def test_the_event_loop_of_others_is_left_alone(regressor, rows):
@@ -1178,14 +1339,16 @@ def test_the_event_loop_of_others_is_left_alone(regressor, rows):
         loop.close()
 
 
+@on_every_backend
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to a thread")
-def test_ctrl_c_in_a_notebook(tmp_path):
+def test_ctrl_c_in_a_notebook(tmp_path, backend):
     """A plain call where an event loop runs; the coroutine waits for something that never comes."""
     script = tmp_path / "notebook.py"
     script.write_text(
         textwrap.dedent(
             """
-            import asyncio, signal, threading
+            import signal, sys, threading
+            import anyio
             from greedymiser.acquisition import Sources, build_matrix
 
             waiting, cancelled = threading.Event(), threading.Event()
@@ -1193,7 +1356,7 @@ def test_ctrl_c_in_a_notebook(tmp_path):
             async def slow(raw):
                 waiting.set()
                 try:
-                    await asyncio.Event().wait()
+                    await anyio.sleep_forever()
                 finally:
                     cancelled.set()
 
@@ -1204,21 +1367,64 @@ def test_ctrl_c_in_a_notebook(tmp_path):
             async def cell():
                 sources = Sources()
                 sources.add(slow, ["x"])
-                build_matrix(sources, [1])
+                try:
+                    build_matrix(sources, [1])
+                except KeyboardInterrupt:
+                    print("interrupted", cancelled.wait(20))
 
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            def own_handler(*_):  # as notebooks have: it is not the event loop that is told
+                raise KeyboardInterrupt
+
+            signal.signal(signal.SIGINT, own_handler)
             threading.Thread(target=interrupt).start()
-            try:
-                asyncio.new_event_loop().run_until_complete(cell())
-            except KeyboardInterrupt:
-                print("interrupted", cancelled.wait(20))
+            anyio.run(cell, backend=sys.argv[1])
             """
         )
     )
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, script, backend], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == "interrupted True\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to a thread")
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_ctrl_c_in_a_script(tmp_path, kind):
+    """Those that hang are left behind, or cancelled."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, signal, sys, threading
+            import anyio
+            from greedymiser.acquisition import Sources, build_matrix
+
+            def interrupt(raw):
+                if raw == 1:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+            def hang(raw):
+                interrupt(raw)
+                threading.Event().wait()
+
+            async def hang_later(raw):
+                interrupt(raw)
+                await anyio.sleep_forever()
+
+            sources = Sources()
+            sources.add(hang if sys.argv[1] == "function" else hang_later, ["x"])
+            try:
+                build_matrix(sources, [1, 2], n_jobs=2, concurrency=1, on_error="missing")
+            except KeyboardInterrupt:
+                print("interrupted")
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, script, kind], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 def test_stages_share_one_event_loop(hasty, rows):
@@ -1234,16 +1440,19 @@ def test_stages_share_one_event_loop(hasty, rows):
     assert all(len(seen) == 1 for seen in loops.values())
 
 
-def test_apredict_knows_queries_and_receipts(ranker, rows, X):
+@on_every_backend
+def test_apredict_knows_queries_and_receipts(ranker, rows, X, backend):
     qid = np.repeat(np.arange(40), 10)
     served = OnDemandPredictor(ranker, ROW_SOURCES)
-    scores, receipts = asyncio.run(served.apredict(rows, qid=qid, return_receipts=True))
+    ask = partial(served.apredict, rows, qid=qid, return_receipts=True)
+    scores, receipts = anyio.run(ask, backend=backend)
     assert np.array_equal(scores, ranker.predict(X, qid))
     assert np.array_equal(receipts.costs, ranker.prediction_costs(X, qid))
     served.close()
 
 
-def test_every_answer_can_be_awaited(classifier, rows, X):
+@on_every_backend
+def test_every_answer_can_be_awaited(classifier, rows, X, backend):
     served = OnDemandPredictor(classifier, ROW_SOURCES)
 
     async def main():
@@ -1251,23 +1460,24 @@ def test_every_answer_can_be_awaited(classifier, rows, X):
         assert np.array_equal(receipts.costs, classifier.prediction_costs(X))
         return await served.apredict(rows), await served.apredict_proba(rows), decisions
 
-    labels, proba, decisions = asyncio.run(main())
+    labels, proba, decisions = anyio.run(main, backend=backend)
     assert np.array_equal(labels, classifier.predict(X))
     assert np.array_equal(proba, classifier.predict_proba(X))
     assert np.array_equal(decisions, classifier.decision_function(X))
     served.close()
 
 
-def test_a_failure_cancels_the_others(regressor, rows):
+@on_every_backend
+def test_a_failure_cancels_the_others(regressor, rows, backend):
     async def main():
         cancelled = []
-        waiting = asyncio.Event()
+        waiting = anyio.Event()
 
         async def low(raw):
             waiting.set()
             try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
+                await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
                 cancelled.append(int(raw[0]))
                 raise
 
@@ -1276,27 +1486,25 @@ def test_a_failure_cancels_the_others(regressor, rows):
             raise LookupError("gone")
 
         served = OnDemandPredictor(regressor, async_sources(low=low, dear=dear))
+        before = n_running()
         with pytest.raises(AcquisitionError, match="source 'dear' failed on object 0: Lookup") as e:
             await served.apredict(rows[:1])
         assert isinstance(e.value.__cause__, LookupError)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert n_running() == before
         return cancelled
 
-    assert asyncio.run(main()) == [0]
+    assert anyio.run(main, backend=backend) == [0]
 
 
-def test_cancellation_is_clean(regressor, rows, X):
+def test_a_task_that_is_cancelled(regressor, rows):
+    """In the way of asyncio, without anyio's scopes."""
+
     async def main():
-        hold, seen, cancelled = True, asyncio.Event(), []
+        seen = asyncio.Event()
 
         async def low(raw):
-            if hold:
-                seen.set()
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    cancelled.append(int(raw[0]))
-            return raw[2]
+            seen.set()
+            await asyncio.Event().wait()
 
         served = OnDemandPredictor(regressor, async_sources(low=low), on_error="missing")
         task = asyncio.create_task(served.apredict(rows[:3]))
@@ -1304,19 +1512,92 @@ def test_cancellation_is_clean(regressor, rows, X):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert sorted(cancelled) == [0, 1, 2]
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+@on_every_backend
+def test_a_cancelled_scope_leaves_functions_behind(regressor, rows, X, never, backend):
+    async def main():
+        hang, seen = True, anyio.Event()
+        token = current_token()
+
+        def low(raw):
+            if hang:
+                run_sync(seen.set, token=token)
+                never.wait(2 * PATIENCE)
+            return raw[2]
+
+        served = OnDemandPredictor(regressor, async_sources(low=low), on_error="missing")
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(served.apredict, rows[:3])
+                await seen.wait()
+                group.cancel_scope.cancel()
+        hang = False
+        return await served.apredict(rows[:3])
+
+    assert np.array_equal(anyio.run(main, backend=backend), regressor.predict(X[:3]))
+
+
+@on_every_backend
+def test_a_failure_beside_a_cancellation_is_told(regressor, rows, backend):
+    async def low(raw):
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            if raw[0] == 4:
+                raise KeyError("not cleaned up") from None
+            raise
+
+    async def main():
+        served = OnDemandPredictor(regressor, async_sources(low=low))
+        with anyio.move_on_after(0.05):
+            await served.apredict(rows[:9])
+
+    with pytest.raises(AcquisitionError, match=r"'low' failed on object 4: .*not cleaned up"):
+        anyio.run(main, backend=backend)
+
+
+@on_every_backend
+def test_cancellation_is_clean(regressor, rows, X, backend):
+    async def main():
+        hold, seen, cancelled = True, anyio.Event(), []
+
+        async def low(raw):
+            if hold:
+                seen.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    cancelled.append(int(raw[0]))
+            return raw[2]
+
+        served = OnDemandPredictor(regressor, async_sources(low=low), on_error="missing")
+        before = n_running()
+        async with anyio.create_task_group() as group:
+            group.start_soon(served.apredict, rows[:3])
+            await seen.wait()
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+        assert sorted(cancelled) == [0, 1, 2]
+        assert n_running() == before
         hold = False
         return await served.apredict(rows[:3])
 
-    assert np.array_equal(asyncio.run(main()), regressor.predict(X[:3]))
+    assert np.array_equal(anyio.run(main, backend=backend), regressor.predict(X[:3]))
 
 
 @pytest.mark.parametrize("policy", ["raise", "missing"])
-def test_a_source_that_was_cancelled_from_within(regressor, rows, policy):
+@pytest.mark.parametrize("what", ["something", "itself"])
+def test_a_source_that_was_cancelled_from_within(regressor, rows, policy, what):
     """It waited for something that somebody else cancelled: that is a failure like others."""
 
     async def low(raw):
+        if what == "itself":
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
         inner = asyncio.ensure_future(asyncio.Event().wait())
         asyncio.get_running_loop().call_soon(inner.cancel)
         await inner
@@ -1341,8 +1622,9 @@ def never():
     event.set()
 
 
+@on_every_backend
 @pytest.mark.parametrize("n_jobs", [1, 3])
-def test_a_function_that_hangs_is_left_behind(regressor, rows, X, never, n_jobs):
+def test_a_function_that_hangs_is_left_behind(regressor, rows, X, never, n_jobs, backend):
     def low(raw):
         if raw[0] in (1, 2):
             never.wait(2 * PATIENCE)
@@ -1353,8 +1635,9 @@ def test_a_function_that_hangs_is_left_behind(regressor, rows, X, never, n_jobs)
     served = OnDemandPredictor(
         regressor, sources, n_jobs=n_jobs, timeout=limits, on_error="missing"
     )
+    ask = partial(served.apredict, rows[:5], return_receipts=True)
     with pytest.warns(AcquisitionWarning, match=r"'low' on 2 of 5 .*not answer within 0.5 s"):
-        predictions, receipts = served.predict(rows[:5], return_receipts=True)
+        predictions, receipts = anyio.run(ask, backend=backend)
     without = X[:5].copy()
     without.loc[[1, 2], "low"] = math.nan
     assert np.array_equal(predictions, regressor.predict(without))
@@ -1365,34 +1648,45 @@ def test_a_function_that_hangs_is_left_behind(regressor, rows, X, never, n_jobs)
         strict.predict(rows[:2])
 
 
-def test_a_coroutine_that_hangs_is_cancelled(regressor, rows, X):
+@on_every_backend
+def test_a_coroutine_that_hangs_is_cancelled(regressor, rows, X, backend):
     cancelled = []
 
     async def low(raw):
         if raw[0] == 1:
             try:
-                await asyncio.Event().wait()
+                await anyio.sleep_forever()
             finally:
                 cancelled.append(1)
         return raw[2]
 
     served = OnDemandPredictor(regressor, async_sources(low=low), timeout=0.5, on_error="missing")
     with pytest.warns(AcquisitionWarning, match="not answer within 0.5 s"):
-        predictions = served.predict(rows[:3])
+        predictions = anyio.run(served.apredict, rows[:3], backend=backend)
     assert cancelled == [1]
     assert np.array_equal(predictions[[0, 2]], regressor.predict(X[:3])[[0, 2]])
 
 
-def test_a_coroutine_that_turns_its_cancellation_into_something_else(regressor, rows):
-    async def low(raw):
+@on_every_backend
+@pytest.mark.parametrize("way", ["instead", "beside"])
+def test_a_coroutine_that_turns_its_cancellation_into_something_else(regressor, rows, way, backend):
+    async def hang():
         try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
             raise KeyError("cleaned up") from None
 
+    async def low(raw):
+        if way == "instead":
+            await hang()
+        async with anyio.create_task_group() as group:
+            group.start_soon(hang)
+            group.start_soon(anyio.sleep_forever)
+
     served = OnDemandPredictor(regressor, async_sources(low=low), timeout={"low": 0.02})
-    with pytest.raises(SourceTimeoutError, match=r"did not answer within 0\.02 s"):
-        served.predict(rows[:1])
+    with pytest.raises(SourceTimeoutError, match=r"did not answer within 0\.02 s") as caught:
+        anyio.run(served.apredict, rows[:1], backend=backend)
+    assert "cleaned up" in repr(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -1432,13 +1726,14 @@ def test_calls_that_hang_do_not_pile_up(regressor, rows, X, never, n_jobs):
     hang = False
     never.set()
     end = time.monotonic() + PATIENCE
-    while served._fetcher._pool._roll._running and time.monotonic() < end:
+    while served._fetcher._workplace.pool._abandoned["low"] and time.monotonic() < end:
         time.sleep(0.001)
-    served._fetcher.timeouts["low"] = PATIENCE
+    served._fetcher._reception.timeouts["low"] = PATIENCE
     assert np.array_equal(served.predict(rows[:1]), regressor.predict(X[:1]))
 
 
-def test_a_coroutine_that_blocks_the_event_loop_is_late(regressor, rows, X, monkeypatch):
+@on_every_backend
+def test_a_coroutine_that_blocks_the_event_loop_is_late(regressor, rows, X, monkeypatch, backend):
     now = 0.0
     monkeypatch.setattr(calls.time, "perf_counter", lambda: now)
 
@@ -1450,13 +1745,15 @@ def test_a_coroutine_that_blocks_the_event_loop_is_late(regressor, rows, X, monk
     served = OnDemandPredictor(
         regressor, async_sources(low=low), timeout={"low": PATIENCE}, on_error="missing"
     )
+    ask = partial(served.apredict, rows[:1], return_receipts=True)
     with pytest.warns(AcquisitionWarning, match="'low' .* did not answer within 20 s"):
-        predictions, receipts = served.predict(rows[:1], return_receipts=True)
+        predictions, receipts = anyio.run(ask, backend=backend)
     assert np.array_equal(predictions, regressor.predict(X[:1].assign(low=math.nan)))
     assert receipts[0].seconds["low"] == 2 * PATIENCE
 
 
-def test_waiting_for_a_thread_is_not_the_fault_of_a_source(regressor, rows, X):
+@on_every_backend
+def test_waiting_for_a_thread_is_not_the_fault_of_a_source(regressor, rows, X, backend):
     def slow(raw):
         time.sleep(1.2)
         return raw[1]
@@ -1464,7 +1761,8 @@ def test_waiting_for_a_thread_is_not_the_fault_of_a_source(regressor, rows, X):
     served = OnDemandPredictor(
         regressor, async_sources(cheap=slow), timeout={"low": 0.8, "dear": 0.8}
     )
-    assert np.array_equal(served.predict(rows[:1]), regressor.predict(X[:1]))
+    found = anyio.run(served.apredict, rows[:1], backend=backend)
+    assert np.array_equal(found, regressor.predict(X[:1]))
     served.close()
 
 

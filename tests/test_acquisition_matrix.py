@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import subprocess
 import sys
 import threading
 
@@ -151,6 +152,22 @@ def test_coroutines_run_side_by_side():
 
     frame = build_matrix(sources, range(16), concurrency=8)
     assert frame["a"].tolist() == list(range(16))
+
+
+def test_anyio_is_loaded_when_there_is_something_to_wait_for(tmp_path):
+    """It takes as long to load as half of our own modules."""
+    script = tmp_path / "plain.py"
+    script.write_text(
+        "import sys\n"
+        "from greedymiser.acquisition import Sources, build_matrix\n"
+        "sources = Sources()\n"
+        "sources.add(float, ['x'], name='x', needs=['raw'])\n"
+        "for n_jobs in (1, 2):\n"
+        "    build_matrix(sources, [1, 2], n_jobs=n_jobs, as_frame=False)\n"
+        "    print('anyio' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\nTrue\n"
 
 
 def test_functions_run_side_by_side():

@@ -8,8 +8,10 @@ import math
 import threading
 from collections import Counter
 
+import anyio
 import numpy as np
 import pytest
+import trio  # noqa: F401 - reads the clock that it finds when it is loaded
 
 from greedymiser import CostModel, MiserRegressor
 from greedymiser.acquisition import (
@@ -99,12 +101,13 @@ def test_sleep_costs_wall_time_but_no_cpu(clock):
     assert line.loops == 1, "what sleeps is not called again and again"
 
 
-def test_coroutines_are_charged_by_the_wall(clock):
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_coroutines_are_charged_by_the_wall(clock, backend):
     sources = Sources()
 
     @sources.intermediate
     async def page(raw):
-        await asyncio.sleep(0)
+        await anyio.sleep(0)
         return clock.sleep(0.25, raw)
 
     @sources.columns
@@ -119,7 +122,37 @@ def test_coroutines_are_charged_by_the_wall(clock):
     async def notebook():
         return measure_costs(sources, [1], repeats=1)
 
-    assert asyncio.run(notebook()).table["page"].cost == about(0.25)
+    found = anyio.run(notebook, backend=backend)
+    assert found.table["page"].cost == about(0.25)
+
+
+def test_coroutines_are_measured_on_one_event_loop():
+    """What the first call opened (a session, a connection) is still alive in the others."""
+    loops = set()
+
+    async def page(raw):
+        loops.add(asyncio.get_running_loop())
+        return 1.0
+
+    sources = Sources()
+    sources.add(page, ["page"])
+    sources.add(lambda raw: asyncio.run(page(raw)), ["own"], name="own")
+    measure_costs(sources, [1, 2], repeats=2, warm_up=0)
+    assert len(loops) == 1 + 4  # functions may still have theirs
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_leaving_the_program_is_not_a_failure(is_coroutine):
+    def leave(raw):
+        raise SystemExit(3)
+
+    async def leave_later(raw):
+        leave(raw)
+
+    sources = Sources()
+    sources.add(leave_later if is_coroutine else leave, ["a"], name="call")
+    with pytest.raises(SystemExit):
+        measure_costs(sources, [1], on_error="skip")
 
 
 def test_fast_functions_are_called_often_enough_for_the_clock(clock):

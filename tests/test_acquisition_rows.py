@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 from dataclasses import replace
 
+import anyio
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,7 +29,7 @@ from greedymiser.acquisition import (
     Sources,
     build_matrix,
 )
-from test_acquisition import COSTS, PATIENCE, Counting
+from test_acquisition import COSTS, PATIENCE, Counting, on_every_backend
 from test_trees import plain_trees
 
 SMALL = {"costs": COSTS, "max_iter": 10, "max_depth": 3, "min_samples_leaf": 5, "n_jobs": 1}
@@ -113,12 +113,13 @@ def test_only_what_the_path_asks_for_is_fetched(models, rows, X, kind, options):
     assert set(counting.calls.values()) == {1}
 
 
-def test_coroutines_walk_too(regressor, rows, X):
+@on_every_backend
+def test_coroutines_walk_too(regressor, rows, X, backend):
     sources = Sources()
 
     def fetch(place):
         async def column(raw):
-            await asyncio.sleep(0)
+            await anyio.sleep(0)
             return float(raw[place])
 
         return column
@@ -129,7 +130,7 @@ def test_coroutines_walk_too(regressor, rows, X):
     answer, receipts = served.predict(rows, return_receipts=True)
     np.testing.assert_array_equal(answer, regressor.predict(X))
     check_receipts(regressor, X, receipts)
-    again = asyncio.run(served.apredict(rows))
+    again = anyio.run(served.apredict, rows, backend=backend)
     np.testing.assert_array_equal(again, answer)
 
 
@@ -284,7 +285,7 @@ class Batches:
         call = self.function(name, one)
 
         async def acall(objects):
-            await asyncio.sleep(0)
+            await anyio.sleep(0)
             return call(objects)
 
         return acall

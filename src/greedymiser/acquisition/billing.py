@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from greedymiser.acquisition.fetching import Visit
 from greedymiser.acquisition.journeys import Journeys
 from greedymiser.acquisition.receipts import ObjectReceipt, Question
+from greedymiser.acquisition.visits import Visit
 from greedymiser.conditions import Conditions
 from greedymiser.meter import Owned
 from greedymiser.serving import Predictor

@@ -1,27 +1,27 @@
-"""How one function or coroutine is called: here, on a thread, or on an event loop."""
+"""How a function is called: here, or on a thread."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import math
 import os
 import queue
+import sys
 import threading
 import time
-import weakref
+from asyncio import CancelledError
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
-from typing import Any, NamedTuple, TypeVar
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 from greedymiser.acquisition.sources import Source
 
-T = TypeVar("T")
-
-# What ends a program. An event loop would fall over it, so it is carried around the loop.
-LEAVING = (SystemExit, KeyboardInterrupt)
+try:
+    import sniffio
+except ImportError:  # it comes with trio; without it nobody uses it
+    sniffio = None  # type: ignore[assignment, unused-ignore]
 
 
 class Outcome(NamedTuple):
@@ -42,86 +42,35 @@ def call(source: Source, arguments: Sequence[Any]) -> Outcome:
     try:
         value = source.call(arguments)
     # A function cannot be cancelled: something that it waited for was.
-    except (Exception, asyncio.CancelledError) as error:
+    except (Exception, CancelledError) as error:
         return Outcome(None, error, time.perf_counter() - start)
     return Outcome(value, None, time.perf_counter() - start)
 
 
-async def await_call(source: Source, arguments: Sequence[Any]) -> Outcome:
-    """Call a coroutine function; what it raises is caught, but for a cancellation from outside."""
-    start = time.perf_counter()
-    try:
-        value = await source.call(arguments)
-    except (Exception, *LEAVING) as error:
-        return Outcome(None, error, time.perf_counter() - start)
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            raise
-        return Outcome(None, error, time.perf_counter() - start)
-    return Outcome(value, None, time.perf_counter() - start)
+def running_backend() -> str | None:
+    """What runs the event loop that waits for this thread to return, in anyio's words.
 
-
-def is_cancelled() -> bool:
-    """Whether someone cancelled this task; else it was something that a source waited for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
-def loop_is_running() -> bool:
-    """Whether this thread belongs to an event loop that waits for us to return."""
+    Does not load anyio, which takes a while and which plain calls can do without.
+    """
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        return "trio"
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
+    return "asyncio"
 
 
-def in_own_loop(function: Callable[[asyncio.Runner], T]) -> T:
-    """Call a function with an event loop to run coroutines on.
+def context_for(backend: str | None) -> contextvars.Context:
+    """The context of here, for a thread with that event loop.
 
-    Where one is already running (a notebook's), on a thread of its own.
+    anyio notes in it, with sniffio, which one runs, and believes what it finds there.
     """
-    if loop_is_running():
-        return _on_own_thread(function)
-    with _new_runner() as runner:
-        return function(runner)
-
-
-def _new_runner() -> asyncio.Runner:
-    # With a factory, the runner leaves the loop alone that others get from asyncio.
-    return asyncio.Runner(loop_factory=asyncio.new_event_loop)
-
-
-def _on_own_thread(function: Callable[[asyncio.Runner], T]) -> T:
-    """Call a function on a thread with an event loop; who is interrupted does not wait for it."""
-    result: Future[T] = Future()
-    runner = _new_runner()
-    loop = runner.get_loop()
-
-    def work() -> None:
-        try:
-            with runner:
-                answer = function(runner)
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(answer)
-
     context = contextvars.copy_context()
-    name = "greedymiser-loop"
-    threading.Thread(target=context.run, args=(work,), daemon=True, name=name).start()
-    try:
-        wait([result])
-    except BaseException:  # Ctrl-C
-        with contextlib.suppress(RuntimeError):  # it has just come to its end
-            loop.call_soon_threadsafe(_cancel_all, loop)
-        raise
-    return result.result()
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
+    if sniffio is not None:
+        context.run(sniffio.current_async_library_cvar.set, backend)
+    return context
 
 
 class WorkerPool:
@@ -129,113 +78,59 @@ class WorkerPool:
 
     There are as many as there are calls at once: who calls sees to it that there are not too many.
     A thread cannot be stopped; one that does not return after a time-out is left behind, takes
-    nobody's place, and does not keep the interpreter from ending. If ``most_abandoned`` calls of a
-    source are, it is not called again before one of them returns.
+    nobody's place, and does not keep the interpreter from ending. (That is why anyio's are not
+    used: on asyncio they are no daemons.) If ``most_abandoned`` calls of a source are, it is not
+    called again before one of them returns.
     """
 
     def __init__(self, most_abandoned: int) -> None:
-        self.most_abandoned = most_abandoned
-        self._crew: _Crew | None = None
-        self._roll = _Roll()
+        self._most_abandoned = most_abandoned
+        self._crew = _Crew()
+        # Calls that run and for which nobody waits any more, by the name of their source.
+        self._abandoned: defaultdict[str, set[Future[Outcome]]] = defaultdict(set)
 
-    async def call(self, source: Source, arguments: Sequence[Any]) -> Outcome:
-        """Call a function on a thread and wait for its outcome."""
-        crew, roll = self._own_crew(), self._roll
-        n_abandoned = roll.n_abandoned(source)
-        if n_abandoned >= self.most_abandoned:
+    def send(self, source: Source, arguments: Sequence[Any]) -> Future[Outcome]:
+        """Call a function on a thread."""
+        answer: Future[Outcome] = Future()
+        n_abandoned = len(self._abandoned[source.name])
+        if n_abandoned >= self._most_abandoned:
             error = TimeoutError(f"it was not called, since {n_abandoned} earlier calls still hang")
-            return Outcome(None, error, 0.0, timed_out=True, was_made=False)
-        errand = _Errand(source, arguments)
-        roll.begin(errand)
+            answer.set_result(Outcome(None, error, 0.0, timed_out=True, was_made=False))
+            return answer
+        context = context_for(None)
 
         def work() -> None:
-            outcome = errand.run()
-            roll.end(errand)
-            errand.deliver(outcome)
+            try:
+                outcome = context.run(call, source, arguments)
+            except BaseException as error:  # to end a thread quietly is no answer
+                outcome = Outcome(None, error, math.nan)
+            answer.set_result(outcome)
 
-        crew.send(work)
-        try:
-            return await errand.answer
-        except BaseException:
-            roll.abandon(errand)
-            raise
+        self._crew.send(work)
+        return answer
 
-    def _own_crew(self) -> _Crew:
-        if self._roll.process != os.getpid():  # threads do not survive a fork
-            self._crew, self._roll = None, _Roll()
-        if self._crew is None:
-            self._crew = _Crew()
-            weakref.finalize(self, self._crew.dismiss)
-        return self._crew
+    def abandon(self, source: Source, answer: Future[Outcome]) -> None:
+        """Do not wait any longer for a call."""
+        abandoned = self._abandoned[source.name]
+        abandoned.add(answer)
+        answer.add_done_callback(abandoned.discard)  # at once, if it has just come
 
     def close(self) -> None:
         """End the threads; the next call starts new ones."""
-        if self._crew is not None:
-            self._crew.dismiss()
-        self._crew = None
+        self._crew.dismiss()
+        self._crew = _Crew()
 
-    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int]]:
-        return WorkerPool, (self.most_abandoned,)
-
-
-class _Errand:
-    """A call that a thread makes for an event loop."""
-
-    def __init__(self, source: Source, arguments: Sequence[Any]):
-        self.source = source
-        self.answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._arguments: Sequence[Any] = arguments
-        self._context = contextvars.copy_context()
-
-    def run(self) -> Outcome:
-        try:
-            return self._context.run(call, self.source, self._arguments)
-        except BaseException as error:  # to end a thread quietly is no answer
-            return Outcome(None, error, math.nan)
-
-    def deliver(self, outcome: Outcome) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: this comes too late
-            self.answer.get_loop().call_soon_threadsafe(self._tell, outcome)
-
-    def _tell(self, outcome: Outcome) -> None:
-        if not self.answer.done():  # else nobody waits any more
-            self.answer.set_result(outcome)
-
-
-class _Roll:
-    """Which calls run, and for which of them nobody waits any more."""
-
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self._lock = threading.Lock()
-        self._running: set[_Errand] = set()
-        # Those of the running that were given up, by the name of their source.
-        self._abandoned: defaultdict[str, set[_Errand]] = defaultdict(set)
-
-    def n_abandoned(self, source: Source) -> int:
-        with self._lock:
-            return len(self._abandoned[source.name])
-
-    def begin(self, errand: _Errand) -> None:
-        with self._lock:
-            self._running.add(errand)
-
-    def abandon(self, errand: _Errand) -> None:
-        with self._lock:
-            if errand in self._running:
-                self._abandoned[errand.source.name].add(errand)
-
-    def end(self, errand: _Errand) -> None:
-        with self._lock:
-            self._running.discard(errand)
-            self._abandoned[errand.source.name].discard(errand)
+    def __del__(self) -> None:
+        self._crew.dismiss()
 
 
 class _Crew:
     """Daemon threads, and the work that waits for the idle ones."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Garbage may be collected, and us be dismissed, while we hold it.
+        self._lock = threading.RLock()
+        self._process = os.getpid()
         self._idle = 0
         self._dismissed = False
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -259,6 +154,8 @@ class _Crew:
 
     def dismiss(self) -> None:
         """End the idle threads now, and those at work when they are done."""
+        if self._process != os.getpid():  # threads do not survive a fork, but locks that they hold
+            return
         with self._lock:
             self._dismissed = True
             for _ in range(self._idle):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.acquisition.fetching import Request, Visit
 from greedymiser.acquisition.filling import Filling
 from greedymiser.acquisition.sources import Source
+from greedymiser.acquisition.visits import Request, Visit
 from greedymiser.exits import query_starts
 from greedymiser.serving import Predictor
 

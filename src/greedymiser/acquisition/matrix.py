@@ -15,12 +15,11 @@ from greedymiser._progress import Bar
 from greedymiser.acquisition.fetching import (
     FailureLog,
     Fetcher,
-    Request,
-    Visit,
     check_timeout_names,
     each_object,
 )
 from greedymiser.acquisition.sources import AcquisitionError, Source, Sources
+from greedymiser.acquisition.visits import Request, Visit
 from greedymiser.tables import EXACT_INTEGERS
 from greedymiser.threads import thread_count
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
 import statistics
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, NamedTuple
@@ -15,15 +16,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from greedymiser._views import aligned, html_table
-from greedymiser.acquisition.calls import in_own_loop, is_cancelled
-from greedymiser.acquisition.fetching import (
-    FailureLog,
-    Visit,
-    describe,
-    each_object,
-    whole_number,
-)
+from greedymiser.acquisition.fetching import FailureLog, each_object, whole_number
+from greedymiser.acquisition.reception import describe
 from greedymiser.acquisition.sources import AcquisitionError, Source, Sources
+from greedymiser.acquisition.visits import Visit
 from greedymiser.costs import CostModel
 from greedymiser.serving import as_predictor
 
@@ -244,18 +240,18 @@ class Stopwatch:
         # Per source and object: (CPU, wall) of each repeat.
         self._times: dict[str, dict[int, list[tuple[float, float]]]] = {}
         self._failed: dict[str, set[int]] = {source.name: set() for source in self.plan}
-        self._runner: asyncio.Runner | None = None
+        # Has a coroutine function called on an event loop, the same for all calls.
+        self._on_loop: Callable[..., Any] | None = None
 
     def measure(self, objects: Sequence[Any], repeats: int, warm_up: int) -> None:
-        if self._has_coroutines:
-            in_own_loop(lambda runner: self._measure(objects, repeats, warm_up, runner))
-        else:
-            self._measure(objects, repeats, warm_up, None)
+        with ExitStack() as stack:
+            if self._has_coroutines:
+                from greedymiser.acquisition.loops import calling
 
-    def _measure(
-        self, objects: Sequence[Any], repeats: int, warm_up: int, runner: asyncio.Runner | None
-    ) -> None:
-        self._runner = runner
+                self._on_loop = stack.enter_context(calling())
+            self._measure(objects, repeats, warm_up)
+
+    def _measure(self, objects: Sequence[Any], repeats: int, warm_up: int) -> None:
         # Only the last passes before the repeats tell how long functions take once they are warm.
         for _ in range(warm_up):
             self._pass(objects)
@@ -292,12 +288,13 @@ class Stopwatch:
         loops = self._loops[source.name]
         try:
             if source.is_coroutine:
-                assert self._runner is not None
-                value, cpu, wall = self._runner.run(_time_coroutine(source, arguments, loops))
+                assert self._on_loop is not None
+                value, cpu, wall = self._on_loop(_time_coroutine, source, arguments, loops)
             else:
                 value, cpu, wall = _time_function(source, arguments, loops)
             visit.keep(source, value, self._labelled)
-        except Exception as error:
+        # Something that it waited for may have been cancelled.
+        except (Exception, CancelledError) as error:
             failure = AcquisitionError(source.name, visit.index, describe(error))
             if not self._skip:
                 raise failure from error
@@ -370,11 +367,8 @@ def _time_function(
     """What a function returns, and CPU and wall time of a call."""
     with _QuietCollector():
         cpu, wall = time.process_time(), time.perf_counter()
-        try:
-            for _ in range(loops):
-                value = source.call(arguments)
-        except asyncio.CancelledError as error:  # something that it waited for was cancelled
-            raise RuntimeError(describe(error)) from error
+        for _ in range(loops):
+            value = source.call(arguments)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return value, cpu / loops, wall / loops
 
@@ -385,13 +379,8 @@ async def _time_coroutine(
     """The same for a coroutine function; the loop is already running when the clock starts."""
     with _QuietCollector():
         cpu, wall = time.process_time(), time.perf_counter()
-        try:
-            for _ in range(loops):
-                value = await source.call(arguments)
-        except asyncio.CancelledError as error:
-            if is_cancelled():  # from outside, by Ctrl-C
-                raise
-            raise RuntimeError(describe(error)) from error
+        for _ in range(loops):
+            value = await source.call(arguments)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return value, cpu / loops, wall / loops
 

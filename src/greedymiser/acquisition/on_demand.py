@@ -14,8 +14,6 @@ from greedymiser.acquisition.billing import Cashier
 from greedymiser.acquisition.fetching import (
     FailureLog,
     Fetcher,
-    Request,
-    Visit,
     check_timeout_names,
     each_object,
     whole_number,
@@ -24,6 +22,7 @@ from greedymiser.acquisition.filling import Filling
 from greedymiser.acquisition.journeys import Journeys, Supply
 from greedymiser.acquisition.receipts import ObjectReceipt, Receipts
 from greedymiser.acquisition.sources import Source, Sources
+from greedymiser.acquisition.visits import Request, Visit
 from greedymiser.exits import query_starts
 from greedymiser.metrics import query_order
 from greedymiser.responses import decisions
@@ -64,9 +63,10 @@ class OnDemandPredictor:
         If a source fails on an object: raise an AcquisitionError that names both, or take its
         columns as missing, go on, and warn once per call.
     timeout : float, mapping from source to float, or None
-        Seconds that a call may take, from its start. A coroutine is cancelled; one that does not
-        let itself be cancelled is waited for, and then counts as late. A function cannot be
-        cancelled: it is left alone on its thread, takes nobody's place, and its answer is ignored.
+        Seconds that a call may take, from its start. A coroutine is cancelled, as by a cancel
+        scope of anyio; one that does not let itself be cancelled is waited for, and then counts as
+        late. A function cannot be cancelled: it is left alone on its thread, takes nobody's place,
+        and its answer is ignored.
         Once 4 * n_jobs calls of a source are left behind and still hang, it fails at once, without
         a call, until one of them returns.
     n_jobs : int or None
@@ -166,7 +166,7 @@ class OnDemandPredictor:
     async def apredict(
         self, objects: Any, *, qid: ArrayLike | None = None, return_receipts: bool = False
     ) -> Any:
-        """As ``predict``, on the running event loop.
+        """As ``predict``, on the running event loop, of asyncio or trio.
 
         Everything that is known to be needed runs side by side, functions on threads.
         """
