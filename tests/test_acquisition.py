@@ -51,6 +51,7 @@ from greedymiser.acquisition import (
     build_matrix,
     calls,
 )
+from greedymiser.acquisition.limits import Limit
 from greedymiser.acquisition.visits import Visit
 from greedymiser.exits import Above
 from greedymiser.serving import Stage
@@ -1337,6 +1338,26 @@ def test_the_event_loop_of_others_is_left_alone(regressor, rows):
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def test_places_of_a_loop_that_was_closed_are_taken_back():
+    """Its tasks never leave; who comes next has their places, and those who wait go first."""
+    limit, loop = Limit(2), asyncio.new_event_loop()
+    assert limit.ask(loop) is None
+    assert limit.ask(loop) is None
+    forgotten, waits = limit.ask(loop), limit.ask()
+    assert not waits.done()
+    loop.close()
+    comes = limit.ask()
+    assert comes is None
+    assert waits.done()
+    assert not forgotten.done()
+    last = limit.ask()
+    assert not last.done()
+    limit.leave(loop)  # too late: its place is another's
+    assert not last.done()
+    limit.leave()
+    assert last.done()
 
 
 @on_every_backend

@@ -7,6 +7,7 @@ k, and what is missing or unknown is NaN.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -14,7 +15,6 @@ from typing import Any, Protocol
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 Rows = NDArray[np.intp] | None
 """Chosen rows, by position; None for all of them."""
@@ -229,12 +229,18 @@ def readable(X: Any) -> Any:
         return X
     if is_frame(X):
         return X
-    if sparse.issparse(X):
+    if _is_sparse(X):
         if X.dtype.kind not in "biuf":
             raise ValueError(f"X must be numeric, got a sparse matrix of {X.dtype}")
         return _in_two_dimensions(X)
     refuse_lazy(X)
     return _in_two_dimensions(_as_numbers(X))
+
+
+def _is_sparse(X: Any) -> bool:
+    """Whether X is a sparse matrix. Who has one has loaded SciPy, which takes a while."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(X))
 
 
 def _as_numbers(X: Any) -> NDArray[np.float64]:
@@ -261,7 +267,7 @@ def as_table(X: Any, categories: Categories | None = None) -> Table:
     """Wrap a checked X (array, sparse matrix or data frame)."""
     if isinstance(X, Parted):
         return X.table(categories or {})
-    if sparse.issparse(X):
+    if _is_sparse(X):
         return SparseTable(X, categories)
     if is_frame(X):
         return FrameTable(X, categories)

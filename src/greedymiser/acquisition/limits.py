@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from contextvars import ContextVar, Token
+from typing import Any
 
 
 class Limit:
@@ -17,8 +18,10 @@ class Limit:
 
     def __init__(self, most: int):
         self._lock = threading.Lock()
-        self.most = self._free = most
-        self._line: deque[Future[None]] = deque()
+        self.most = most
+        # The event loop of each who is inside, and of each who waits; None for a thread.
+        self._inside: list[Any] = []
+        self._line: deque[tuple[Future[None], Any]] = deque()
 
     def __enter__(self) -> None:
         ticket = self.ask()
@@ -32,32 +35,47 @@ class Limit:
     def __exit__(self, *_: object) -> None:
         self.leave()
 
-    def ask(self) -> Future[None] | None:
+    def ask(self, loop: Any = None) -> Future[None] | None:
         """Come in (None), or get a ticket that is called when it is one's turn."""
+        ticket: Future[None] = Future()
         with self._lock:
-            if self._free:
-                self._free -= 1
-                return None
-            ticket: Future[None] = Future()
-            self._line.append(ticket)
-            return ticket
+            if len(self._inside) == self.most:
+                # A loop that was closed while tasks were on their way never lets them leave.
+                self._inside = [held for held in self._inside if not _is_closed(held)]
+            self._line.append((ticket, loop))
+            called = self._next_in_line()
+        for one in called:
+            one.set_result(None)
+        return None if ticket in called else ticket
 
-    def leave(self) -> None:
+    def leave(self, loop: Any = None) -> None:
         """Give the place to the next in line who still waits."""
         with self._lock:
-            while self._line:
-                ticket = self._line.popleft()
-                if ticket.set_running_or_notify_cancel():
-                    break
-            else:
-                self._free += 1
-                return
-        ticket.set_result(None)
+            if loop in self._inside:  # else it was taken back
+                self._inside.remove(loop)
+            called = self._next_in_line()
+        for one in called:
+            one.set_result(None)
 
-    def hand_back(self, ticket: Future[None]) -> None:
+    def hand_back(self, ticket: Future[None], loop: Any = None) -> None:
         """Do not wait any longer; the turn may have come in the meantime."""
         if not ticket.cancel():
-            self.leave()
+            self.leave(loop)
+
+    def _next_in_line(self) -> list[Future[None]]:
+        """Those whose turn it is, of those who still wait."""
+        called = []
+        while self._line and len(self._inside) < self.most:
+            ticket, loop = self._line.popleft()
+            if not _is_closed(loop) and ticket.set_running_or_notify_cancel():
+                self._inside.append(loop)
+                called.append(ticket)
+        return called
+
+
+def _is_closed(loop: Any) -> bool:
+    """Whether an event loop has ended; one of trio does not before all of its tasks have."""
+    return hasattr(loop, "is_closed") and bool(loop.is_closed())
 
 
 # The lanes that count the calls in which we are.

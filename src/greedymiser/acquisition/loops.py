@@ -51,15 +51,17 @@ async def await_call(source: Source, arguments: Sequence[Any]) -> Outcome:
     return Outcome(value, error, time.perf_counter() - start)
 
 
-async def enter(limit: Limit) -> None:
-    """Wait for a place; who got it has to ``leave``."""
-    ticket = limit.ask()
+async def enter(limit: Limit) -> Any:
+    """Wait for a place; who got it has to ``leave`` with what is returned."""
+    loop = current_token().native_token
+    ticket = limit.ask(loop)
     if ticket is not None:
         try:
             await until_done(ticket)
         except BaseException:
-            limit.hand_back(ticket)
+            limit.hand_back(ticket, loop)
             raise
+    return loop
 
 
 async def until_done(future: Future[T]) -> T:

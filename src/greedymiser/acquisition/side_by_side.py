@@ -80,7 +80,7 @@ class SideBySide(NamedTuple):
 
     async def _call(self, source: Source, arguments: Sequence[Any]) -> Outcome:
         lane = self.lanes.coroutines if source.is_coroutine else self.lanes.functions
-        await enter(lane)
+        loop = await enter(lane)
         try:
             # The clock of a time-out starts here: waiting for a lane is not the source's fault.
             limit = self.reception.timeouts.get(source.name)
@@ -88,7 +88,7 @@ class SideBySide(NamedTuple):
                 return await self._call_now(source, arguments)
             return await self._call_in_time(source, arguments, limit)
         finally:
-            lane.leave()
+            lane.leave(loop)
 
     async def _call_in_time(
         self, source: Source, arguments: Sequence[Any], limit: float
@@ -158,7 +158,7 @@ class _Trip:
         return ready
 
 
-class _Line:
+class _WaitingCalls:
     """Calls of one kind that can be made, and the tasks that make them, one after the other.
 
     A task takes four times as long to start with anyio as with asyncio, hence not one per call.
@@ -180,7 +180,10 @@ class _Trips:
         # That of all calls; what they change in it is not for others.
         self._context = copy_context()
         self._context.run(job.lanes.note)
-        self._functions, self._coroutines = _Line(job.lanes.functions), _Line(job.lanes.coroutines)
+        self._functions, self._coroutines = (
+            _WaitingCalls(job.lanes.functions),
+            _WaitingCalls(job.lanes.coroutines),
+        )
 
     def go_on(self, trip: _Trip | None) -> None:
         """Line up what an object needs now; if that is nothing, what the next one does."""
@@ -200,10 +203,10 @@ class _Trips:
             line.n_tasks += 1
             self._start(line)
 
-    def _start(self, line: _Line) -> None:
+    def _start(self, line: _WaitingCalls) -> None:
         self._context.copy().run(self._group.start_soon, self._work, line)
 
-    async def _work(self, line: _Line) -> None:
+    async def _work(self, line: _WaitingCalls) -> None:
         while line.calls:
             trip, source = line.calls.popleft()
             await self._job.call_for(trip.visit, source)

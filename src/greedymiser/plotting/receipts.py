@@ -97,7 +97,9 @@ def plot_receipt(
 
 def _label_panel(panel: Axes, name: str) -> None:
     """Name a score in lines that are no longer than the panel is high."""
-    lines = [part for line in name.splitlines() for part in wrap(line, LONGEST_LABEL)]
+    lines: list[str] = []
+    for line in name.splitlines():
+        lines += wrap(line, LONGEST_LABEL, break_long_words=False)
     size = "small" if len(lines) > 2 else rcParams["axes.labelsize"]
     without_math(panel.set_ylabel("\n".join(lines), fontsize=size))
 
