@@ -67,6 +67,11 @@ def xgb(kind, **params):
     return kind(n_estimators=12, max_depth=3, n_jobs=1, **params)
 
 
+# Newer versions drop trees with any booster, and warn of the name.
+DART = {"rate_drop": 0.5}
+if tuple(map(int, xgboost.__version__.split(".")[:2])) < (3, 4):
+    DART["booster"] = "dart"
+
 REGRESSORS = {
     "lightgbm": lgb(lightgbm.LGBMRegressor),
     "lightgbm l1": lgb(lightgbm.LGBMRegressor, objective="mae"),
@@ -75,7 +80,7 @@ REGRESSORS = {
     ),
     "lightgbm dart": lgb(lightgbm.LGBMRegressor, boosting_type="dart"),
     "xgboost": xgb(xgboost.XGBRegressor),
-    "xgboost dart": xgb(xgboost.XGBRegressor, booster="dart", rate_drop=0.5),
+    "xgboost dart": xgb(xgboost.XGBRegressor, **DART),
     "histogram": HistGradientBoostingRegressor(max_iter=12),
 }
 NO_GAPS = {

@@ -239,7 +239,9 @@ def _frame(whole: Block, sources: Sources, pandas: Any) -> Any:
 def _categorical(labels: list[Any], pandas: Any) -> Any:
     """Labels as they are: pandas would make floats of integers that are next to a float."""
     if any(isinstance(label, int) and abs(label) >= EXACT_INTEGERS for label in labels):
-        return pandas.Categorical(pandas.Series(labels, dtype=object))
+        values = pandas.Series(labels, dtype=object)
+        known = pandas.Index(values.dropna().unique(), dtype=object)
+        return pandas.Categorical(values, known)
     return pandas.Categorical(labels)
 
 

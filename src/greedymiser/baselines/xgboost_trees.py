@@ -115,8 +115,9 @@ def _trees(booster: Mapping[str, Any]) -> tuple[list[Tree], list[int]]:
     """All trees, and the output of each."""
     if booster["name"] == "gblinear":
         raise UnreadableModelError("it is linear (gblinear) and has no trees")
-    weights = booster.get("weight_drop")  # of DART
     model = _model_of(booster)
+    # Of DART; from XGBoost 3.4 on all boosters of trees may have them, beside the trees.
+    weights = booster.get("weight_drop") or model.get("weight_drop")
     factors = weights or [1.0] * len(model["trees"])
     trees = [
         _tree(entries, factor) for entries, factor in zip(model["trees"], factors, strict=True)
@@ -125,7 +126,7 @@ def _trees(booster: Mapping[str, Any]) -> tuple[list[Tree], list[int]]:
 
 
 def _model_of(booster: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = booster.get("gbtree", booster)["model"]  # the first of DART
+    found: Mapping[str, Any] = booster.get("gbtree", booster)["model"]  # the first of an older DART
     return found
 
 
