@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -392,6 +393,16 @@ def test_baselines_are_saved_pickled_and_cloned(tmp_path):
     assert np.array_equal(again.predict(GAPPED), metered.predict(GAPPED))
     copied = pickle.loads(pickle.dumps(metered))
     assert np.array_equal(copied.predict(GAPPED), metered.predict(GAPPED))
+
+
+def test_a_pickle_from_before_models_knew_of_copies():
+    forest = RandomForestClassifier(3, max_depth=2, random_state=0).fit(X, THREE)
+    metered = baseline(forest, CostModel([1.0] * X.shape[1], tree_cost=0.5))
+    bare = replace(metered.model_, has_copies=False)
+    older = type(metered).__new__(type(metered))
+    older.__setstate__({**metered.__getstate__(), "model_": bare, "has_copies_": True})
+    assert older.cost_ == metered.cost_ == len(metered.features_used_) + 3 * 0.5
+    assert vars(older).keys() == vars(metered).keys()
 
 
 def test_what_a_search_has_found():

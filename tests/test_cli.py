@@ -679,7 +679,7 @@ def test_a_budget_that_buys_nothing_gives_a_constant_and_says_so(here, budget):
     """As fit and the curve's best do in Python."""
     said = {
         "searched": f"a budget of {budget} buys no useful feature, so the model is a constant; "
-        "the cheapest feature of all is 'age' and costs 1",
+        "the cheapest feature that it does not afford is 'age' and costs 1",
         "fitted": f"budget={budget} buys no useful feature, so the model is a constant; "
         "the cheapest useful feature is 'age' and costs 1",
     }
@@ -689,6 +689,23 @@ def test_a_budget_that_buys_nothing_gives_a_constant_and_says_so(here, budget):
         assert (result.exit_code, result.stderr) == (0, f"Warning: {said[how]}\n")
         assert "predicts the same for every row" in result.stdout
         assert load("m.miser").cost_ == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "more"),
+    [
+        ("1", "; the cheapest feature that it does not afford is 'colour' and costs 2"),
+        ("99", ""),
+    ],
+)
+def test_what_a_budget_affords_is_not_what_it_lacks(here, budget, more):
+    Path("costs.csv").write_text("feature,cost\nage,0\nx.y,1\ndear,10\ncolour,2\n")
+    frame = pd.read_csv("regression.csv")
+    frame.assign(price=1.0).to_csv("regression.csv", index=False)
+    result = greedymiser("fit", *REGRESSION, "--task", "regression", "--budget", budget,
+                         "--out", "m.miser", *FAST)  # fmt: skip
+    said = f"a budget of {budget} buys no useful feature, so the model is a constant{more}"
+    assert (result.exit_code, result.stderr) == (0, f"Warning: {said}\n")
 
 
 def test_a_budget_of_nothing_buys_what_is_free(here):

@@ -149,6 +149,7 @@ BAD = {
     "series": pd.Series(X[0]),
     "number": 5.0,
     "nothing": None,
+    "matrix": X.view(np.matrix),
 }
 
 
@@ -184,6 +185,29 @@ def test_an_estimator_insists_on_the_columns_of_fit_and_a_predictor_does_not(kin
         for ask in (model.predict, model.prediction_costs):
             with pytest.raises(ValueError, match=words):
                 ask(some)
+
+
+def test_protocols_are_as_strict_as_predictions():
+    frame = pd.DataFrame(X, columns=NAMES)
+    labels = np.where(Y > 0, "yes", "no")
+    model = MiserClassifier(charge="row", tradeoff=0.01, **SMALL).fit(frame, labels)
+    hasty = EarlyExitClassifier(model, every=3, threshold=0.6).fit(frame, labels)
+    for some in (model, hasty):
+        table = some.predictor_.table(frame)
+        assert str(some.protocol(frame)) == str(some.predictor_.protocol(table))
+        with pytest.raises(ValueError, match="must be in the same order"):
+            some.protocol(frame[NAMES[::-1]])
+        with pytest.raises(ValueError, match="3 features"), pytest.warns(match="feature names"):
+            some.protocol(X[:, :3])
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, sparse.csr_matrix, pd.DataFrame])
+def test_a_table_of_other_columns_is_refused(wrap):
+    model = MODELS["regressor"](X).predictor_
+    for columns in (X[:, :3], np.hstack([X, X])):
+        other = MODELS["regressor"](columns).predictor_
+        with pytest.raises(ValueError, match=f"{columns.shape[1]} features, but the model knows 4"):
+            model.predict(other.table(wrap(columns)))
 
 
 def test_without_names_columns_count_by_position_even_if_costs_have_names():

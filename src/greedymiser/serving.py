@@ -401,6 +401,7 @@ class Predictor(FinishedModel):
         True
         """
         if isinstance(X, ArrayTable | FrameTable | SparseTable):
+            self._refuse_other_width(X.n_columns)  # it might be of another model
             return X
         X = readable(X)
         if is_frame(X):
@@ -412,9 +413,12 @@ class Predictor(FinishedModel):
 
     def fitting(self, X: Any) -> Any:
         """X, if it has as many columns as the model knows features."""
-        if X.shape[1] != self.n_features:
-            raise ValueError(f"X has {X.shape[1]} features, but the model knows {self.n_features}")
+        self._refuse_other_width(X.shape[1])
         return X
+
+    def _refuse_other_width(self, n_columns: int) -> None:
+        if n_columns != self.n_features:
+            raise ValueError(f"X has {n_columns} features, but the model knows {self.n_features}")
 
     def run(self, table: Table, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
         """Raw predictions (n_outputs, n), and the stage after which each row leaves."""

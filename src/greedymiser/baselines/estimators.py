@@ -118,6 +118,12 @@ class Baseline(Miser):
         self.is_mean_ = found.is_mean
         return self
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # Older pickles have it here and not in the model, which would pay for each copy of a tree.
+        if self.__dict__.pop("has_copies_", False):
+            self.model_ = replace(self.model_, has_copies=True)
+
     def truncate(self, n_iter: int) -> Self:
         """Return a copy that stops after ``n_iter`` rounds: of a forest, the mean of so many."""
         shorter = super().truncate(n_iter)

@@ -72,8 +72,8 @@ class OverEnsemble(MetaEstimatorMixin, ModelBacked):
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        check_is_fitted(self)
-        return self.predictor_.protocol(X, qid, min_share=min_share)
+        table = self._table(X)
+        return self.predictor_.protocol(table, qid, min_share=min_share)
 
     @property
     def n_features_in_(self) -> int:

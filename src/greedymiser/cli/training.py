@@ -154,14 +154,16 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
 
 
 def _warn_of_constant(budget: float, job: TrainingData) -> None:
-    """Say that a budget has bought nothing, and what the cheapest of all would cost."""
+    """Say that a budget has bought nothing, and what the cheapest of what is dearer costs."""
+    told = f"a budget of {as_number(budget)} buys no useful feature, so the model is a constant"
     prices = job.costs.costs.prices()
-    cheapest = int(np.argmin(prices))
-    name = (job.costs.costs.feature_names or [])[cheapest]
-    warn(
-        f"a budget of {as_number(budget)} buys no useful feature, so the model is a constant; "
-        f"the cheapest feature of all is {name!r} and costs {as_number(prices[cheapest])}"
-    )
+    if prices.max() > budget:
+        # What it affords, free columns above all, is of no use.
+        cheapest = int(np.argmin(np.where(prices > budget, prices, np.inf)))
+        name = (job.costs.costs.feature_names or [])[cheapest]
+        price = as_number(prices[cheapest])
+        told += f"; the cheapest feature that it does not afford is {name!r} and costs {price}"
+    warn(told)
 
 
 def chosen_models(trained: TradeoffCurve) -> list[Model]:

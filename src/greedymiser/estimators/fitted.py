@@ -179,7 +179,7 @@ class Fitted(ModelBacked):
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        return self.predictor_.protocol(X, min_share=min_share)
+        return self.predictor_.protocol(self._table(X), min_share=min_share)
 
     def truncate(self, n_iter: int) -> Self:
         """Return a copy that stops after ``n_iter`` rounds, and costs accordingly."""
@@ -213,8 +213,8 @@ def _with_known_columns(estimator: Fitted, X: Any) -> Any:
     except (TypeError, ValueError):
         estimator._check_features(X, reset=False)  # scikit-learn has its own words for most of it
         raise
-    if min(rows.shape) == 0:
-        estimator._check_features(rows, reset=False)
+    if min(rows.shape) == 0 or isinstance(X, np.matrix):  # neither of which fit takes
+        estimator._check_features(X, reset=False)
     validate_data(estimator, X=rows, reset=False, skip_check_array=True)
     return rows
 
