@@ -148,6 +148,9 @@ def test_thread_count_reads_n_jobs():
     assert thread_count(None) == numba.config.NUMBA_NUM_THREADS
     assert thread_count(1) == 1
     assert thread_count(3) == 3
+    assert thread_count(np.int64(2)) == 2
+    with pytest.raises(TypeError, match="n_jobs must be an integer or None, got 'all'"):
+        thread_count("all")
     assert thread_count(-1) >= 1
     with pytest.raises(ValueError, match="n_jobs"):
         thread_count(0)

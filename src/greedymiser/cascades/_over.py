@@ -30,7 +30,7 @@ class OverEnsemble(MetaEstimatorMixin, ModelBacked):
     n_jobs: int | None
 
     def _inner(self) -> Miser:
-        """The estimator that the user gave, out of the ice, or what a fitted search has found."""
+        """What the user gave, without a FrozenEstimator around it; of a fitted search, its best."""
         given = self.estimator
         if isinstance(given, FrozenEstimator):
             given = given.estimator

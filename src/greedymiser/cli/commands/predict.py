@@ -74,6 +74,6 @@ def _tell(trained: Predictor, n_rows: int, cost: float, out: Path) -> None:
     paid = "a mean cost" if rows_differ(trained) else "a cost"
     bill = f"{as_number(cost)} {cost_unit(trained) or ''}".rstrip()
     say(
-        f"{n_rows} predictions at {paid} of {bill} each, "
+        f"{n_rows} prediction{'s' * (n_rows != 1)} at {paid} of {bill} each, "
         f"from {len(trained.features_used_)} of {trained.n_features} features: {out}"
     )
