@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from numbers import Integral
+from numbers import Real
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
@@ -79,7 +79,7 @@ def thread_count(n_jobs: int | None) -> int:
     """
     if n_jobs is None:
         return int(numba.config.NUMBA_NUM_THREADS)
-    if not isinstance(n_jobs, Integral):
+    if not isinstance(n_jobs, Real):
         raise TypeError(f"n_jobs must be an integer or None, got {n_jobs!r}")
     return int(joblib.effective_n_jobs(n_jobs))
 

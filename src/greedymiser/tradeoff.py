@@ -86,9 +86,10 @@ class TradeoffCurve:
     def best(self, budget: float | None = None, *, train: bool = True) -> Miser:
         """Best validation score among all models and all their prefixes that cost at most this.
 
-        The estimator that is returned is fitted, and its ``cost_`` is within the budget. 0 is a
-        budget, too: it affords what is free. Where a budget buys nothing useful the model is a
-        constant, and a ``BudgetWarning`` says so, as ``fit`` does.
+        The estimator that is returned is fitted, and its ``cost_`` is within the budget; with
+        ``charge="row"``, the mean cost of the validation rows is. 0 is a budget, too: it affords
+        what is free. Where a budget buys nothing useful the model is a constant, and a
+        ``BudgetWarning`` says so, as ``fit`` does.
 
         Parameters
         ----------

@@ -181,7 +181,7 @@ class _Known(Loss):
 
 
 class SquaredError(_Known):
-    """Half the squared error (eq. 2).
+    """Half the squared error, equation 2 of the paper.
 
     Examples
     --------

@@ -50,7 +50,10 @@ def fit(
         float | None, typer.Option(min=0, help="Drop in mean loss demanded per unit of cost.")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="What one prediction may cost at most.")
+        float | None,
+        typer.Option(
+            min=0, help="What one prediction may cost at most; with --charge row, on average."
+        ),
     ] = None,
     max_iter: MaxIter = 300,
     max_depth: MaxDepth = 4,
