@@ -1773,6 +1773,39 @@ def test_a_coroutine_that_blocks_the_event_loop_is_late(regressor, rows, X, monk
     assert receipts[0].seconds["low"] == 2 * PATIENCE
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+@on_every_backend
+def test_a_function_is_judged_by_its_own_time(regressor, rows, X, backend, is_late):
+    """A coroutine blocks the event loop, which hears of the function's answer too late."""
+    began, blocked = threading.Event(), threading.Event()
+
+    def low(raw):
+        began.set()
+        assert blocked.wait(PATIENCE)
+        time.sleep(0.7 if is_late else 0.0)
+        return raw[2]
+
+    async def cheap(raw):
+        while not began.is_set():
+            await anyio.sleep(0)
+        blocked.set()
+        time.sleep(1.0)
+        return raw[1]
+
+    sources = async_sources(cheap=cheap, low=low)
+    served = OnDemandPredictor(regressor, sources, timeout={"low": 0.5}, on_error="missing")
+    ask = partial(served.apredict, rows[:1], return_receipts=True)
+    if is_late:
+        with pytest.warns(AcquisitionWarning, match="'low' .* did not answer within 0.5 s"):
+            found, receipts = anyio.run(ask, backend=backend)
+    else:
+        found, receipts = anyio.run(ask, backend=backend)
+    expected = X[:1].assign(low=math.nan) if is_late else X[:1]
+    assert np.array_equal(found, regressor.predict(expected))
+    assert (receipts[0].seconds["low"] > 0.5) == is_late
+    served.close()
+
+
 @on_every_backend
 def test_waiting_for_a_thread_is_not_the_fault_of_a_source(regressor, rows, X, backend):
     def slow(raw):
