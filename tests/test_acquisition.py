@@ -50,6 +50,7 @@ from greedymiser.acquisition import (
     SourceTimeoutError,
     build_matrix,
     calls,
+    measure_costs,
 )
 from greedymiser.acquisition.limits import Limit
 from greedymiser.acquisition.visits import Visit
@@ -422,6 +423,37 @@ def test_labels_are_coded_as_in_a_frame():
     assert np.array_equal(
         served.predict(everything), model.predict(build_matrix(sources, everything))
     )
+
+
+def test_the_model_says_as_well_which_columns_hold_labels():
+    """Strings of a source that declares none: of use to such a model, but not to a matrix."""
+    objects = [{"colour": colour, "size": i % 7} for i, colour in enumerate(["red", "blue"] * 40)]
+    X = pd.DataFrame(objects).astype({"colour": "category"})
+    y = (X["colour"] == "red") + 0.1 * X["size"]
+    model = MiserRegressor(max_iter=5, min_samples_leaf=5, n_jobs=1).fit(X, y)
+    sources = Sources()
+    sources.add(lambda raw: raw["colour"], ["colour"], name="colour")
+    sources.add(lambda raw: raw["size"], ["size"], name="size")
+    served = OnDemandPredictor(model, sources)
+    assert np.array_equal(served.predict(objects), model.predict(X))
+    with pytest.raises(AcquisitionError, match="'colour' must be a number, got 'red'"):
+        build_matrix(sources, objects)
+    with pytest.raises(AcquisitionError, match="'colour' must be a number, got 'red'"):
+        measure_costs(sources, objects[:2])
+    with pytest.raises(AcquisitionError, match="'size' must be a number, got 'x'"):
+        served.predict([{"colour": "red", "size": "x"}])
+
+
+def test_objects_of_a_frame_are_frames_where_dicts_are_expected():
+    frame = pd.DataFrame({"colour": ["red", "blue"] * 40, "size": np.arange(80.0), "code": 0.0})
+    model = MiserRegressor(max_iter=2, n_jobs=1).fit(frame[["size", "code"]], frame["size"])
+    served = OnDemandPredictor(model, label_sources())
+    with pytest.raises(
+        AcquisitionError, match=r"frame of one row: .* frame\.to_dict\(\"records\"\)"
+    ):
+        served.predict(frame)
+    found = served.predict(frame.to_dict("records"))
+    assert np.array_equal(found, model.predict(frame[["size", "code"]]))
 
 
 def test_labels_for_a_model_that_takes_numbers():
