@@ -50,6 +50,7 @@ from greedymiser.acquisition import (
     SourceTimeoutError,
     build_matrix,
     calls,
+    measure_costs,
 )
 from greedymiser.acquisition.limits import Limit
 from greedymiser.acquisition.visits import Visit
@@ -422,6 +423,37 @@ def test_labels_are_coded_as_in_a_frame():
     assert np.array_equal(
         served.predict(everything), model.predict(build_matrix(sources, everything))
     )
+
+
+def test_the_model_says_as_well_which_columns_hold_labels():
+    """Strings of a source that declares none: of use to such a model, but not to a matrix."""
+    objects = [{"colour": colour, "size": i % 7} for i, colour in enumerate(["red", "blue"] * 40)]
+    X = pd.DataFrame(objects).astype({"colour": "category"})
+    y = (X["colour"] == "red") + 0.1 * X["size"]
+    model = MiserRegressor(max_iter=5, min_samples_leaf=5, n_jobs=1).fit(X, y)
+    sources = Sources()
+    sources.add(lambda raw: raw["colour"], ["colour"], name="colour")
+    sources.add(lambda raw: raw["size"], ["size"], name="size")
+    served = OnDemandPredictor(model, sources)
+    assert np.array_equal(served.predict(objects), model.predict(X))
+    with pytest.raises(AcquisitionError, match="'colour' must be a number, got 'red'"):
+        build_matrix(sources, objects)
+    with pytest.raises(AcquisitionError, match="'colour' must be a number, got 'red'"):
+        measure_costs(sources, objects[:2])
+    with pytest.raises(AcquisitionError, match="'size' must be a number, got 'x'"):
+        served.predict([{"colour": "red", "size": "x"}])
+
+
+def test_objects_of_a_frame_are_frames_where_dicts_are_expected():
+    frame = pd.DataFrame({"colour": ["red", "blue"] * 40, "size": np.arange(80.0), "code": 0.0})
+    model = MiserRegressor(max_iter=2, n_jobs=1).fit(frame[["size", "code"]], frame["size"])
+    served = OnDemandPredictor(model, label_sources())
+    with pytest.raises(
+        AcquisitionError, match=r"frame of one row: .* frame\.to_dict\(\"records\"\)"
+    ):
+        served.predict(frame)
+    found = served.predict(frame.to_dict("records"))
+    assert np.array_equal(found, model.predict(frame[["size", "code"]]))
 
 
 def test_labels_for_a_model_that_takes_numbers():
@@ -1771,6 +1803,39 @@ def test_a_coroutine_that_blocks_the_event_loop_is_late(regressor, rows, X, monk
         predictions, receipts = anyio.run(ask, backend=backend)
     assert np.array_equal(predictions, regressor.predict(X[:1].assign(low=math.nan)))
     assert receipts[0].seconds["low"] == 2 * PATIENCE
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@on_every_backend
+def test_a_function_is_judged_by_its_own_time(regressor, rows, X, backend, is_late):
+    """A coroutine blocks the event loop, which hears of the function's answer too late."""
+    began, blocked = threading.Event(), threading.Event()
+
+    def low(raw):
+        began.set()
+        assert blocked.wait(PATIENCE)
+        time.sleep(0.7 if is_late else 0.0)
+        return raw[2]
+
+    async def cheap(raw):
+        while not began.is_set():
+            await anyio.sleep(0)
+        blocked.set()
+        time.sleep(1.0)
+        return raw[1]
+
+    sources = async_sources(cheap=cheap, low=low)
+    served = OnDemandPredictor(regressor, sources, timeout={"low": 0.5}, on_error="missing")
+    ask = partial(served.apredict, rows[:1], return_receipts=True)
+    if is_late:
+        with pytest.warns(AcquisitionWarning, match="'low' .* did not answer within 0.5 s"):
+            found, receipts = anyio.run(ask, backend=backend)
+    else:
+        found, receipts = anyio.run(ask, backend=backend)
+    expected = X[:1].assign(low=math.nan) if is_late else X[:1]
+    assert np.array_equal(found, regressor.predict(expected))
+    assert (receipts[0].seconds["low"] > 0.5) == is_late
+    served.close()
 
 
 @on_every_backend

@@ -78,14 +78,19 @@ def models(X, y):
     return {kind: by_row(model) for kind, model in zip(KINDS, made, strict=True)}
 
 
-def makers_asked(predictor, row, left, sources):
-    """Sources that the path of a row asks for, with all that they need; by single steps."""
+def columns_asked(predictor, row, left):
+    """Columns that the path of a row asks for; by single steps."""
     names = set()
     for stage in predictor.stages[: left + 1]:
         k = stage.ensemble.n_outputs
         for tree in plain_trees(stage.ensemble)[stage.first * k : stage.last * k]:
             names |= {predictor.names[f] for f in naive.features_asked(*tree, row)}
-    return {source.name for source in sources.plan(names)}
+    return names
+
+
+def makers_asked(predictor, row, left, sources):
+    """Sources of what the path of a row asks for, with all that they need."""
+    return {source.name for source in sources.plan(columns_asked(predictor, row, left))}
 
 
 def check_receipts(predictor, X, receipts, qid=None):
@@ -94,6 +99,18 @@ def check_receipts(predictor, X, receipts, qid=None):
     for i, receipt in enumerate(receipts):
         assert receipt.index == i
         assert receipt.cost == math.fsum([*receipt.resources.values(), receipt.tree_cost])
+        check_questions(receipt, list(X.columns))
+
+
+def check_questions(receipt, names):
+    """Questions add up to the cost, and nothing is a reason that was not asked before."""
+    prices = [question.cost for question in receipt.questions]
+    assert math.fsum([*prices, receipt.tree_cost]) == pytest.approx(receipt.cost, rel=1e-12)
+    asked = set()
+    for question in receipt.questions:
+        assert {name for said in question.since for name in said.split()} & {*names} <= asked
+        assert question.feature not in asked
+        asked.add(question.feature)
 
 
 @pytest.mark.parametrize("options", [{}, {"n_jobs": 3}, {"batch_size": 1}, {"batch_size": 64}])
@@ -110,6 +127,8 @@ def test_only_what_the_path_asks_for_is_fetched(models, rows, X, kind, options):
         expected = makers_asked(predictor, row, left[i], counting.sources)
         assert counting.called(i) == expected
         assert set(receipts[i].fetched) == expected
+        asked = {question.feature for question in receipts[i].questions}
+        assert asked == columns_asked(predictor, row, left[i])
     assert set(counting.calls.values()) == {1}
 
 
@@ -165,20 +184,45 @@ def test_a_receipt_reads_as_a_protocol(regressor, rows, X):
     _, receipts = served.predict(rows, return_receipts=True)
     names = list(X.columns)
     for receipt, row in zip(receipts, X.to_numpy(), strict=True):
-        sources = [question.source for question in receipt.questions]
-        assert len(set(sources)) == len(sources)
-        assert set(sources) == set(receipt.fetched) - {"decoded"}
+        sources = {question.source for question in receipt.questions}
+        assert sources == set(receipt.fetched) - {"decoded"}
         for question in receipt.questions:
             assert question.answer == row[names.index(question.feature)]
     some = next(receipt for receipt in receipts if len(receipt.questions) > 1)
     first, *others = some.questions
     text = some.protocol().splitlines()
     assert text[0] == f"object {some.index}: {some.cost:.6g}"
-    assert text[1] == f"  asked {first.feature}: {first.answer:.6g}"
-    assert text[-1] == "  then it has met all trees"
+    assert text[1] == f"  asked {first.feature}: {first.answer:.6g} ({first.cost:.6g})"
+    assert text[-1] == f"  then it has met all trees (trees: {some.tree_cost:.6g})"
     for line, question in zip(text[2:-1], others, strict=True):
-        assert line.endswith(f"asked {question.feature}: {question.answer:.6g}")
+        told = f"{question.feature}: {question.answer:.6g} ({question.cost:.6g})"
+        assert line.endswith(f"asked {told}")
         assert line.startswith("  since " if question.since else "  asked")
+
+
+def test_a_protocol_tells_what_came_along_with_another_column():
+    """One call makes both columns, but the second has a price of its own; a third is free then."""
+    rng = np.random.default_rng(0)
+    names = ["score", "late", "limit"]
+    frame = pd.DataFrame(rng.standard_normal((400, 3)), columns=names)
+    y = np.where(frame["score"] > 0, 5.0 + 2.0 * (frame["late"] > 0) + (frame["limit"] > 0), 0.0)
+    prices = {"bureau": 1.5, "extra": 0.1}
+    needs = {"score": ["bureau"], "late": ["bureau", "extra"], "limit": ["bureau"]}
+    costs = CostModel.from_resources(prices, needs)
+    options = {"max_iter": 3, "learning_rate": 1.0, "tradeoff": 0.001}
+    model = MiserRegressor(costs=costs, charge="row", **options).fit(frame, y)
+    sources = Sources()
+    sources.add(lambda raw: raw, names, name="bureau", needs=["raw"])
+    objects = frame.to_dict("records")
+    _, receipts = OnDemandPredictor(model, sources).predict(objects, return_receipts=True)
+    check_receipts(as_predictor(model), frame, receipts)
+    for receipt, score in zip(receipts, frame["score"], strict=True):
+        asked = [(question.feature, question.cost) for question in receipt.questions]
+        assert asked == [("score", 1.5), ("late", 0.1), ("limit", 0.0)][: 3 if score > 0 else 1]
+    dear = next(receipt for receipt in receipts if receipt.cost > 1.5)
+    told = dear.protocol().splitlines()
+    assert [line.rsplit(" ", 1)[1] for line in told[:-1]] == ["1.6", "(1.5)", "(0.1)", "(0)"]
+    assert told[-1] == "  then it has met all trees"
 
 
 def test_failures_are_paid_for_and_taken_as_missing(regressor, rows, X):

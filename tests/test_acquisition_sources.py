@@ -340,6 +340,32 @@ def test_wrong_values_are_errors(returned, message):
         read_values(source, returned, labelled)
 
 
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda row: row["a"],
+        lambda row: row[["a"]],
+        lambda row: [row["a"]],
+        lambda row: {"a": row["a"]},
+    ],
+    ids=["series", "frame", "in a list", "in a mapping"],
+)
+@pytest.mark.parametrize("categorical", [[], ["a"]], ids=["number", "label"])
+def test_rows_of_a_frame_where_dicts_are_expected(take, categorical):
+    source, labelled = made("a", categorical=categorical)
+    row = pd.DataFrame({"a": [48], "b": [1]}, index=[2695])
+    with pytest.raises((TypeError, ValueError), match=r"frame\.to_dict\(\"records\"\)$"):
+        read_values(source, take(row), labelled)
+
+
+def test_other_values_are_not_told_of_frames():
+    source, labelled = made("a", "b")
+    for wrong in ([[1], 2], pd.Series({"a": 1}, index=["a", "c"]), {"a": 1}):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            read_values(source, wrong, labelled)
+        assert "frame" not in str(caught.value)
+
+
 def test_labels():
     source, labelled = made("colour", "size", categorical=["colour"])
     assert read_values(source, ["red", 3], labelled) == ["red", 3.0]

@@ -66,11 +66,12 @@ class Cashier:
         """Receipts of objects that pay for what their own paths asked for."""
         accounts, left, owned = self._predictor.accounts, journeys.left, journeys.way.owned
         costs = accounts.bills(owned, left).tolist()
+        questions = journeys.questions()
         receipts = []
         for i, visit in enumerate(journeys.visits):
             features = np.flatnonzero(journeys.way.asked[i]).tolist()
             bill = Bill(costs[i], self._resources(owned[i]), features)
-            asked = tuple(self._question(journeys, i, k, node) for k, node in journeys.questions[i])
+            asked = self._questions(journeys, i, questions[i])
             receipts.append(self._receipt(visit, int(left[i]), bill, asked))
         return receipts
 
@@ -83,9 +84,24 @@ class Cashier:
         costs = self._predictor.costs
         return {costs.resource_names[r]: float(costs.resource_costs[r]) for r in resources}
 
-    def _question(self, journeys: Journeys, i: int, k: int, node: int) -> Question:
-        ensemble = self._predictor.stages[k].ensemble
-        feature = int(ensemble.nodes["feature"][node])
+    def _questions(
+        self, journeys: Journeys, i: int, places: Sequence[tuple[int, int]]
+    ) -> tuple[Question, ...]:
+        """The questions to an object at these nodes, each with what was not paid before it."""
+        costs = self._predictor.costs
+        paid: set[int] = set()
+        asked = []
+        for k, node in places:
+            feature = int(self._predictor.stages[k].ensemble.nodes["feature"][node])
+            new = [resource for resource in costs.needs[feature] if resource not in paid]
+            paid.update(new)
+            price = costs.bill(new, 0) if new else 0.0
+            asked.append(self._question(journeys, i, k, node, feature, price))
+        return tuple(asked)
+
+    def _question(
+        self, journeys: Journeys, i: int, k: int, node: int, feature: int, cost: float
+    ) -> Question:
         name = self._columns[feature]
         source = self._maker[name]
         answer: Any = float(journeys.rows[i, feature])
@@ -94,8 +110,8 @@ class Cashier:
             answer = None
         elif labels is not None:
             answer = labels[int(answer)]
-        since = self._conditions[id(ensemble)].of(node, journeys.rows[i])
-        return Question(name, source, answer, since)
+        conditions = self._conditions[id(self._predictor.stages[k].ensemble)]
+        return Question(name, source, answer, conditions.of(node, journeys.rows[i]), cost)
 
     def _receipt(
         self, visit: Visit, k: int, bill: Bill, questions: tuple[Question, ...]

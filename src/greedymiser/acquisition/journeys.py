@@ -56,8 +56,6 @@ class Journeys:
         self.left = np.full(n, -1, dtype=np.intp)
         # Objects for which something is being fetched, in step with others.
         self._fetched: set[int] = set()
-        # Per object, the stage and the node of every question, in the order of asking.
-        self.questions: list[list[tuple[int, int]]] = [[] for _ in visits]
         self._enter(np.arange(n), 0)
 
     # -- all that wait ----------------------------------------------------------------------------
@@ -94,6 +92,26 @@ class Journeys:
         """Raw predictions as they are compared with each other, once there are no more requests."""
         query = None if self._query is None else query_starts(self._query)
         return self._predictor.finish(self.raw, self.left, query)
+
+    def questions(self) -> list[list[tuple[int, int]]]:
+        """Per object, the stage and the node of every question, in the order of asking.
+
+        Nobody stops for a column that a source has brought along with another one. Hence the
+        objects, once they have left, walk again, and stop for each column that is new to them.
+        """
+        asked: list[list[tuple[int, int]]] = [[] for _ in self.visits]
+        again = Journeys(self._predictor, self._supplies, self.visits, self._query)
+        again.rows = self.rows
+        for k in range(len(self._predictor.stages)):
+            going = np.flatnonzero(self.left >= k)
+            again._enter(going, k)
+            while len(going):
+                again._walk(going)
+                going = going[again.way.wanted[going] >= 0]
+                again._known[going, again.way.wanted[going]] = 1
+                for i, node in zip(going.tolist(), again.way.node[going].tolist(), strict=True):
+                    asked[i].append((k, node))
+        return asked
 
     # -- one object at its own pace ---------------------------------------------------------------
 
@@ -152,7 +170,6 @@ class Journeys:
 
     def _take(self, i: int) -> None:
         """What was fetched for an object, or is not to be had, is known from now on."""
-        self.questions[i].append((int(self._stage[i]), int(self.way.node[i])))
         columns = self.visits[i].columns
         for source, values in columns.items():
             filling = self._fillings.get(source)

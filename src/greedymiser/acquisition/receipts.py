@@ -32,6 +32,8 @@ class Question:
     answer: Any
     # The splits on the way to the question; none where everyone is asked.
     since: tuple[str, ...]
+    # What it added to the cost: the price of resources that no question before it had needed.
+    cost: float = 0.0
 
     def __str__(self) -> str:
         answer = f"{self.answer:.6g}" if isinstance(self.answer, float) else self.answer
@@ -74,7 +76,8 @@ class ObjectReceipt:
     not_called: tuple[str, ...]
     # Why there were no more trees.
     stopped: str
-    # For charge="row": what was asked, in order. Each question follows from the answers before it.
+    # For charge="row": all columns that were asked for, in order. Each question follows from the
+    # answers before it.
     questions: tuple[Question, ...] = ()
 
     @property
@@ -90,13 +93,25 @@ class ObjectReceipt:
     def protocol(self) -> str:
         """What was asked, what the answer was, and what was therefore asked next.
 
-        Only models with ``charge="row"`` ask each object for itself.
+        Behind each answer is its cost, 0 where all was paid before; with the trees, they add up to
+        the cost of the object. Only models with ``charge="row"`` ask each object for itself.
+
+        Examples
+        --------
+        >>> asked = Question("TSH", "laboratory", 4.25, since=(), cost=22.5)
+        >>> receipt = ObjectReceipt(0, 23.0, {"laboratory": 22.5}, 10, 0.5, {}, {}, (), (),
+        ...     "it has met all trees", (asked,))
+        >>> print(receipt.protocol())
+        object 0: 23
+          asked TSH: 4.25 (22.5)
+          then it has met all trees (trees: 0.5)
         """
         lines = [f"object {self.index}: {self.cost:.6g}"]
         for question in self.questions:
             hence = f"since {' and '.join(question.since)}, asked" if question.since else "asked"
-            lines.append(f"  {hence} {question}")
-        return "\n".join([*lines, f"  then {self.stopped}"])
+            lines.append(f"  {hence} {question} ({question.cost:.6g})")
+        trees = f" (trees: {self.tree_cost:.6g})" if self.tree_cost else ""
+        return "\n".join([*lines, f"  then {self.stopped}{trees}"])
 
 
 class Receipts(Sequence[ObjectReceipt]):

@@ -507,12 +507,14 @@ def read_values(source: Source, returned: Any, labelled: frozenset[str]) -> Valu
 def _in_order(source: Source, returned: Any) -> Sequence[Any] | NDArray[Any]:
     """What was returned, as one value per column."""
     n = len(source.columns)
+    hint = _hint_for_frames(returned)
     if hasattr(returned, "to_dict"):  # a pandas Series: its index says what is what
-        returned = returned.to_dict()
+        items = hasattr(returned, "items")
+        returned = dict(returned.items()) if items else returned.to_dict()
     if isinstance(returned, Mapping):
         missing = [column for column in source.columns if column not in returned]
         if missing:
-            raise ValueError(f"it returned a mapping without column {missing[0]!r}")
+            raise ValueError(f"it returned a mapping without column {missing[0]!r}{hint}")
         if len(returned) > n:
             extra = next(key for key in returned if key not in source.columns)
             raise ValueError(f"it returned a mapping with {extra!r}, which is not its column")
@@ -541,7 +543,8 @@ def _number(column: str, value: Any) -> float:
         return float(value)
     if _is_missing(value):
         return np.nan
-    raise TypeError(f"column {column!r} must be a number, got {_short.repr(value)}")
+    hint = _hint_for_frames(value)
+    raise TypeError(f"column {column!r} must be a number, got {_short.repr(value)}{hint}")
 
 
 def _label(column: str, value: Any) -> Any:
@@ -552,7 +555,20 @@ def _label(column: str, value: Any) -> Any:
         return None if value != value else value
     if _is_missing(value):
         return None
-    raise TypeError(f"column {column!r} must be a label or a number, got {_short.repr(value)}")
+    hint = _hint_for_frames(value)
+    raise TypeError(
+        f"column {column!r} must be a label or a number, got {_short.repr(value)}{hint}"
+    )
+
+
+def _hint_for_frames(value: Any) -> str:
+    """What to do if a value is of pandas and has one row, as an object of a frame has."""
+    if not (hasattr(value, "to_dict") and hasattr(value, "iloc") and len(value) == 1):
+        return ""
+    return (
+        "; each object of a data frame is a frame of one row: for sources that take dicts, give "
+        'frame.to_dict("records")'
+    )
 
 
 def _is_missing(value: Any) -> bool:
