@@ -1214,6 +1214,55 @@ def test_what_was_read_as_missing_is_told_once(here, table):
     succeed("predict", "m.miser", "regression.csv")
 
 
+def with_words(table: pd.DataFrame, words: list[str], path: str) -> None:
+    """A CSV file in which the first ages are these words."""
+    frame = table[[*FEATURES, "price"]].assign(age=table["age"].round(1).astype(object))
+    frame.loc[1 : len(words), "age"] = words
+    frame.to_csv(path, index=False)
+
+
+@pytest.mark.parametrize("command", ["fit", "curve"])
+def test_a_word_that_makes_categories_of_numbers_is_told(here, table, command):
+    with_words(table, ["unknown"], "words.csv")
+    more = ["--tradeoff", "0"] if command == "fit" else ["--tradeoffs", "0.0"]
+    result = greedymiser(command, "words.csv", "--target", "price", "--costs", "costs.csv", *more,
+                         "--out", "out", *FAST)  # fmt: skip
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "Note: 'age' is taken for categories: 1 of 376 cells is no number ('unknown')\n"
+    )
+
+
+def test_categories_that_are_categories_are_not_told(here, table):
+    few = [f"word {i}" for i in range(37)]
+    notes = []
+    for words in (few, [*few, "one more"]):
+        with_words(table, words, "words.csv")
+        result = greedymiser("fit", "words.csv", "--target", "price", "--costs", "costs.csv",
+                             "--tradeoff", "0", "--out", "m.miser", *FAST)  # fmt: skip
+        assert result.exit_code == 0
+        notes.append(result.stderr)
+    told, silent = notes
+    assert "37 of 378 cells are no number ('word 0', 'word 1', 'word 2' and 34 more)" in told
+    assert silent == ""
+    # Whoever writes Parquet has said what is text.
+    with_words(table, ["unknown"], "words.csv")
+    pd.read_csv("words.csv").to_parquet("words.parquet")
+    succeed("fit", "words.parquet", "--target", "price", "--costs", "costs.csv", "--tradeoff", "0",
+            "--out", "m.miser", *FAST)  # fmt: skip
+
+
+def test_a_word_where_a_model_has_numbers_is_named(here, model, table):
+    with_words(table, ["12", "unknown", "none at all"], "words.csv")
+    said = "column 'age' of 'words.csv' has 'unknown' in row 3, but for "
+    assert complain("predict", model, "words.csv").startswith(f"{said}the model it is a column of ")
+    assert fit("regression.csv", "--valid", "words.csv").startswith(f"{said}the rows to learn from")
+    # What the model does not use may be anything.
+    frame = pd.read_csv("regression.csv").assign(spare="unknown")
+    frame.to_csv("spare.csv", index=False)
+    succeed("predict", model, "spare.csv")
+
+
 # What names can do to a terminal
 
 NASTY = {
