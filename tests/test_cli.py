@@ -653,6 +653,20 @@ def test_too_few_rows_to_hold_some_out(here):
     )
 
 
+def test_a_target_that_tells_rows_apart(here, table):
+    names = [f"A{i:05}" for i in range(len(table))]
+    table[FEATURES].assign(price=names).to_csv("named.csv", index=False)
+    said = "the target 'price' has 400 classes, most of them with a single row: is it the right "
+    assert fit("named.csv").startswith(said)
+    table[FEATURES].assign(price=range(len(table))).to_csv("counted.csv", index=False)
+    told = fit("counted.csv", "--task", "classification")
+    assert told.startswith(said)
+    assert "--task regression" in told
+    # Twenty classes and no more may just have too few rows.
+    table[FEATURES][:20].assign(price=names[:20]).to_csv("few.csv", index=False)
+    assert "'few.csv' has too few rows" in fit("few.csv")
+
+
 def test_nothing_but_a_target(here):
     Path("bare.csv").write_text("price\n1\n2\n")
     assert fit("bare.csv") == "'bare.csv' has no features beside 'price'"

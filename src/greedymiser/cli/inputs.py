@@ -144,6 +144,7 @@ def read_inputs(
     if checked is None:
         held = held_out(train, task)
         if not held.any():
+            _check_classes_recur(train, task, columns)
             raise InputError(
                 f"{str(data)!r} has too few {'queries' if task is Task.ranking else 'rows'} to "
                 "hold some out for validation; give a file with --valid"
@@ -407,6 +408,18 @@ def held_out(train: LabelledRows, task: Task) -> NDArray[np.bool_]:
     if task is Task.classification:
         return _one_in_four(np.unique(train.y, return_inverse=True)[1])
     return _one_in_four(np.zeros(len(train.y), dtype=np.intp))
+
+
+def _check_classes_recur(train: LabelledRows, task: Task, columns: Roles) -> None:
+    """Complain of a target that tells rows apart, as a number of applications does."""
+    if task is not Task.classification:
+        return
+    n_rows = np.unique(train.y, return_counts=True)[1]
+    if len(n_rows) > MOST_CLASSES and np.mean(n_rows == 1) > 0.5:
+        raise InputError(
+            f"the target {columns.target!r} has {len(n_rows)} classes, most of them with a single "
+            "row: is it the right column? (for a quantity, say --task regression)"
+        )
 
 
 def _one_in_four(stratum: NDArray[np.intp]) -> NDArray[np.bool_]:
