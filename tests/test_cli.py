@@ -519,6 +519,17 @@ def test_a_protocol_may_hide_what_is_free(here):
     assert Path("all.png").read_bytes() != Path("paid.png").read_bytes()
 
 
+def test_a_picture_is_named_for_what_it_is(here):
+    succeed("fit", *REGRESSION, "--charge", "row", "--tradeoff", "0", "--out", "m.miser", *FAST)
+    for wrong in ("proto.pdf", "proto.svg", "png.jpeg"):
+        said = complain("protocol", "m.miser", "regression.csv", "--out", wrong)
+        assert said == f"the picture is a PNG file, and {wrong!r} does not end in .png"
+        assert not Path(wrong).exists()
+    for fine in ("proto", "proto.PNG"):
+        succeed("protocol", "m.miser", "regression.csv", "--out", fine)
+        assert Path(fine).read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("command", ["fit", "curve"])
 def test_the_engine_is_passed_on(here, monkeypatch, command):
     opened = []

@@ -31,6 +31,8 @@ def protocol(
     drop: Drop = None,
 ) -> None:
     """Show what a model trained with --charge row asks of which rows, and in which order."""
+    if out is not None and out.suffix.lower() not in ("", ".png"):
+        raise InputError(f"the picture is a PNG file, and {str(out)!r} does not end in .png")
     trained = load_model(model)
     if trained.charge != "row":
         raise InputError(
