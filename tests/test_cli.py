@@ -441,6 +441,18 @@ def test_curve(here, arguments):
         assert str(Path("deep/out") / name) in told
 
 
+def test_a_curve_counts_its_models_alike_everywhere(here):
+    told = succeed("curve", *REGRESSION, "--tradeoffs", "2", "--effort", "0.2", "--out", "out",
+                   *FAST)  # fmt: skip
+    points = pd.read_csv("out/curve.csv")
+    assert points["model"].tolist() == list(range(1, len(points) + 1))
+    for point in points.to_dict("records"):
+        found = load(f"out/models/model-{point['model']}.miser")
+        assert found.cost_ == pytest.approx(point["cost"])
+        assert found.stages[0].last == point["n_iter"]
+        assert re.search(rf"^ +{point['model']} .* {found.cost_:.6g} ", told, re.MULTILINE)
+
+
 def test_fit_for_a_budget_searches_the_curve(here):
     told = succeed("fit", "regression.csv", "--target", "price", "--costs", "costs.csv", "--budget",
                    "3.5", "--out", "m.miser", *FAST)  # fmt: skip
