@@ -394,6 +394,16 @@ def test_costs_template(here):
     assert read_costs("made.csv").costs.feature_names == ["1", "2", "3"]
 
 
+def test_costs_template_tells_that_it_knows_no_target(here):
+    note = "Note: no --target is given: all columns{} are taken for features\n"
+    assert greedymiser("costs-template", "regression.csv").stderr == note.format("")
+    result = greedymiser("costs-template", "regression.csv", "--drop", "dear")
+    assert result.exit_code == 0
+    assert result.stderr == note.format(" but 'dear'")
+    Path("shown.toml").write_text(result.stdout)
+    assert read_costs("shown.toml").costs.feature_names == ["age", "x.y", "colour", "price"]
+
+
 def test_brackets_in_names_are_not_markup(here):
     Path("data [red].csv").write_text(Path("regression.csv").read_text())
     told = succeed("fit", "data [red].csv", "--target", "price", "--costs", "costs.csv",
@@ -1351,9 +1361,12 @@ def test_names_in_data_costs_and_complaints_do_not_either(nasty_model, table):
         ["fit", *data, "--tradeoff", "0", "--out", f"{out}.miser", *FAST],
         ["curve", *data, "--tradeoffs", "0.0", "--out", out, *FAST],
         ["predict", "nasty.miser", "nasty.csv", "--out", f"{out}.csv"],
-        ["costs-template", "nasty.csv", "--out", f"{out}.toml"],
+        ["costs-template", "nasty.csv", "--target", "y", "--out", f"{out}.toml"],
     ):
         check_harmless(succeed(*arguments))
+    noted = greedymiser("costs-template", "nasty.csv", "--drop", names[1])
+    assert noted.stderr.startswith("Note: no --target is given")
+    check_harmless(noted.stderr)
     for arguments in (
         ["fit", *data, "--target", "\x1b[31m", "--out", "x"],
         ["fit", *data, "--costs", "costs.csv", "--out", "x"],
