@@ -1445,6 +1445,17 @@ def test_the_unit_of_the_costs_is_remembered(here):
     assert "price (euros)" in succeed("inspect", "out/models/model-1.miser")
 
 
+def test_a_protocol_has_the_unit_of_the_costs(here):
+    for costs, known in (("costs.toml", True), ("costs.csv", False)):
+        succeed("fit", "regression.csv", "--target", "price", "--costs", costs, "--charge", "row",
+                "--tradeoff", "0", "--out", "m.miser", *FAST)  # fmt: skip
+        told = succeed("protocol", "m.miser", "regression.csv")
+        first = "; all costs in euros" if known else ""
+        assert re.match(rf"400 rows at a mean cost of [\d.]+, at most [\d.]+{first}\n", told)
+        in_euros = r" \(euros\)" if known else ""
+        assert re.search(rf"price{in_euros} +adds to the mean cost{in_euros} *\n", told)
+
+
 def test_a_model_without_a_unit(model):
     told = succeed("inspect", model)
     assert re.search("cost of a prediction  ", told)

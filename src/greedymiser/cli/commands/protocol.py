@@ -12,7 +12,7 @@ from greedymiser.cli.guarding import InputError, Writes
 from greedymiser.cli.inputs import load_model, rows_for
 from greedymiser.cli.outputs import new_file, write_picture
 from greedymiser.cli.printing import say
-from greedymiser.cli.showing import show_protocol
+from greedymiser.cli.showing import cost_unit, show_protocol
 
 
 def protocol(
@@ -45,6 +45,6 @@ def protocol(
         told = told.without_free()
     if out is not None:
         write_picture(told.plot(), new_file(out))
-    show_protocol(told)
+    show_protocol(told, cost_unit(trained))
     if out is not None:
         say(f"A picture of it: {out}")
