@@ -363,7 +363,7 @@ def _tell_of_stray_words(X: Any, path: Path) -> None:
         )
 
 
-def _check_numbers(frame: Any, path: Path, names: Sequence[str], whose: str) -> None:
+def _check_numbers(frame: Any, path: Path, names: Sequence[Any], whose: str) -> None:
     """Complain of the first cell that is no number, in columns that are numbers elsewhere."""
     for name in names:
         strays = _is_no_number(frame[name])
