@@ -394,6 +394,16 @@ def test_costs_template(here):
     assert read_costs("made.csv").costs.feature_names == ["1", "2", "3"]
 
 
+def test_costs_template_tells_that_it_knows_no_target(here):
+    note = "Note: no --target is given: all columns{} are taken for features\n"
+    assert greedymiser("costs-template", "regression.csv").stderr == note.format("")
+    result = greedymiser("costs-template", "regression.csv", "--drop", "dear")
+    assert result.exit_code == 0
+    assert result.stderr == note.format(" but 'dear'")
+    Path("shown.toml").write_text(result.stdout)
+    assert read_costs("shown.toml").costs.feature_names == ["age", "x.y", "colour", "price"]
+
+
 def test_brackets_in_names_are_not_markup(here):
     Path("data [red].csv").write_text(Path("regression.csv").read_text())
     told = succeed("fit", "data [red].csv", "--target", "price", "--costs", "costs.csv",
@@ -439,6 +449,18 @@ def test_curve(here, arguments):
     assert "<html" in (out / "report.html").read_text(encoding="utf-8")
     for name in CURVE_FILES:
         assert str(Path("deep/out") / name) in told
+
+
+def test_a_curve_counts_its_models_alike_everywhere(here):
+    told = succeed("curve", *REGRESSION, "--tradeoffs", "2", "--effort", "0.2", "--out", "out",
+                   *FAST)  # fmt: skip
+    points = pd.read_csv("out/curve.csv")
+    assert points["model"].tolist() == list(range(1, len(points) + 1))
+    for point in points.to_dict("records"):
+        found = load(f"out/models/model-{point['model']}.miser")
+        assert found.cost_ == pytest.approx(point["cost"])
+        assert found.stages[0].last == point["n_iter"]
+        assert re.search(rf"^ +{point['model']} .* {found.cost_:.6g} ", told, re.MULTILINE)
 
 
 def test_fit_for_a_budget_searches_the_curve(here):
@@ -517,6 +539,17 @@ def test_a_protocol_may_hide_what_is_free(here):
     assert "dear (10)" in told
     assert not re.search("^ age ", told, re.MULTILINE)
     assert Path("all.png").read_bytes() != Path("paid.png").read_bytes()
+
+
+def test_a_picture_is_named_for_what_it_is(here):
+    succeed("fit", *REGRESSION, "--charge", "row", "--tradeoff", "0", "--out", "m.miser", *FAST)
+    for wrong in ("proto.pdf", "proto.svg", "png.jpeg"):
+        said = complain("protocol", "m.miser", "regression.csv", "--out", wrong)
+        assert said == f"the picture is a PNG file, and {wrong!r} does not end in .png"
+        assert not Path(wrong).exists()
+    for fine in ("proto", "proto.PNG"):
+        succeed("protocol", "m.miser", "regression.csv", "--out", fine)
+        assert Path(fine).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("command", ["fit", "curve"])
@@ -651,6 +684,20 @@ def test_too_few_rows_to_hold_some_out(here):
     assert "too few rows to hold some out for validation; give a file with --valid" in fit(
         "few.csv"
     )
+
+
+def test_a_target_that_tells_rows_apart(here, table):
+    names = [f"A{i:05}" for i in range(len(table))]
+    table[FEATURES].assign(price=names).to_csv("named.csv", index=False)
+    said = "the target 'price' has 400 classes, most of them with a single row: is it the right "
+    assert fit("named.csv").startswith(said)
+    table[FEATURES].assign(price=range(len(table))).to_csv("counted.csv", index=False)
+    told = fit("counted.csv", "--task", "classification")
+    assert told.startswith(said)
+    assert "--task regression" in told
+    # Twenty classes and no more may just have too few rows.
+    table[FEATURES][:20].assign(price=names[:20]).to_csv("few.csv", index=False)
+    assert "'few.csv' has too few rows" in fit("few.csv")
 
 
 def test_nothing_but_a_target(here):
@@ -1214,6 +1261,55 @@ def test_what_was_read_as_missing_is_told_once(here, table):
     succeed("predict", "m.miser", "regression.csv")
 
 
+def with_words(table: pd.DataFrame, words: list[str], path: str) -> None:
+    """A CSV file in which the first ages are these words."""
+    frame = table[[*FEATURES, "price"]].assign(age=table["age"].round(1).astype(object))
+    frame.loc[1 : len(words), "age"] = words
+    frame.to_csv(path, index=False)
+
+
+@pytest.mark.parametrize("command", ["fit", "curve"])
+def test_a_word_that_makes_categories_of_numbers_is_told(here, table, command):
+    with_words(table, ["unknown"], "words.csv")
+    more = ["--tradeoff", "0"] if command == "fit" else ["--tradeoffs", "0.0"]
+    result = greedymiser(command, "words.csv", "--target", "price", "--costs", "costs.csv", *more,
+                         "--out", "out", *FAST)  # fmt: skip
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "Note: 'age' is taken for categories: 1 of 376 cells is no number ('unknown')\n"
+    )
+
+
+def test_categories_that_are_categories_are_not_told(here, table):
+    few = [f"word {i}" for i in range(37)]
+    notes = []
+    for words in (few, [*few, "one more"]):
+        with_words(table, words, "words.csv")
+        result = greedymiser("fit", "words.csv", "--target", "price", "--costs", "costs.csv",
+                             "--tradeoff", "0", "--out", "m.miser", *FAST)  # fmt: skip
+        assert result.exit_code == 0
+        notes.append(result.stderr)
+    told, silent = notes
+    assert "37 of 378 cells are no number ('word 0', 'word 1', 'word 2' and 34 more)" in told
+    assert silent == ""
+    # Whoever writes Parquet has said what is text.
+    with_words(table, ["unknown"], "words.csv")
+    pd.read_csv("words.csv").to_parquet("words.parquet")
+    succeed("fit", "words.parquet", "--target", "price", "--costs", "costs.csv", "--tradeoff", "0",
+            "--out", "m.miser", *FAST)  # fmt: skip
+
+
+def test_a_word_where_a_model_has_numbers_is_named(here, model, table):
+    with_words(table, ["12", "unknown", "none at all"], "words.csv")
+    said = "column 'age' of 'words.csv' has 'unknown' in row 3, but for "
+    assert complain("predict", model, "words.csv").startswith(f"{said}the model it is a column of ")
+    assert fit("regression.csv", "--valid", "words.csv").startswith(f"{said}the rows to learn from")
+    # What the model does not use may be anything.
+    frame = pd.read_csv("regression.csv").assign(spare="unknown")
+    frame.to_csv("spare.csv", index=False)
+    succeed("predict", model, "spare.csv")
+
+
 # What names can do to a terminal
 
 NASTY = {
@@ -1265,9 +1361,12 @@ def test_names_in_data_costs_and_complaints_do_not_either(nasty_model, table):
         ["fit", *data, "--tradeoff", "0", "--out", f"{out}.miser", *FAST],
         ["curve", *data, "--tradeoffs", "0.0", "--out", out, *FAST],
         ["predict", "nasty.miser", "nasty.csv", "--out", f"{out}.csv"],
-        ["costs-template", "nasty.csv", "--out", f"{out}.toml"],
+        ["costs-template", "nasty.csv", "--target", "y", "--out", f"{out}.toml"],
     ):
         check_harmless(succeed(*arguments))
+    noted = greedymiser("costs-template", "nasty.csv", "--drop", names[1])
+    assert noted.stderr.startswith("Note: no --target is given")
+    check_harmless(noted.stderr)
     for arguments in (
         ["fit", *data, "--target", "\x1b[31m", "--out", "x"],
         ["fit", *data, "--costs", "costs.csv", "--out", "x"],
@@ -1344,6 +1443,17 @@ def test_the_unit_of_the_costs_is_remembered(here):
     succeed("curve", "regression.csv", "--target", "price", "--costs", "costs.toml", "--tradeoffs",
             "0.0", "--out", "out", *FAST)  # fmt: skip
     assert "price (euros)" in succeed("inspect", "out/models/model-1.miser")
+
+
+def test_a_protocol_has_the_unit_of_the_costs(here):
+    for costs, known in (("costs.toml", True), ("costs.csv", False)):
+        succeed("fit", "regression.csv", "--target", "price", "--costs", costs, "--charge", "row",
+                "--tradeoff", "0", "--out", "m.miser", *FAST)  # fmt: skip
+        told = succeed("protocol", "m.miser", "regression.csv")
+        first = "; all costs in euros" if known else ""
+        assert re.match(rf"400 rows at a mean cost of [\d.]+, at most [\d.]+{first}\n", told)
+        in_euros = r" \(euros\)" if known else ""
+        assert re.search(rf"price{in_euros} +adds to the mean cost{in_euros} *\n", told)
 
 
 def test_a_model_without_a_unit(model):

@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 
 from greedymiser.cli.clusters import read_parts
 from greedymiser.cli.guarding import InputError
-from greedymiser.cli.printing import complain, quoted, say, warn
+from greedymiser.cli.printing import complain, listing, quoted, say, warn
 from greedymiser.costfiles import CostFile, read_costs
-from greedymiser.datasets import LABEL, MISSING_WORDS, QID, is_svmlight, read_table
+from greedymiser.datasets import (
+    LABEL,
+    MISSING_WORDS,
+    QID,
+    TEXT_SEPARATORS,
+    is_svmlight,
+    read_table,
+)
 
 # Whatever runs models takes most of a second to import, which --help and --version need not wait.
 if TYPE_CHECKING:
@@ -28,6 +35,9 @@ SEED = 0
 
 # A target of integers with more distinct values than this is taken for a quantity, not for classes.
 MOST_CLASSES = 20
+
+# Text of which so much reads as numbers was probably meant to be numbers.
+NEARLY_ALL = 0.9
 
 
 class Task(enum.StrEnum):
@@ -130,9 +140,11 @@ def read_inputs(
     checked = None if valid is None else _part_like(train, valid, columns, spelled)
     tested = None if test is None else _part_like(train, test, columns, spelled)
     spelled.tell(train.X.columns)
+    _tell_of_stray_words(train.X, data)
     if checked is None:
         held = held_out(train, task)
         if not held.any():
+            _check_classes_recur(train, task, columns)
             raise InputError(
                 f"{str(data)!r} has too few {'queries' if task is Task.ranking else 'rows'} to "
                 "hold some out for validation; give a file with --valid"
@@ -280,6 +292,8 @@ def _part_like(train: LabelledRows, path: Path, columns: Roles, spelled: Spelled
     )
     for name in train.X.columns:
         check_column(frame, path, name)
+    numbers = [name for name in train.X.select_dtypes("number").columns if name not in text]
+    _check_numbers(frame, path, numbers, "for the rows to learn from")
     part = _part(frame, path, columns)
     return LabelledRows(part.X[train.X.columns], part.y, part.qid)
 
@@ -318,6 +332,55 @@ def _check_no_words_among_numbers(train: LabelledRows, data: Path, columns: Role
         )
 
 
+def _is_no_number(column: Any) -> NDArray[np.bool_] | None:
+    """Which cells of a column of text are filled, and with no number; None for other columns."""
+    import pandas as pd
+
+    if (
+        not isinstance(column.dtype, pd.CategoricalDtype)
+        or column.cat.categories.dtype.kind in "iufb"
+    ):
+        return None
+    words = pd.to_numeric(pd.Series(column.cat.categories), errors="coerce").isna().to_numpy()
+    # What is missing has the code -1, and so the last place.
+    return np.append(words, False)[column.cat.codes.to_numpy()]
+
+
+def _tell_of_stray_words(X: Any, path: Path) -> None:
+    """Say which columns of a CSV file are categories because of a few cells among numbers."""
+    if TEXT_SEPARATORS.keys().isdisjoint(suffix.lower() for suffix in path.suffixes):
+        return  # elsewhere, whoever wrote the file has said what is text
+    for name in X.columns:
+        strays = _is_no_number(X[name])
+        n_cells = int(X[name].notna().sum())
+        if strays is None or not 0 < strays.sum() <= (1 - NEARLY_ALL) * n_cells:
+            continue
+        are = "cells is" if strays.sum() == 1 else "cells are"
+        words = [_cell(word) for word in X[name][strays].unique()]
+        complain(
+            f"Note: {name!r} is taken for categories: {strays.sum()} of {n_cells} {are} no number "
+            f"({listing(words, 3)})"
+        )
+
+
+def _check_numbers(frame: Any, path: Path, names: Sequence[Any], whose: str) -> None:
+    """Complain of the first cell that is no number, in columns that are numbers elsewhere."""
+    for name in names:
+        strays = _is_no_number(frame[name])
+        if strays is not None and strays.any():
+            first = int(strays.argmax())
+            raise InputError(
+                f"column {name!r} of {str(path)!r} has {_cell(frame[name].iloc[first])} in row "
+                f"{first + 1}, but {whose} it is a column of numbers; "
+                "a value that is missing is an empty cell"
+            )
+
+
+def _cell(text: Any, most: int = 40) -> str:
+    """A cell in quotes, as much of it as can be read."""
+    return repr(str(text) if len(str(text)) <= most else f"{str(text)[:most]}...")
+
+
 def _is_number(text: Any) -> bool:
     try:
         float(text)
@@ -345,6 +408,18 @@ def held_out(train: LabelledRows, task: Task) -> NDArray[np.bool_]:
     if task is Task.classification:
         return _one_in_four(np.unique(train.y, return_inverse=True)[1])
     return _one_in_four(np.zeros(len(train.y), dtype=np.intp))
+
+
+def _check_classes_recur(train: LabelledRows, task: Task, columns: Roles) -> None:
+    """Complain of a target that tells rows apart, as a number of applications does."""
+    if task is not Task.classification:
+        return
+    n_rows = np.unique(train.y, return_counts=True)[1]
+    if len(n_rows) > MOST_CLASSES and np.mean(n_rows == 1) > 0.5:
+        raise InputError(
+            f"the target {columns.target!r} has {len(n_rows)} classes, most of them with a single "
+            "row: is it the right column? (for a quantity, say --task regression)"
+        )
 
 
 def _one_in_four(stratum: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -401,6 +476,9 @@ def rows_for(
     if missing:
         raise InputError(f"{str(path)!r} has no column {quoted(missing)}, which the model uses")
     spelled.tell(model.features_used_)
+    used = zip(model.features, model.features_used_, strict=True)
+    numbers = [name for f, name in used if f not in model.categories]
+    _check_numbers(frame, path, numbers, "for the model")
     return frame, queries
 
 

@@ -186,7 +186,7 @@ def write_curve(
     written = [folder / f"model-{number}{MODEL_SUFFIX}" for number, _ in enumerate(models, 1)]
     for model, path in zip(models, written, strict=True):
         save(model, path, cost_unit=trained.cost_unit)
-    write_table(trained.points, out / "curve.csv", "a curve")
+    write_table(_numbered(trained), out / "curve.csv", "a curve")
     for name, picture in _pictures(trained).items():
         write_file(out / name, picture, "a picture")
     trained.report(out / "report.html", X=X)
@@ -195,6 +195,12 @@ def write_curve(
             model_file.unlink()
     files = [(out / name, what) for name, what in CURVE_FILES.items()]
     return [*files, (folder, f"the {len(models)} models")]
+
+
+def _numbered(trained: TradeoffCurve) -> Any:
+    """The points, with models counted from 1 as the files and the table on the terminal do."""
+    points = trained.points
+    return points.assign(model=range(1, len(points) + 1)) if "model" in points else points
 
 
 def _pictures(trained: TradeoffCurve) -> dict[str, bytes]:

@@ -196,9 +196,10 @@ def show_receipt(model: Predictor) -> None:
     show_table("Receipt", heads, rows, left="feature,pays for")
 
 
-def show_protocol(protocol: Protocol) -> None:
+def show_protocol(protocol: Protocol, unit: str | None) -> None:
     """Print what is asked of which rows, and what each resource adds to the mean cost."""
-    say(*str(protocol).splitlines(), "")
+    head, *steps = str(protocol).splitlines()
+    say(f"{head}; all costs in {unit}" if unit else head, *steps, "")
     rows = [
         (
             line.resource,
@@ -211,7 +212,8 @@ def show_protocol(protocol: Protocol) -> None:
         if line.share > 0
     ]
     if rows:
-        heads = ["resource", "asked of", "place", "price", "adds to the mean cost"]
+        costs = [in_unit("price", unit), in_unit("adds to the mean cost", unit)]
+        heads = ["resource", "asked of", "place", *costs]
         show_table("Protocol", heads, rows, left="resource")
 
 

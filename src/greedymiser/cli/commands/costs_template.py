@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from greedymiser.cli.app import DataFile, Drop, Qid, TargetOption
 from greedymiser.cli.guarding import InputError, Writes
 from greedymiser.cli.inputs import check_column
 from greedymiser.cli.outputs import new_file
-from greedymiser.cli.printing import emit, quoted, say
+from greedymiser.cli.printing import complain, emit, quoted, say
 from greedymiser.costfiles import template, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, read_table
 
@@ -39,6 +40,14 @@ def costs_template(
     features = [name for name in frame.columns if name not in others]
     if not features:
         raise InputError(f"{str(data)!r} has no features, only {quoted(frame.columns)}")
+    _write(features, out, force)
+    if target is None and not is_svmlight(data):
+        left_out = [name for name in frame.columns if name in others]
+        but = f" but {quoted(left_out)}" if left_out else ""
+        complain(f"Note: no --target is given: all columns{but} are taken for features")
+
+
+def _write(features: Sequence[str], out: Path | None, force: bool) -> None:
     if out is None:
         emit(template(features))
         return

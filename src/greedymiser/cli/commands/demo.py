@@ -112,7 +112,7 @@ def _tell_protocol(job: TrainingData, wording: Wording, out: Path) -> list[tuple
     best = trained.best(wording.budget, train=False)
     assert job.test is not None
     protocol = best.protocol(job.test.X)
-    show_protocol(protocol)
+    show_protocol(protocol, wording.unit)
     score = balanced_accuracy_score(job.test.y, best.predict(job.test.X))
     say(f"Its balanced accuracy on these {wording.rows} is {score:.4f}.", "")
     save_model(best, out / "protocol.miser", wording.unit, {})

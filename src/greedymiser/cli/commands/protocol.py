@@ -12,7 +12,7 @@ from greedymiser.cli.guarding import InputError, Writes
 from greedymiser.cli.inputs import load_model, rows_for
 from greedymiser.cli.outputs import new_file, write_picture
 from greedymiser.cli.printing import say
-from greedymiser.cli.showing import show_protocol
+from greedymiser.cli.showing import cost_unit, show_protocol
 
 
 def protocol(
@@ -31,6 +31,8 @@ def protocol(
     drop: Drop = None,
 ) -> None:
     """Show what a model trained with --charge row asks of which rows, and in which order."""
+    if out is not None and out.suffix.lower() not in ("", ".png"):
+        raise InputError(f"the picture is a PNG file, and {str(out)!r} does not end in .png")
     trained = load_model(model)
     if trained.charge != "row":
         raise InputError(
@@ -43,6 +45,6 @@ def protocol(
         told = told.without_free()
     if out is not None:
         write_picture(told.plot(), new_file(out))
-    show_protocol(told)
+    show_protocol(told, cost_unit(trained))
     if out is not None:
         say(f"A picture of it: {out}")
