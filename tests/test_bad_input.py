@@ -8,7 +8,15 @@ import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from greedymiser import BudgetWarning, CostModel, MiserClassifier, MiserRanker, MiserRegressor
+from greedymiser import (
+    BudgetWarning,
+    CostModel,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    MiserSearchCV,
+    tradeoff_curve,
+)
 from greedymiser.losses import MultinomialLogLoss, SquaredError
 
 N = 60
@@ -412,6 +420,28 @@ def test_unknown_scoring(make):
         make(scoring="nonsense").fit(X, CLASSES)
     with error("ndcg"):
         regressor(scoring="ndcg@5").fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("make", "misspelt", "meant"),
+    [
+        (classifier, "rocauc", "roc_auc"),
+        (classifier, "Accuracy", "accuracy"),
+        (regressor, "mean_squared_error", "neg_mean_squared_error"),
+        (regressor, "losss", "loss"),
+        (ranker, "ndcg", "ndcg@5"),
+    ],
+)
+def test_misspelt_scoring(make, misspelt, meant):
+    with error(f"^scoring must be .*, got '{misspelt}'; did you mean '{meant}'\\?$"):
+        make(scoring=misspelt).fit(X, CLASSES)
+
+
+def test_misspelt_scoring_of_curves_and_searches():
+    with error("got 'R_2'; did you mean 'r2'"):
+        tradeoff_curve(regressor(), X, Y, X_val=X, y_val=Y, scoring="R_2")
+    with error("got 'R_2'; did you mean 'r2'"):
+        MiserSearchCV(regressor(), scoring="R_2").fit(X, Y)
 
 
 def test_loss_object_without_gradients():
