@@ -422,6 +422,27 @@ def test_unknown_scoring(make):
         regressor(scoring="ndcg@5").fit(X, Y)
 
 
+@pytest.mark.parametrize("kind", [float, object, "Float64", "Int64"])
+@pytest.mark.parametrize("make", [regressor, classifier, ranker])
+def test_missing_targets_are_counted(make, kind):
+    y = pd.Series(CLASSES.astype(float))
+    y[[3, 5, 8]] = np.nan
+    with error(r"^Input y contains NaN: y has 3 missing values in 60 rows; remove these rows$"):
+        make().fit(X, y.astype(kind))
+    y[[5, 8]] = 0.0
+    with error(r"y has 1 missing value in 60 rows; remove this row") as caught:
+        make().fit(X, CLASSES, X_val=X, y_val=y.astype(kind))
+    assert "validation data" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", [object, "string", "category"])
+def test_missing_class_labels_are_counted(kind):
+    words = pd.Series(np.where(CLASSES == 1, "yes", "no"), dtype=object)
+    words[[3, 5]] = None
+    with error("y has 2 missing values in 60 rows"):
+        classifier().fit(X, words.astype(kind))
+
+
 @pytest.mark.parametrize(
     ("make", "misspelt", "meant"),
     [

@@ -200,7 +200,7 @@ def test_bad_groups_name_the_group_and_the_feature():
         build({"g": ["a"]}, {"g": 1.0, "h": 1.0})
     with pytest.raises(ValueError, match="names group 'h', which has no features"):
         build(None, {"h": 1.0})
-    with pytest.raises(ValueError, match="'report' has no.*names 'reprot'.*mean 'report'\\?$"):
+    with pytest.raises(ValueError, match=r"'report' has no.*names 'reprot'.*mean 'report'\?$"):
         build({"report": ["a"]}, {"reprot": 1.0})
     with pytest.raises(
         ValueError, match="group 1 has no entry in group_costs, which names 10 inst"
