@@ -655,6 +655,21 @@ def test_columns_may_have_any_names():
         np.testing.assert_array_equal(fit(frame).predict(frame), fit(X).predict(X))
 
 
+@pytest.mark.parametrize("make", [pd.DataFrame, pa.table], ids=["pandas", "pyarrow"])
+def test_two_columns_of_one_name(make):
+    def frame(names):
+        if make is pd.DataFrame:
+            return pd.DataFrame(WHOLE, columns=names)
+        return pa.table(list(WHOLE.T), names=names)
+
+    model, twice = fit(frame(NAMES)), frame(["a", "b", "a", "d"])
+    for some in (fit, model.predict, as_predictor(model).predict):
+        with pytest.raises(ValueError, match=r"^X has the column 'a' twice; rename or drop one"):
+            some(twice)
+    with pytest.raises(ValueError, match="X has the column 'b' 3 times"):
+        fit(frame(["a", "b", "b", "b"]))
+
+
 def test_columns_that_are_not_numbers():
     frame = pd.DataFrame(WHOLE, columns=NAMES)
     for column, kind in [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -151,7 +152,7 @@ class FrameTable:
         categories: Categories | None = None,
         names: Sequence[str] | None = None,
     ):
-        self.frame = nw.from_native(frame, eager_only=True)
+        self.frame = opened(frame)
         self.n_rows, self.n_columns = self.frame.shape
         self.categories = categories or {}
         # Asked for once: a frame makes the list of its names anew each time.
@@ -194,6 +195,17 @@ def is_frame(X: Any) -> bool:
     return not isinstance(X, np.ndarray) and (
         nw.dependencies.is_into_dataframe(X) and not isinstance(X, dict)
     )
+
+
+def opened(frame: Any) -> Any:
+    """A data frame as narwhals reads it; raises if two of its columns have one name."""
+    try:
+        return nw.from_native(frame, eager_only=True)
+    except nw.exceptions.DuplicateError:
+        names = getattr(frame, "column_names", None) or list(frame.columns)
+        name, n = Counter(names).most_common(1)[0]
+        times = "twice" if n == 2 else f"{n} times"
+        raise ValueError(f"X has the column {name!r} {times}; rename or drop one of them") from None
 
 
 def unmasked(X: Any) -> Any:
@@ -286,7 +298,7 @@ def categorical_columns(X: Any) -> list[int]:
     frame = X.head if isinstance(X, Parted) else X
     if not is_frame(frame):
         return []
-    kinds = nw.from_native(frame, eager_only=True).schema.dtypes()
+    kinds = opened(frame).schema.dtypes()
     return [i for i, kind in enumerate(kinds) if isinstance(kind, nw.Categorical | nw.Enum)]
 
 

@@ -23,6 +23,7 @@ from greedymiser.tables import (
     Parted,
     Table,
     is_frame,
+    opened,
     readable,
     refuse_dates,
     refuse_lazy,
@@ -111,6 +112,8 @@ class Fitted(ModelBacked):
             shown = X
             if isinstance(X, Parted):
                 shown = np.empty((1, X.shape[1])) if X.head is None else X.head
+            if is_frame(shown):
+                opened(shown)  # before scikit-learn looks at its names
             validate_data(self, X=shown, reset=reset, skip_check_array=True)
             if min(X.shape) == 0:
                 raise ValueError(f"X must have at least one row and one column, got {X.shape}")
@@ -215,7 +218,12 @@ def _with_known_columns(estimator: Fitted, X: Any) -> Any:
         raise
     if min(rows.shape) == 0 or isinstance(X, np.matrix):  # neither of which fit takes
         estimator._check_features(X, reset=False)
-    validate_data(estimator, X=rows, reset=False, skip_check_array=True)
+    try:
+        validate_data(estimator, X=rows, reset=False, skip_check_array=True)
+    except ValueError:
+        if is_frame(rows):
+            opened(rows)  # has plain words for two columns of one name
+        raise
     return rows
 
 
