@@ -670,6 +670,22 @@ def test_two_columns_of_one_name(make):
         fit(frame(["a", "b", "b", "b"]))
 
 
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_words_in_an_array_ask_for_a_frame():
+    frame = pd.DataFrame({"a": NUMBER, "k": pd.Categorical(WORDS[CODE])})
+    model = fit(frame)
+    for words in (frame.to_numpy(), frame.to_numpy().astype(str), frame.to_numpy().tolist()):
+        with pytest.raises(
+            ValueError, match=r"string.*; give a data frame with the columns of fit"
+        ):
+            model.predict(words)
+        with pytest.raises(ValueError, match=r"X must be numeric: .*; pass X as a data frame"):
+            as_predictor(model).predict(words)
+    # Of a model that never saw a frame, nobody knows the columns.
+    with pytest.raises(ValueError, match=r"could not convert string to float: '[^']*'$"):
+        fit(WHOLE).predict(np.full((2, 4), "word", dtype=object))
+
+
 def test_columns_that_are_not_numbers():
     frame = pd.DataFrame(WHOLE, columns=NAMES)
     for column, kind in [

@@ -214,7 +214,7 @@ def _with_known_columns(estimator: Fitted, X: Any) -> Any:
     try:
         rows = readable(X)
     except (TypeError, ValueError):
-        estimator._check_features(X, reset=False)  # scikit-learn has its own words for most of it
+        _refuse(estimator, X)
         raise
     if min(rows.shape) == 0 or isinstance(X, np.matrix):  # neither of which fit takes
         estimator._check_features(X, reset=False)
@@ -225,6 +225,18 @@ def _with_known_columns(estimator: Fitted, X: Any) -> Any:
             opened(rows)  # has plain words for two columns of one name
         raise
     return rows
+
+
+def _refuse(estimator: Fitted, X: Any) -> None:
+    """Raise what is wrong with X: scikit-learn has its own words for most of it."""
+    try:
+        estimator._check_features(X, reset=False)
+    except ValueError as error:
+        why = str(error).rstrip(".")
+        # NumPy and scikit-learn both speak of strings where an array holds words.
+        if "feature_names_in_" in estimator.__dict__ and "string" in why:
+            raise ValueError(f"{why}; give a data frame with the columns of fit") from None
+        raise
 
 
 def fitted_like(estimator: _Estimator, schema: Schema, model: Model) -> _Estimator:
