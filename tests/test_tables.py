@@ -1,5 +1,6 @@
 """Every kind of X gives the same numbers, and therefore the same model, bit for bit."""
 
+import datetime as dt
 import re
 import tracemalloc
 
@@ -733,6 +734,23 @@ def test_what_a_mask_hides_is_missing():
         np.testing.assert_array_equal(
             some.predict(masked), expected.predict(np.where(hidden, np.nan, WHOLE))
         )
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (dt.datetime(2020, 1, 1), "days since a date"),
+        (dt.date(2020, 1, 1), "days since a date"),
+        (dt.timedelta(days=3), "its length in days"),
+        (dt.time(12, 30), "hours since midnight"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_columns_of_dates_are_to_be_numbers(make, value, advice):
+    frame = make({"a": NUMBER, "d": [None] + [value] * (N - 1)})
+    with pytest.raises(ValueError, match=f"not numeric; turn it into a number, such as {advice}"):
+        fit(frame)
 
 
 @pytest.mark.parametrize("kind", ["datetime64[s]", "timedelta64[ms]"])
