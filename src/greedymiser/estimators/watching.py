@@ -12,7 +12,7 @@ from greedymiser.estimators.fitted import fitted_like
 from greedymiser.losses import LambdaMART
 from greedymiser.metrics import ndcg_depth
 from greedymiser.preparation import HeldOut, Schema
-from greedymiser.prices import did_you_mean
+from greedymiser.score_names import refuse_misspelt_score
 from greedymiser.serving import Charge
 from greedymiser.training import Model, Watch
 from greedymiser.trees import Ensemble, GrowingEnsemble
@@ -66,22 +66,9 @@ def check_scoring_of(estimator: Miser) -> None:
         return
     from sklearn.metrics import check_scoring
 
-    _refuse_misspelt(scoring, ranks=estimator._kind == "ranker")
+    ours = ["loss", "ndcg@5"] if estimator._kind == "ranker" else ["loss"]
+    refuse_misspelt_score(scoring, ours)
     check_scoring(estimator, scoring)
-
-
-def _refuse_misspelt(scoring: Any, ranks: bool) -> None:
-    """Raise if a score's name is nearly a known one. scikit-learn would list all that it has."""
-    from sklearn.metrics import get_scorer_names
-
-    known = get_scorer_names()
-    if not isinstance(scoring, str) or scoring in known:
-        return
-    near = did_you_mean(scoring, [*known, "loss", *(["ndcg@5"] if ranks else [])])
-    if near:
-        raise ValueError(
-            f"scoring must be 'loss', the name of a scorer or a callable, got {scoring!r}{near}"
-        )
 
 
 def _recital(estimator: Miser, schema: Schema, held_out: HeldOut) -> Validation:
