@@ -8,7 +8,15 @@ import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from greedymiser import BudgetWarning, CostModel, MiserClassifier, MiserRanker, MiserRegressor
+from greedymiser import (
+    BudgetWarning,
+    CostModel,
+    MiserClassifier,
+    MiserRanker,
+    MiserRegressor,
+    MiserSearchCV,
+    tradeoff_curve,
+)
 from greedymiser.losses import MultinomialLogLoss, SquaredError
 
 N = 60
@@ -412,6 +420,49 @@ def test_unknown_scoring(make):
         make(scoring="nonsense").fit(X, CLASSES)
     with error("ndcg"):
         regressor(scoring="ndcg@5").fit(X, Y)
+
+
+@pytest.mark.parametrize("kind", [float, object, "Float64", "Int64"])
+@pytest.mark.parametrize("make", [regressor, classifier, ranker])
+def test_missing_targets_are_counted(make, kind):
+    y = pd.Series(CLASSES.astype(float))
+    y[[3, 5, 8]] = np.nan
+    with error(r"^Input y contains NaN: y has 3 missing values in 60 rows; remove these rows$"):
+        make().fit(X, y.astype(kind))
+    y[[5, 8]] = 0.0
+    with error(r"y has 1 missing value in 60 rows; remove this row") as caught:
+        make().fit(X, CLASSES, X_val=X, y_val=y.astype(kind))
+    assert "validation data" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", [object, "string", "category"])
+def test_missing_class_labels_are_counted(kind):
+    words = pd.Series(np.where(CLASSES == 1, "yes", "no"), dtype=object)
+    words[[3, 5]] = None
+    with error("y has 2 missing values in 60 rows"):
+        classifier().fit(X, words.astype(kind))
+
+
+@pytest.mark.parametrize(
+    ("make", "misspelt", "meant"),
+    [
+        (classifier, "rocauc", "roc_auc"),
+        (classifier, "Accuracy", "accuracy"),
+        (regressor, "mean_squared_error", "neg_mean_squared_error"),
+        (regressor, "losss", "loss"),
+        (ranker, "ndcg", "ndcg@5"),
+    ],
+)
+def test_misspelt_scoring(make, misspelt, meant):
+    with error(f"^scoring must be .*, got '{misspelt}'; did you mean '{meant}'\\?$"):
+        make(scoring=misspelt).fit(X, CLASSES)
+
+
+def test_misspelt_scoring_of_curves_and_searches():
+    with error("got 'R_2'; did you mean 'r2'"):
+        tradeoff_curve(regressor(), X, Y, X_val=X, y_val=Y, scoring="R_2")
+    with error("got 'R_2'; did you mean 'r2'"):
+        MiserSearchCV(regressor(), scoring="R_2").fit(X, Y)
 
 
 def test_loss_object_without_gradients():

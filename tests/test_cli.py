@@ -632,9 +632,12 @@ def test_unknown_and_missing_costs(here):
         "regression.csv"
     )
     Path("costs.csv").write_text("feature,cost\nage,1\ndear,10\n")
-    assert "'costs.csv' has no cost for 'x.y', 'colour', which 'regression.csv' has" in fit(
-        "regression.csv"
-    )
+    assert (
+        "'costs.csv' has no cost for 'x.y', 'colour', which 'regression.csv' has; add them, or "
+        "leave the columns out with --drop"
+    ) in fit("regression.csv")
+    Path("costs.csv").write_text("feature,cost\nage,1\nx.y,1\ndear,10\n")
+    assert "add it, or leave the column out with --drop" in fit("regression.csv")
     Path("costs.csv").write_text("feature,cost\nage,1\nx.z,1\ndear,10\ncolour,2\n")
     assert "no cost for 'x.y', which 'regression.csv' has (it has one for 'x.z'" in fit(
         "regression.csv"

@@ -200,6 +200,14 @@ def test_bad_groups_name_the_group_and_the_feature():
         build({"g": ["a"]}, {"g": 1.0, "h": 1.0})
     with pytest.raises(ValueError, match="names group 'h', which has no features"):
         build(None, {"h": 1.0})
+    with pytest.raises(ValueError, match=r"'report' has no.*names 'reprot'.*mean 'report'\?$"):
+        build({"report": ["a"]}, {"reprot": 1.0})
+    with pytest.raises(
+        ValueError, match="group 1 has no entry in group_costs, which names 10 inst"
+    ):
+        build({1: ["a"]}, {10: 1.0})
+    with pytest.raises(ValueError, match="'reprot', which has no features; did you mean 'report'"):
+        build({"report": ["a"]}, {"report": 1.0, "reprot": 1.0})
     with pytest.raises(TypeError, match=r"groups\['g'\] must be a sequence of features.*'ab'"):
         build({"g": "ab"}, {"g": 1.0})
     with pytest.raises(ValueError, match="groups has 3 entries, but there are 2 features"):
@@ -651,6 +659,11 @@ def test_no_name_that_is_made_up_is_a_name_already(features, groups, prices):
         ({"price": [1.0, np.ones(1), 2.0]}, {}, "'TSH' in row 1 must be a number, got array"),
         ({"group_price": [None, None, np.ones(2)]}, {}, "'group_price' in row 2 must be a number"),
         ({}, {}, "group 'blood' has no price"),
+        (
+            {},
+            {"group_costs": {"blod": 2.0}},
+            "no price.*names 'blod' instead; did you mean 'blood'",
+        ),
         (
             {"group_price": [None, 1.0, 1.0]},
             {"group_costs": {"blood": 2.0}},

@@ -254,6 +254,13 @@ def test_budget_is_chosen_on_validation_data():
     )
 
 
+def test_misspelt_scoring():
+    X, y, _ = make(6)
+    base = EarlyExitClassifier(classifier(3), scoring="acuracy").fit(X, y)
+    with pytest.raises(ValueError, match="got 'acuracy'; did you mean 'accuracy'"):
+        base.curve(X, y)
+
+
 def test_scoring():
     X, y, qid = make(6)
     base = EarlyExitClassifier(classifier(3), scoring="balanced_accuracy").fit(X, y)

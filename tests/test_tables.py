@@ -1,5 +1,6 @@
 """Every kind of X gives the same numbers, and therefore the same model, bit for bit."""
 
+import datetime as dt
 import re
 import tracemalloc
 
@@ -655,6 +656,37 @@ def test_columns_may_have_any_names():
         np.testing.assert_array_equal(fit(frame).predict(frame), fit(X).predict(X))
 
 
+@pytest.mark.parametrize("make", [pd.DataFrame, pa.table], ids=["pandas", "pyarrow"])
+def test_two_columns_of_one_name(make):
+    def frame(names):
+        if make is pd.DataFrame:
+            return pd.DataFrame(WHOLE, columns=names)
+        return pa.table(list(WHOLE.T), names=names)
+
+    model, twice = fit(frame(NAMES)), frame(["a", "b", "a", "d"])
+    for some in (fit, model.predict, as_predictor(model).predict):
+        with pytest.raises(ValueError, match=r"^X has the column 'a' twice; rename or drop one"):
+            some(twice)
+    with pytest.raises(ValueError, match="X has the column 'b' 3 times"):
+        fit(frame(["a", "b", "b", "b"]))
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_words_in_an_array_ask_for_a_frame():
+    frame = pd.DataFrame({"a": NUMBER, "k": pd.Categorical(WORDS[CODE])})
+    model = fit(frame)
+    for words in (frame.to_numpy(), frame.to_numpy().astype(str), frame.to_numpy().tolist()):
+        with pytest.raises(
+            ValueError, match=r"string.*; give a data frame with the columns of fit"
+        ):
+            model.predict(words)
+        with pytest.raises(ValueError, match=r"X must be numeric: .*; pass X as a data frame"):
+            as_predictor(model).predict(words)
+    # Of a model that never saw a frame, nobody knows the columns.
+    with pytest.raises(ValueError, match=r"could not convert string to float: '[^']*'$"):
+        fit(WHOLE).predict(np.full((2, 4), "word", dtype=object))
+
+
 def test_columns_that_are_not_numbers():
     frame = pd.DataFrame(WHOLE, columns=NAMES)
     for column, kind in [
@@ -702,6 +734,23 @@ def test_what_a_mask_hides_is_missing():
         np.testing.assert_array_equal(
             some.predict(masked), expected.predict(np.where(hidden, np.nan, WHOLE))
         )
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (dt.datetime(2020, 1, 1), "days since a date"),
+        (dt.date(2020, 1, 1), "days since a date"),
+        (dt.timedelta(days=3), "its length in days"),
+        (dt.time(12, 30), "hours since midnight"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_columns_of_dates_are_to_be_numbers(make, value, advice):
+    frame = make({"a": NUMBER, "d": [None] + [value] * (N - 1)})
+    with pytest.raises(ValueError, match=f"not numeric; turn it into a number, such as {advice}"):
+        fit(frame)
 
 
 @pytest.mark.parametrize("kind", ["datetime64[s]", "timedelta64[ms]"])

@@ -109,10 +109,16 @@ def merged_group_prices(found: PriceList, given: Mapping[str, float] | None) -> 
             )
     named = {group for groups in found.groups.values() for group in groups}
     for group in sorted(named.difference(prices)):
-        raise ValueError(f"group {group!r} has no price: give it in the table, or in group_costs")
+        near = _near_group(group, [other for other in prices if other not in named])
+        raise ValueError(
+            f"group {group!r} has no price: give it in the table, or in group_costs{near}"
+        )
     for group in prices:
         if group not in named:
-            raise ValueError(f"group_costs names group {group!r}, which the table does not have")
+            raise ValueError(
+                f"group_costs names group {group!r}, which the table does not have"
+                f"{did_you_mean(group, named)}"
+            )
     return prices
 
 
@@ -155,6 +161,18 @@ def quoted_names(names: Sequence[str], most: int = 5) -> str:
     """The first names in quotes, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def did_you_mean(name: Any, known: Iterable[Any]) -> str:
+    """A question that ends an error about a wrong name; empty where no known name is close."""
+    import difflib  # only for what is wrong anyway
+
+    words = {other.lower(): other for other in known if isinstance(other, str)}
+    if not isinstance(name, str):
+        return ""
+    # 0.72: "logloss" finds "neg_log_loss", but "acc" does not find "jaccard".
+    near = difflib.get_close_matches(name.lower(), list(words), n=1, cutoff=0.72)
+    return f"; did you mean {words[near[0]]!r}?" if near else ""
 
 
 def checked_price(what: str, cost: Any) -> float:
@@ -257,8 +275,20 @@ def read_group_costs(group_costs: Any, group_of: list[Hashable | None]) -> dict[
     prices = dict(group_costs or {})
     for group in used:
         if group not in prices:
-            raise ValueError(f"group {group!r} has no entry in group_costs")
+            near = _near_group(group, [other for other in prices if other not in used])
+            raise ValueError(f"group {group!r} has no entry in group_costs{near}")
     for group in prices:
         if group not in used:
-            raise ValueError(f"group_costs names group {group!r}, which has no features")
+            raise ValueError(
+                f"group_costs names group {group!r}, which has no features"
+                f"{did_you_mean(group, used)}"
+            )
     return {group: checked_price(f"the cost of group {group!r}", prices[group]) for group in used}
+
+
+def _near_group(group: Hashable, unknown: Sequence[Any]) -> str:
+    """What to say of names in group_costs that no group has: one may be the misspelt group."""
+    if not unknown:
+        return ""
+    near = next(filter(None, (did_you_mean(name, [group]) for name in unknown)), "")
+    return f", which names {quoted_names(unknown)} instead{near}"

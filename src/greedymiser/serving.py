@@ -403,7 +403,12 @@ class Predictor(FinishedModel):
         if isinstance(X, ArrayTable | FrameTable | SparseTable):
             self._refuse_other_width(X.n_columns)  # it might be of another model
             return X
-        X = readable(X)
+        try:
+            X = readable(X)
+        except ValueError as error:
+            if self._labelled is None:
+                raise
+            raise ValueError(f"{error}; {self._labelled}") from None
         if is_frame(X):
             return _frame_table(self, X, in_order)
         if self._labelled is not None:

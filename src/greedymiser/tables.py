@@ -7,8 +7,10 @@ k, and what is missing or unknown is NaN.
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -151,7 +153,7 @@ class FrameTable:
         categories: Categories | None = None,
         names: Sequence[str] | None = None,
     ):
-        self.frame = nw.from_native(frame, eager_only=True)
+        self.frame = opened(frame)
         self.n_rows, self.n_columns = self.frame.shape
         self.categories = categories or {}
         # Asked for once: a frame makes the list of its names anew each time.
@@ -196,6 +198,17 @@ def is_frame(X: Any) -> bool:
     )
 
 
+def opened(frame: Any) -> Any:
+    """A data frame as narwhals reads it; raises if two of its columns have one name."""
+    try:
+        return nw.from_native(frame, eager_only=True)
+    except nw.exceptions.DuplicateError:
+        names = getattr(frame, "column_names", None) or list(frame.columns)
+        name, n = Counter(names).most_common(1)[0]
+        times = "twice" if n == 2 else f"{n} times"
+        raise ValueError(f"X has the column {name!r} {times}; rename or drop one of them") from None
+
+
 def unmasked(X: Any) -> Any:
     """X with NaN where a masked array hides what it holds; anything else as it is."""
     if not isinstance(X, np.ma.MaskedArray):
@@ -205,8 +218,12 @@ def unmasked(X: Any) -> Any:
 
 def refuse_dates(X: Any) -> None:
     """Raise if an array holds dates: as numbers they would depend on their unit."""
-    if getattr(X.dtype, "kind", "") in ("m", "M"):
-        raise ValueError(f"X holds {X.dtype}, which is not numeric; turn it into numbers first")
+    kind = getattr(X.dtype, "kind", "")
+    if kind in ("m", "M"):
+        such = "days since a date" if kind == "M" else "a number of days"
+        raise ValueError(
+            f"X holds {X.dtype}, which is not numeric; turn it into numbers first, such as {such}"
+        )
 
 
 def is_lazy(X: Any) -> bool:
@@ -286,7 +303,7 @@ def categorical_columns(X: Any) -> list[int]:
     frame = X.head if isinstance(X, Parted) else X
     if not is_frame(frame):
         return []
-    kinds = nw.from_native(frame, eager_only=True).schema.dtypes()
+    kinds = opened(frame).schema.dtypes()
     return [i for i, kind in enumerate(kinds) if isinstance(kind, nw.Categorical | nw.Enum)]
 
 
@@ -408,7 +425,7 @@ def _numbers_of_series(series: Any) -> NDArray[np.float64]:
         if floats is None:
             raise ValueError(
                 f"column {series.name!r} has type {series.dtype}, which is not numeric; "
-                "make it a categorical column, encode it or drop it"
+                f"{_way_to_numbers(series)}"
             )
         return floats
     if n_missing == 0:
@@ -417,6 +434,18 @@ def _numbers_of_series(series: Any) -> NDArray[np.float64]:
     values = np.array(series.cast(nw.Float64).fill_null(0.0).to_numpy(), dtype=np.float64)
     values[series.is_null().to_numpy()] = np.nan
     return values
+
+
+def _way_to_numbers(series: Any) -> str:
+    """What to do with a column that is not numeric. Each date as a category would learn nothing."""
+    kind, first = series.dtype, series.drop_nulls()[0]
+    if kind == nw.Duration or isinstance(first, dt.timedelta):
+        return "turn it into a number, such as its length in days, or drop it"
+    if kind == nw.Time or isinstance(first, dt.time):
+        return "turn it into a number, such as hours since midnight, or drop it"
+    if kind.is_temporal() or isinstance(first, dt.date):
+        return "turn it into a number, such as days since a date, or drop it"
+    return "make it a categorical column, encode it or drop it"
 
 
 def _try_floats(series: Any) -> NDArray[np.float64] | None:

@@ -6,6 +6,7 @@ what to keep in proportion when rows are set aside.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -25,7 +26,7 @@ from greedymiser.losses import (
     as_loss,
 )
 from greedymiser.responses import gives_probabilities, probabilities
-from greedymiser.tables import codes_of_labels
+from greedymiser.tables import codes_of_labels, is_missing
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +58,7 @@ class Numbers:
     is_ranking: bool = False
 
     def encode(self, y: NDArray[Any]) -> Floats:
+        _refuse_missing(y)
         try:
             if y.dtype.kind in "USc":  # NumPy would read strings, and drop imaginary parts
                 raise TypeError
@@ -101,6 +103,7 @@ class Classes:
     @classmethod
     def learn(cls, estimator: str, y: NDArray[Any]) -> Classes:
         """Find the classes."""
+        _refuse_missing(y)
         if y.dtype.kind in "fO":
             assert_all_finite(y, input_name="y")
         labels = _class_labels(y)
@@ -113,6 +116,7 @@ class Classes:
         return cls(estimator, labels)
 
     def encode(self, y: NDArray[Any]) -> Floats:
+        _refuse_missing(y)
         kinds = {y.dtype.kind, self.labels.dtype.kind}
         # NumPy would find the number 1 among words, as "1".
         same = len(kinds) == 1 or kinds <= set("biuf")
@@ -169,6 +173,29 @@ def learn_target(
     if kind == "classifier":
         return Classes.learn(estimator, y)
     return Numbers(estimator, is_ranking=kind == "ranker")
+
+
+def _refuse_missing(y: NDArray[Any]) -> None:
+    """Raise if targets are missing, in scikit-learn's words, and say how many."""
+    n_missing = _count_missing(y)
+    if n_missing:
+        what, these = ("value", "this row") if n_missing == 1 else ("values", "these rows")
+        raise ValueError(
+            f"Input y contains NaN: y has {n_missing} missing {what} in {len(y)} rows; "
+            f"remove {these}"
+        )
+
+
+def _count_missing(y: NDArray[Any]) -> int:
+    if y.dtype.kind == "f":
+        return int(np.isnan(y).sum())
+    if y.dtype.kind != "O":
+        return 0
+    try:
+        counts = Counter(y.tolist())  # few labels are looked at, however many rows there are
+    except TypeError:  # lists and the like, which are refused for what they are
+        return 0
+    return sum(n for label, n in counts.items() if is_missing(label))
 
 
 def _class_labels(y: NDArray[Any]) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from greedymiser._progress import Bar
-from greedymiser._views import html_table
+from greedymiser._views import MOST_ROWS, aligned, html_table
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
 from greedymiser.frontier import front
 from greedymiser.paths import TradeoffPath
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 # A budget is in a gap if its best model costs less than this share of it.
 GAP = 0.8
+
+# What print() shows of each point, where it fits into a line; the last gives way.
+PRINTED_COLUMNS = ("tradeoff", "n_iter", "cost", "score", "n_features", "test_score", "found_by")
+LINE_WIDTH = 80
 
 
 class TradeoffCurve:
@@ -179,15 +183,33 @@ class TradeoffCurve:
         )
 
     def __str__(self) -> str:
-        return f"{self!r}\n{self.points}"
+        return f"{self!r}\n{_printed(self.points)}"
 
     def _repr_html_(self) -> str:
-        rows = [
-            [f"{cell:.6g}" if isinstance(cell, Real) else str(cell) for cell in row]
-            for row in self.points.itertuples(index=False, name=None)
-        ]
         heads = [str(name) for name in self.points.columns]
-        return html_table(repr(self).strip("<>"), heads, rows, left=())
+        return html_table(repr(self).strip("<>"), heads, _cells(self.points), left=())
+
+
+def _cells(points: pd.DataFrame) -> list[list[str]]:
+    """What a table shows of each point."""
+    return [
+        [f"{cell:.6g}" if isinstance(cell, Real) else str(cell) for cell in row]
+        for row in points.itertuples(index=False, name=None)
+    ]
+
+
+def _printed(points: pd.DataFrame) -> str:
+    """The columns that matter most, in lines that a terminal does not break."""
+    names = [name for name in PRINTED_COLUMNS if name in points]
+    rows = [[str(i), *cells] for i, cells in enumerate(_cells(points[names]))]
+    if len(rows) > MOST_ROWS:
+        half = MOST_ROWS // 2
+        rows = [*rows[:half], ["...", *("" for _ in names)], *rows[-half:]]
+    table = [["", *names], *rows]
+    text = aligned(table, left={0})
+    if "found_by" in names and max(map(len, text.splitlines())) > LINE_WIDTH:
+        return aligned([row[:-1] for row in table], left={0})
+    return text
 
 
 def tradeoff_curve(

@@ -31,6 +31,7 @@ from greedymiser.responses import (
     has_log_link,
     largest_probability,
 )
+from greedymiser.score_names import refuse_misspelt_score
 from greedymiser.serving import Predictor, stages_every
 from greedymiser.tables import is_lazy
 
@@ -271,6 +272,7 @@ class EarlyExit(OverEnsemble):
 
         model.__dict__["_raw_predict"] = recite
         weights = {} if weight is None else {"sample_weight": weight}
+        refuse_misspelt_score(self.scoring, ours=[])
         return float(check_scoring(self, self.scoring)(model, X, y, **weights))
 
     def _thresholds(

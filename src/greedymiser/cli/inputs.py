@@ -308,9 +308,10 @@ def _check_costs(
         beside = (
             f" (it has one for {quoted(unknown)}, which is no feature there)" if unknown else ""
         )
+        them, columns_of = ("it", "column") if len(missing) == 1 else ("them", "columns")
         raise InputError(
             f"{str(path)!r} has no cost for {quoted(missing)}, which {str(data)!r} has{beside}; "
-            "add it, or leave the column out with --drop"
+            f"add {them}, or leave the {columns_of} out with --drop"
         )
     if unknown:
         why = "is not a feature" if unknown[0] in columns.others else "is not a column"

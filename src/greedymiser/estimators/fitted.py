@@ -23,6 +23,7 @@ from greedymiser.tables import (
     Parted,
     Table,
     is_frame,
+    opened,
     readable,
     refuse_dates,
     refuse_lazy,
@@ -111,6 +112,8 @@ class Fitted(ModelBacked):
             shown = X
             if isinstance(X, Parted):
                 shown = np.empty((1, X.shape[1])) if X.head is None else X.head
+            if is_frame(shown):
+                opened(shown)  # before scikit-learn looks at its names
             validate_data(self, X=shown, reset=reset, skip_check_array=True)
             if min(X.shape) == 0:
                 raise ValueError(f"X must have at least one row and one column, got {X.shape}")
@@ -211,12 +214,29 @@ def _with_known_columns(estimator: Fitted, X: Any) -> Any:
     try:
         rows = readable(X)
     except (TypeError, ValueError):
-        estimator._check_features(X, reset=False)  # scikit-learn has its own words for most of it
+        _refuse(estimator, X)
         raise
     if min(rows.shape) == 0 or isinstance(X, np.matrix):  # neither of which fit takes
         estimator._check_features(X, reset=False)
-    validate_data(estimator, X=rows, reset=False, skip_check_array=True)
+    try:
+        validate_data(estimator, X=rows, reset=False, skip_check_array=True)
+    except ValueError:
+        if is_frame(rows):
+            opened(rows)  # has plain words for two columns of one name
+        raise
     return rows
+
+
+def _refuse(estimator: Fitted, X: Any) -> None:
+    """Raise what is wrong with X: scikit-learn has its own words for most of it."""
+    try:
+        estimator._check_features(X, reset=False)
+    except ValueError as error:
+        why = str(error).rstrip(".")
+        # NumPy and scikit-learn both speak of strings where an array holds words.
+        if "feature_names_in_" in estimator.__dict__ and "string" in why:
+            raise ValueError(f"{why}; give a data frame with the columns of fit") from None
+        raise
 
 
 def fitted_like(estimator: _Estimator, schema: Schema, model: Model) -> _Estimator:

@@ -12,6 +12,7 @@ from greedymiser.estimators.fitted import fitted_like
 from greedymiser.losses import LambdaMART
 from greedymiser.metrics import ndcg_depth
 from greedymiser.preparation import HeldOut, Schema
+from greedymiser.score_names import refuse_misspelt_score
 from greedymiser.serving import Charge
 from greedymiser.training import Model, Watch
 from greedymiser.trees import Ensemble, GrowingEnsemble
@@ -65,6 +66,8 @@ def check_scoring_of(estimator: Miser) -> None:
         return
     from sklearn.metrics import check_scoring
 
+    ours = ["loss", "ndcg@5"] if estimator._kind == "ranker" else ["loss"]
+    refuse_misspelt_score(scoring, ours)
     check_scoring(estimator, scoring)
 
 
