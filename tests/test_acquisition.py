@@ -1465,6 +1465,8 @@ def test_ctrl_c_in_a_script(tmp_path, kind):
                 interrupt(raw)
                 await anyio.sleep_forever()
 
+            # In the background a shell may have us ignore it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             sources = Sources()
             sources.add(hang if sys.argv[1] == "function" else hang_later, ["x"])
             try:
