@@ -80,16 +80,9 @@ def check_protocol(protocol, predictor, X, left):
     assert parts == pytest.approx(protocol.mean_cost)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    n_resources=st.sampled_from([0, 1, 4, 70]),
-    min_share=st.sampled_from([0.0, 0.1, 1.0]),
-)
-def test_rows_are_counted_one_by_one(seed, n_resources, min_share):
-    rng = np.random.default_rng(seed)
+def random_predictor(rng, n_resources):
     ensemble = ensemble_of([random_tree(rng, 6, 3, (3,)) for _ in range(4)], [0.0], 6)
-    predictor = Predictor(
+    return Predictor(
         kind="regressor",
         stages=(Stage(ensemble, 0, 4, 4),),
         rule=None,
@@ -99,6 +92,17 @@ def test_rows_are_counted_one_by_one(seed, n_resources, min_share):
         categories={3: np.arange(256)},
         charge="row",
     )
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_resources=st.sampled_from([0, 1, 4, 70]),
+    min_share=st.sampled_from([0.0, 0.1, 1.0]),
+)
+def test_rows_are_counted_one_by_one(seed, n_resources, min_share):
+    rng = np.random.default_rng(seed)
+    predictor = random_predictor(rng, n_resources)
     X = random_rows(rng, 40, 6, (3,))
     protocol = predictor.protocol(X, min_share=min_share)
     check_protocol(protocol, predictor, X, np.zeros(40, dtype=int))
@@ -142,17 +146,7 @@ def check_paid(protocol, predictor, X):
 @given(seed=st.integers(0, 2**32 - 1), n_resources=st.sampled_from([0, 1, 4, 9]))
 def test_free_questions_are_passed_over(seed, n_resources):
     rng = np.random.default_rng(seed)
-    ensemble = ensemble_of([random_tree(rng, 6, 3, (3,)) for _ in range(4)], [0.0], 6)
-    predictor = Predictor(
-        kind="regressor",
-        stages=(Stage(ensemble, 0, 4, 4),),
-        rule=None,
-        costs=random_costs(rng, 6, n_resources, 0.25),
-        loss=SquaredError(),
-        n_features=6,
-        categories={3: np.arange(256)},
-        charge="row",
-    )
+    predictor = random_predictor(rng, n_resources)
     X = random_rows(rng, 40, 6, (3,))
     protocol = predictor.protocol(X, min_share=0.0)
     paid = protocol.without_free()

@@ -37,11 +37,13 @@ class Limit:
 
     def ask(self, loop: Any = None) -> Future[None] | None:
         """Come in (None), or get a ticket that is called when it is one's turn."""
-        ticket: Future[None] = Future()
         with self._lock:
-            if len(self._inside) == self.most:
-                # A loop that was closed while tasks were on their way never lets them leave.
-                self._inside = [held for held in self._inside if not _is_closed(held)]
+            if len(self._inside) < self.most:  # then nobody waits
+                self._inside.append(loop)
+                return None
+            # A loop that was closed while tasks were on their way never lets them leave.
+            self._inside = [held for held in self._inside if not _is_closed(held)]
+            ticket: Future[None] = Future()
             self._line.append((ticket, loop))
             called = self._next_in_line()
         for one in called:

@@ -24,6 +24,7 @@ from greedymiser.datasets import (
     is_svmlight,
     read_table,
 )
+from greedymiser.datasets.readers import shortened
 
 # Whatever runs models takes most of a second to import, which --help and --version need not wait.
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ MOST_CLASSES = 20
 
 # Text of which so much reads as numbers was probably meant to be numbers.
 NEARLY_ALL = 0.9
+
+# So much of a cell is quoted.
+LONGEST_CELL = 40
 
 
 class Task(enum.StrEnum):
@@ -357,7 +361,7 @@ def _tell_of_stray_words(X: Any, path: Path) -> None:
         if strays is None or not 0 < strays.sum() <= (1 - NEARLY_ALL) * n_cells:
             continue
         are = "cells is" if strays.sum() == 1 else "cells are"
-        words = [_cell(word) for word in X[name][strays].unique()]
+        words = [shortened(str(word), LONGEST_CELL) for word in X[name][strays].unique()]
         complain(
             f"Note: {name!r} is taken for categories: {strays.sum()} of {n_cells} {are} no number "
             f"({listing(words, 3)})"
@@ -370,16 +374,11 @@ def _check_numbers(frame: Any, path: Path, names: Sequence[Any], whose: str) -> 
         strays = _is_no_number(frame[name])
         if strays is not None and strays.any():
             first = int(strays.argmax())
+            cell = shortened(str(frame[name].iloc[first]), LONGEST_CELL)
             raise InputError(
-                f"column {name!r} of {str(path)!r} has {_cell(frame[name].iloc[first])} in row "
-                f"{first + 1}, but {whose} it is a column of numbers; "
-                "a value that is missing is an empty cell"
+                f"column {name!r} of {str(path)!r} has {cell} in row {first + 1}, "
+                f"but {whose} it is a column of numbers; a value that is missing is an empty cell"
             )
-
-
-def _cell(text: Any, most: int = 40) -> str:
-    """A cell in quotes, as much of it as can be read."""
-    return repr(str(text) if len(str(text)) <= most else f"{str(text)[:most]}...")
 
 
 def _is_number(text: Any) -> bool:

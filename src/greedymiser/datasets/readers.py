@@ -254,7 +254,7 @@ def _csv_header(path: Path, separator: str) -> list[str]:
         for other in ";\t|,":
             if other in names[0]:
                 raise ValueError(
-                    f"{str(path)!r} has one column, {_short(names[0])}; are its cells separated "
+                    f"{str(path)!r} has one column, {shortened(names[0])}; are its cells separated "
                     f"by {other!r} instead of {separator!r}?"
                 )
     return names
@@ -263,7 +263,7 @@ def _csv_header(path: Path, separator: str) -> list[str]:
 def _check_distinct(path: Path, names: Iterable[str]) -> None:
     twice = first_repeated(names)
     if twice is not None:
-        raise ValueError(f"{str(path)!r} has two columns named {_short(twice)}")
+        raise ValueError(f"{str(path)!r} has two columns named {shortened(twice)}")
 
 
 def _read_parquet(path: Path) -> Any:
@@ -283,7 +283,7 @@ def _read_parquet(path: Path) -> Any:
         raise
     except Exception as error:  # pyarrow and pandas raise all sorts of things for a damaged file
         reason = " ".join(str(error).split())
-        raise ValueError(f"cannot read {str(path)!r} as Parquet: {_short(reason)}") from None
+        raise ValueError(f"cannot read {str(path)!r} as Parquet: {shortened(reason)}") from None
     frame.columns = [str(name) for name in frame.columns]
     _check_distinct(path, frame.columns)
     return frame.reset_index(drop=True)
@@ -346,5 +346,6 @@ def _with_categories(frame: Any) -> Any:
     return frame.astype(kinds)
 
 
-def _short(text: str, most: int = 60) -> str:
+def shortened(text: str, most: int = 60) -> str:
+    """A text in quotes, as much of it as can be read."""
     return repr(text if len(text) <= most else text[:most] + "...")
