@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import re
@@ -16,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
-from sklearn.metrics import make_scorer
 
 from experiments.frontier.traps import TRAPS
 from greedymiser import (
@@ -27,9 +25,9 @@ from greedymiser import (
     MiserSearchCV,
     tradeoff_curve,
 )
-from greedymiser.checkpoints import ABOUT, CheckpointError, as_text
+from greedymiser.checkpoints import ABOUT, CheckpointError
 from greedymiser.frontier import evenly_spaced
-from greedymiser.losses import Huber, SquaredError
+from greedymiser.losses import SquaredError
 from greedymiser.shopping import Shop
 
 COSTS = CostModel(
@@ -331,28 +329,6 @@ def test_a_folder_of_other_data_is_refused_by_name(tmp_path):
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     with pytest.raises(CheckpointError, match=r"no folder of checkpoints.*'thesis\.txt'"):
         searched(checkpoint=tmp_path / "mine")
-
-
-def test_settings_are_told_by_what_they_hold():
-    def add(a, b):
-        return a + b
-
-    same = [
-        ({"a", "b"}, {"b", "a"}),
-        ({"x": 1, "y": [2]}, {"y": [2], "x": 1}),
-        (functools.partial(add, b=1), functools.partial(add, b=1)),
-        (make_scorer(add), make_scorer(add)),
-        (Huber(2.0), Huber(2.0)),
-    ]
-    other = [
-        (functools.partial(add, b=1), functools.partial(add, b=2)),
-        (np.arange(5000), np.arange(5000)[::-1]),
-        (lambda x: x + 1, lambda x: abs(x)),
-        (Huber(2.0), Huber(3.0)),
-    ]
-    assert all(as_text(a) == as_text(b) for a, b in same)
-    assert all(as_text(a) != as_text(b) for a, b in other)
-    assert "0x" not in "".join(as_text(a) for a, _ in same)
 
 
 def test_threads_and_words_make_no_other_run(tmp_path):

@@ -52,6 +52,7 @@ ROOMS = [
     "preparation",
     "training",
     "estimators",
+    "description",
     "checkpoints",
     "shopping",
     "frontier",

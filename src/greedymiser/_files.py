@@ -37,7 +37,7 @@ def drafted(place: Path, draft: Path | None = None) -> Iterator[Path]:
     process leaves of it is overwritten by the next.
     """
     if draft is None:
-        draft = place.parent / f".greedymiser-{secrets.token_hex(8)}.tmp"
+        draft = _draft_for(place)
     try:
         yield draft
         if place.exists():  # a file that was there keeps its permissions
@@ -53,9 +53,40 @@ def drafted(place: Path, draft: Path | None = None) -> Iterator[Path]:
 
 def write_atomically(place: Path, data: bytes) -> None:
     """Write a file all at once."""
+    with drafted(place) as draft:
+        _write(draft, data)
+
+
+def write_new(place: Path, data: bytes) -> bool:
+    """Write a file all at once, unless there is one; returns whether there was none."""
+    draft = _draft_for(place)
+    try:
+        _write(draft, data)
+        try:
+            os.link(draft, place)  # which, unlike a renaming, never replaces anything
+        except FileExistsError:
+            raise
+        except OSError:  # there are no links here
+            _write(place, data)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        _name(error, place)  # nobody has heard of the draft
+        raise
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync_folder(place.parent)
+    return True
+
+
+def _draft_for(place: Path) -> Path:
+    return place.parent / f".greedymiser-{secrets.token_hex(8)}.tmp"
+
+
+def _write(place: Path, data: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     # The umask says who may read a new file.
-    with drafted(place) as draft, os.fdopen(os.open(draft, flags, 0o666), "wb") as file:
+    with os.fdopen(os.open(place, flags, 0o666), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

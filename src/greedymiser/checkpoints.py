@@ -7,13 +7,10 @@ same order, finds most of them in the folder, and ends with the same bits.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import json
 import os
-import types
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._files import write_atomically
+from greedymiser._files import write_atomically, write_new
 from greedymiser._version import __version__
 from greedymiser.costs import Purchase
+from greedymiser.description import IncompleteError, describe
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.parameters import Parameters
 from greedymiser.preparation import Cases, Prepared
@@ -36,6 +34,9 @@ from greedymiser.trees import NODE_DTYPE, Ensemble
 # The file that tells what the models of a folder were trained on and how.
 ABOUT = "checkpoint.json"
 SUFFIX = ".npz"
+
+# Bytes at the end of a file that tell whether the others are as they were written.
+CHECKSUM_SIZE = 16
 
 # Parameters of an estimator that change no model, or that every model has for itself.
 OF_NO_MATTER = {
@@ -65,20 +66,22 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike[str], about: Mapping[str, str]):
         self.folder = Path(folder)
         about = {"greedymiser": __version__, **about}
+        told = json.dumps(about, indent=1, sort_keys=True).encode()
+        # In the name of every file: not even two runs that start together share models.
+        self._run = hashlib.blake2b(told, digest_size=8).hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / ABOUT
         if not place.exists():
             others = [entry.name for entry in self.folder.iterdir() if entry.name[0] != "."]
-            if others:
+            if others and not place.exists():
                 raise CheckpointError(
                     f"checkpoint={str(folder)!r} is no folder of checkpoints: it has no {ABOUT}, "
                     f"but holds {others[0]!r}; name a new folder"
                 )
-            write_atomically(place, json.dumps(about, indent=1).encode())
-            return
+            write_new(place, told)  # unless another run was faster
         try:
             found = dict(json.loads(place.read_bytes()))
-        except ValueError:
+        except (ValueError, TypeError):
             raise CheckpointError(f"{str(place)!r} cannot be read; name a new folder") from None
         different = [name for name in {**about, **found} if about.get(name) != found.get(name)]
         if different:
@@ -90,20 +93,28 @@ class Checkpoint:
     def find(self, key: str) -> Model | None:
         """A model that was kept; None if there is none, or if its file was damaged."""
         try:
-            content = io.BytesIO(self._place(key).read_bytes())
-            with np.load(content, allow_pickle=False) as arrays:
-                return _model_from_arrays(arrays)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+            whole = self._place(key).read_bytes()
+        except OSError:
             return None
+        content, checksum = whole[:-CHECKSUM_SIZE], whole[-CHECKSUM_SIZE:]
+        if _checksum(content) != checksum:
+            return None
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return _model_from_arrays(arrays)
 
     def keep(self, key: str, model: Model) -> None:
         """Write a model, whole or not at all."""
         file = io.BytesIO()
         np.savez(file, allow_pickle=False, **_arrays(model))
-        write_atomically(self._place(key), file.getvalue())
+        content = file.getvalue()
+        write_atomically(self._place(key), content + _checksum(content))
 
     def _place(self, key: str) -> Path:
-        return self.folder / f"{key}{SUFFIX}"
+        return self.folder / f"{key}-{self._run}{SUFFIX}"
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=CHECKSUM_SIZE).digest()
 
 
 def _arrays(model: Model) -> dict[str, NDArray[Any]]:
@@ -138,8 +149,6 @@ def _model_from_arrays(arrays: Any) -> Model:
         baseline=arrays["baseline"],
         n_features=int(told["n_features"]),
     )
-    if ensemble.tree_starts[-1] != len(ensemble.nodes):
-        raise ValueError("the arrays of a file do not fit each other")
     return Model(
         ensemble=ensemble,
         purchases=tuple(Purchase(**line) for line in lines),
@@ -302,14 +311,14 @@ def fingerprints(prepared: Prepared, estimator: Any) -> dict[str, str]:
     """What the models of an estimator depend on: data, costs and settings."""
     assert prepared.validation is not None
     settings = {
-        name: as_text(value)
+        name: _described(name, value)
         for name, value in estimator.get_params(deep=False).items()
         if name not in OF_NO_MATTER
     }
     costs = prepared.schema.costs
     prices = (costs.resource_names, costs.resource_costs.tolist(), costs.needs, costs.tree_cost)
     return {
-        "estimator": type(estimator).__name__,
+        "estimator": _described("estimator", type(estimator)),
         "training data": _digest_of_data(prepared.train),
         "validation data": _digest_of_data(prepared.validation.cases),
         "columns": repr((prepared.schema.columns, sorted(prepared.schema.categories))),
@@ -319,6 +328,16 @@ def fingerprints(prepared: Prepared, estimator: Any) -> dict[str, str]:
     }
 
 
+def _described(name: str, value: Any) -> str:
+    try:
+        return describe(value)
+    except IncompleteError as fault:
+        raise CheckpointError(
+            f"checkpoint cannot be used with this {name}: {fault}, and a later run could not tell "
+            f"whether {name} is still the same; change it, or leave checkpoint out"
+        ) from None
+
+
 def _digest_of_data(cases: Cases) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for column in range(cases.table.n_columns):
@@ -326,27 +345,3 @@ def _digest_of_data(cases: Cases) -> str:
     for part in (cases.y, cases.weight, cases.starts):
         digest.update(b"none" if part is None else np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()
-
-
-def as_text(value: Any) -> str:
-    """A setting as text: what it holds, not where it is or in which order it happens to be."""
-    if isinstance(value, np.ndarray):
-        return f"array{value.shape}{hashlib.blake2b(value.tobytes()).hexdigest()[:32]}"
-    if isinstance(value, dict):
-        return f"{{{', '.join(sorted(f'{as_text(k)}: {as_text(v)}' for k, v in value.items()))}}}"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(as_text, value)))}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(as_text, value))}]"
-    if isinstance(value, functools.partial):
-        return f"partial({as_text((value.func, value.args, value.keywords))})"
-    if isinstance(value, types.FunctionType):
-        code = value.__code__
-        body = hashlib.blake2b(code.co_code + repr(code.co_names).encode()).hexdigest()[:16]
-        closed = [cell.cell_contents for cell in value.__closure__ or ()]
-        return f"{value.__module__}.{value.__qualname__}-{body}{as_text(closed)}"
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    if hasattr(value, "__dict__"):
-        return f"{type(value).__qualname__}({as_text(vars(value))})"
-    return repr(value)
