@@ -23,7 +23,7 @@ from onnxmltools.convert.common.data_types import FloatTensorType
 
 from benchmarks._common import COLUMNS, machine, regression_data
 from greedymiser import MiserRegressor, as_predictor
-from greedymiser.lightgbm_format import to_lightgbm
+from greedymiser.files.lightgbm_format import to_lightgbm
 
 Answers = Callable[[np.ndarray], np.ndarray]
 """What a reader of the model does with rows of X."""

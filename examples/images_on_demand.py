@@ -30,7 +30,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from greedymiser import MiserClassifier, tradeoff_curve
-from greedymiser.acquisition import OnDemandPredictor, Sources, build_matrix, measure_costs
+from greedymiser.on_demand import OnDemandPredictor, Sources, build_matrix, measure_costs
 
 sources = Sources()
 

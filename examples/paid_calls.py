@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from greedymiser import CostModel, EarlyExitClassifier, MiserClassifier
-from greedymiser.acquisition import OnDemandPredictor, Sources, build_matrix
+from greedymiser.on_demand import OnDemandPredictor, Sources, build_matrix
 
 rng = np.random.default_rng(0)
 n = 3000

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.costs import CostModel
-from greedymiser.frontier import front
-from greedymiser.metrics import ndcg_score
-from greedymiser.serving import as_predictor
-from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
+from greedymiser.costs.cost_model import CostModel
+from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
+from greedymiser.curve.frontier import front
+from greedymiser.losses.ndcg import ndcg_score
+from greedymiser.model.predictor import as_predictor
 
 if TYPE_CHECKING:
     import pandas as pd

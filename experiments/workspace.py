@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._files import drafted
+from greedymiser._core.files import drafted
 
 if TYPE_CHECKING:
     import pandas as pd

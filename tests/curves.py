@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from greedymiser import CostModel, MiserClassifier, MiserRegressor
+from greedymiser.curve.curve import TradeoffCurve
 from greedymiser.datasets import load_thyroid
-from greedymiser.tradeoff import TradeoffCurve
 
 TRADEOFFS = (0.0, 1e-4, 1e-3, 5e-3, 1e-2, 3e-2)
 

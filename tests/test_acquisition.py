@@ -42,7 +42,9 @@ from greedymiser import (
     load,
     save,
 )
-from greedymiser.acquisition import (
+from greedymiser.model.exit_rules import Above
+from greedymiser.model.predictor import Stage
+from greedymiser.on_demand import (
     AcquisitionError,
     AcquisitionWarning,
     OnDemandPredictor,
@@ -52,10 +54,8 @@ from greedymiser.acquisition import (
     calls,
     measure_costs,
 )
-from greedymiser.acquisition.limits import Limit
-from greedymiser.acquisition.visits import Visit
-from greedymiser.exits import Above
-from greedymiser.serving import Stage
+from greedymiser.on_demand.limits import Limit
+from greedymiser.on_demand.visits import Visit
 
 # Long enough for any machine; whoever waits so long has failed.
 PATIENCE = 20.0
@@ -1402,7 +1402,7 @@ def test_ctrl_c_in_a_notebook(tmp_path, backend):
             """
             import signal, sys, threading
             import anyio
-            from greedymiser.acquisition import Sources, build_matrix
+            from greedymiser.on_demand import Sources, build_matrix
 
             waiting, cancelled = threading.Event(), threading.Event()
 
@@ -1451,7 +1451,7 @@ def test_ctrl_c_in_a_script(tmp_path, kind):
             """
             import os, signal, sys, threading
             import anyio
-            from greedymiser.acquisition import Sources, build_matrix
+            from greedymiser.on_demand import Sources, build_matrix
 
             def interrupt(raw):
                 if raw == 1:
@@ -1870,7 +1870,7 @@ def test_a_function_that_hangs_does_not_keep_the_program_from_ending(tmp_path):
         textwrap.dedent(
             """
             import threading
-            from greedymiser.acquisition import Sources, build_matrix
+            from greedymiser.on_demand import Sources, build_matrix
 
             sources = Sources()
             sources.add(lambda raw: threading.Event().wait(), ["x"], name="hangs")

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from greedymiser import MiserRegressor
-from greedymiser.acquisition import (
+from greedymiser.on_demand import (
     AcquisitionError,
     AcquisitionWarning,
     OnDemandPredictor,
@@ -159,7 +159,7 @@ def test_anyio_is_loaded_when_there_is_something_to_wait_for(tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(
         "import sys\n"
-        "from greedymiser.acquisition import Sources, build_matrix\n"
+        "from greedymiser.on_demand import Sources, build_matrix\n"
         "sources = Sources()\n"
         "sources.add(float, ['x'], name='x', needs=['raw'])\n"
         "for n_jobs in (1, 2):\n"

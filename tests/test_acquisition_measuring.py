@@ -14,15 +14,15 @@ import pytest
 import trio  # noqa: F401 - reads the clock that it finds when it is loaded
 
 from greedymiser import CostModel, MiserRegressor
-from greedymiser.acquisition import (
+from greedymiser.model.predictor import Stage
+from greedymiser.on_demand import (
     AcquisitionError,
     AcquisitionWarning,
     CostTable,
     Sources,
     measure_costs,
 )
-from greedymiser.acquisition.measuring import LEAST_SECONDS, pretty_seconds, tick
-from greedymiser.serving import Stage
+from greedymiser.on_demand.measuring import LEAST_SECONDS, pretty_seconds, tick
 
 
 class FakeTime:
@@ -58,7 +58,7 @@ def about(seconds):
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     fake = FakeTime()
-    monkeypatch.setattr("greedymiser.acquisition.measuring.time", fake)
+    monkeypatch.setattr("greedymiser.on_demand.measuring.time", fake)
     return fake
 
 

@@ -22,7 +22,7 @@ from greedymiser import (
     MiserRegressor,
     as_predictor,
 )
-from greedymiser.acquisition import (
+from greedymiser.on_demand import (
     AcquisitionError,
     AcquisitionWarning,
     OnDemandPredictor,

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from greedymiser import CostModel
-from greedymiser.acquisition import Sources
-from greedymiser.acquisition.sources import read_values
+from greedymiser.on_demand import Sources
+from greedymiser.on_demand.sources import read_values
 
 
 def image_sources() -> Sources:

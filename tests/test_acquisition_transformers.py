@@ -17,7 +17,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 from greedymiser import MiserRegressor
-from greedymiser.acquisition import (
+from greedymiser.on_demand import (
     AcquisitionError,
     OnDemandPredictor,
     Sources,

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from greedymiser import arithmetic
-from greedymiser.arithmetic import add_exactly, exact_sum, new_sums, rounded
+from greedymiser._core import arithmetic
+from greedymiser._core.arithmetic import add_exactly, exact_sum, new_sums, rounded
 
 
 def vectorised(name):

@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.binning import (
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import (
     LANES,
     MAX_BINS,
     BinMapper,
@@ -19,8 +20,7 @@ from greedymiser.binning import (
     place_edges,
     write_bins,
 )
-from greedymiser.tables import ArrayTable
-from greedymiser.threads import Threads
+from greedymiser.data.tables import ArrayTable
 
 # The first example compiles a kernel.
 patient = settings(deadline=None)

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greedymiser.boosting import (
+from greedymiser.costs.cost_model import CostModel, Ledger
+from greedymiser.losses import AbsoluteError, Loss, MultinomialLogLoss
+from greedymiser.model.trees import NODE_DTYPE, Tree
+from greedymiser.training.accounts import ModelAccount
+from greedymiser.training.boosting import (
     Action,
     History,
     Patience,
@@ -17,11 +21,7 @@ from greedymiser.boosting import (
     Validation,
     boost,
 )
-from greedymiser.charging import ModelAccount
-from greedymiser.costs import CostModel, Ledger
-from greedymiser.growing import Bought, Growth
-from greedymiser.losses import AbsoluteError, Loss, MultinomialLogLoss
-from greedymiser.trees import NODE_DTYPE, Tree
+from greedymiser.training.grower import Bought, Growth
 
 
 def growth(value=1.0, is_leaf=False, bought=(), bounds=(-np.inf, np.inf)):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from greedymiser import MiserRegressor, tradeoff_curve
-from greedymiser._files import write_new
-from greedymiser.checkpoints import ABOUT, SUFFIX, Checkpoint, CheckpointError
+from greedymiser._core.files import write_new
+from greedymiser.curve.checkpoints import ABOUT, SUFFIX, Checkpoint, CheckpointError
 from greedymiser.losses import SquaredError
 
 

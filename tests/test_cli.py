@@ -40,10 +40,10 @@ from greedymiser.cli.commands.demo import WRITES_DEMO
 from greedymiser.cli.guarding import Reads, Writes, marked_paths
 from greedymiser.cli.outputs import WRITES_CURVE
 from greedymiser.cli.printing import COMPILING, emit, escaped, shown_progress
-from greedymiser.costfiles import read_costs, template
+from greedymiser.costs.files import read_costs, template
 from greedymiser.datasets import load_thyroid
 from greedymiser.engines.cuda.door import CudaUnavailableError
-from greedymiser.training import ENGINES
+from greedymiser.training.train import ENGINES
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
 FAST = ["--max-iter", "12", "--jobs", "1"]
@@ -1183,7 +1183,7 @@ def test_an_interrupted_prediction_leaves_nothing(here, model, monkeypatch):
     def run(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("greedymiser.serving.Predictor.run", run)
+    monkeypatch.setattr("greedymiser.model.predictor.Predictor.run", run)
     result = greedymiser("predict", model, "regression.csv", "--out", "p.csv")
     assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
     assert not Path("p.csv").exists()
@@ -1612,7 +1612,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 25)
     monkeypatch.setattr(
-        "greedymiser.frontier.MOST_FITS", 20
+        "greedymiser.curve.frontier.MOST_FITS", 20
     )  # the page searches as long as users do
     blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     commands = "".join(blocks).replace("\\\n", " ").splitlines()

@@ -15,10 +15,11 @@ import numba
 import numpy as np
 import pytest
 
-from greedymiser import MiserRegressor, compiling, save
-from greedymiser.compiling import KERNELS, CacheWarning, njit
+from greedymiser import MiserRegressor, save
+from greedymiser._core import compiling
+from greedymiser._core.compiling import KERNELS, CacheWarning, njit
 
-SOURCE = Path(compiling.__file__).parent
+SOURCE = Path(compiling.__file__).parents[1]
 
 # -- an installation that can only be read --------------------------------------------------------
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.conditions import Conditions
-from greedymiser.trees import CATEGORY_WORDS, Tree
+from greedymiser.model.conditions import Conditions
+from greedymiser.model.trees import CATEGORY_WORDS, Tree
 from test_trees import ensemble_of, leaf, random_rows, random_tree
 
 NAMES = ["TSH", "colour", "age"]

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greedymiser.costfiles import (
+from greedymiser.costs.cost_model import CostModel
+from greedymiser.costs.files import (
     CostFileError,
     read_costs,
     template,
     write_costs,
     write_template,
 )
-from greedymiser.costs import CostModel
 from greedymiser.datasets import load_thyroid
 
 BY_GROUP = """

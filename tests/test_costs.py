@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.costfiles import write_costs
-from greedymiser.costs import CostModel, Ledger, Purchase, Receipt, as_cost_model
+from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt, as_cost_model
+from greedymiser.costs.files import write_costs
 
 
 def blood():

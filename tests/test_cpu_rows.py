@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import naive
 from conformance.cases import case_by_chance
-from greedymiser.arithmetic import SUM_TABLE, new_sums, rounded
-from greedymiser.binning import LANES
+from greedymiser._core.arithmetic import SUM_TABLE, new_sums, rounded
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import LANES
 from greedymiser.engines import SPLIT_DTYPE
 from greedymiser.engines.cpu import counting, marking, rows
 from greedymiser.engines.cpu.partition import ALL_ROWS
@@ -18,8 +19,7 @@ from greedymiser.engines.cpu.state import Data, TreeState
 from greedymiser.engines.grid import Extremes, GridRule
 from greedymiser.engines.scanning import BINS, SCALE_DTYPE, describe_features
 from greedymiser.losses import Huber, MultinomialLogLoss, Poisson, Quantile, SquaredError
-from greedymiser.threads import Threads
-from greedymiser.trees import CATEGORY_WORDS
+from greedymiser.model.trees import CATEGORY_WORDS
 from test_trees import random_tree
 
 seeds = st.integers(0, 2**32 - 1)

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import naive
 from greedymiser import CostModel, MiserClassifier, MiserRanker, MiserRegressor, ndcg_score
+from greedymiser._core.threads import Threads
 from greedymiser.cascades import _cascade_objective
 from greedymiser.cascades._cascade_objective import (
     Cascade,
@@ -42,9 +43,8 @@ from greedymiser.cascades.cronus import (
     without_tiny,
 )
 from greedymiser.estimators import table_for
-from greedymiser.exits import Above
-from greedymiser.serving import as_predictor
-from greedymiser.threads import Threads
+from greedymiser.model.exit_rules import Above
+from greedymiser.model.predictor import as_predictor
 
 NEEDS = [["a"], ["b", "shared"], ["shared"], ["a", "c"], ["c"], []]
 PRICES = {"a": 1.0, "b": 2.0, "shared": 4.0, "c": 0.1}

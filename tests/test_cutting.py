@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.binning import BinMapper, pack, place_edges, weight_scale
-from greedymiser.cutting import (
+from greedymiser._core.inquiries import ask_here, conduct
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import BinMapper, pack, place_edges, weight_scale
+from greedymiser.data.cutting import (
     ColumnPart,
     ColumnPieces,
     Limits,
@@ -17,9 +19,7 @@ from greedymiser.cutting import (
     mark_inside,
     simulate_edges,
 )
-from greedymiser.inquiries import ask_here, conduct
-from greedymiser.tables import ArrayTable
-from greedymiser.threads import Threads
+from greedymiser.data.tables import ArrayTable
 
 patient = settings(deadline=None)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from greedymiser.costs import CostModel
+from greedymiser.costs.cost_model import CostModel
 from greedymiser.datasets import Wording, load_letor, load_thyroid, load_yahoo_costs
 
 

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, make_scorer
 
 from greedymiser import MiserRegressor
-from greedymiser.description import IncompleteError, describe
+from greedymiser._core.fingerprint import IncompleteError, describe
 from greedymiser.losses import Huber
 
 

@@ -188,8 +188,8 @@ def test_blocks_do_not_matter(monkeypatch):
     hasty = EarlyExitRanker(ranker(), threshold=0.5).fit(X, y, qid=qid)
     sure = EarlyExitClassifier(classifier(3), threshold=0.6).fit(X, y)
     before = hasty.predict(X, qid), sure.predict_proba(X)
-    monkeypatch.setattr("greedymiser.serving.ROWS_TOGETHER", 7)
-    monkeypatch.setattr("greedymiser.serving.SHARE_GONE", 0.9)
+    monkeypatch.setattr("greedymiser.model.predictor.ROWS_TOGETHER", 7)
+    monkeypatch.setattr("greedymiser.model.predictor.SHARE_GONE", 0.9)
     assert np.array_equal(before[0], hasty.predict(X, qid))
     assert np.array_equal(before[1], sure.predict_proba(X))
 

@@ -19,7 +19,8 @@ from greedymiser import (
     MiserRegressor,
     ndcg_score,
 )
-from greedymiser.costs import Purchase
+from greedymiser._core.threads import Threads
+from greedymiser.costs.cost_model import Purchase
 from greedymiser.engines.cpu import Tuning
 from greedymiser.losses import (
     REGRESSION_LOSSES,
@@ -28,7 +29,6 @@ from greedymiser.losses import (
     MultinomialLogLoss,
     SquaredError,
 )
-from greedymiser.threads import Threads
 
 COSTS = [1.0, 2.0, 4.0, 8.0, 16.0]
 
@@ -620,7 +620,7 @@ def test_interruption_while_a_round_is_written_down(monkeypatch):
             raise KeyboardInterrupt
         return Purchase(*line)
 
-    monkeypatch.setattr("greedymiser.boosting.Purchase", press_ctrl_c)
+    monkeypatch.setattr("greedymiser.training.boosting.Purchase", press_ctrl_c)
     model = regressor(costs=COSTS)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from greedymiser.acquisition import build_matrix
+from greedymiser.on_demand import build_matrix
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

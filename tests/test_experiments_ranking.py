@@ -36,10 +36,10 @@ from experiments.ranking import mq2008, study, yahoo
 from experiments.ranking.figures import draw_features, draw_methods, save_figure
 from experiments.workspace import Workspace
 from greedymiser.cascades import EarlyExitRanker
-from greedymiser.costs import CostModel
+from greedymiser.costs.cost_model import CostModel
 from greedymiser.datasets import load_yahoo_costs
 from greedymiser.estimators import MiserRanker, MiserRegressor
-from greedymiser.metrics import ndcg_score
+from greedymiser.losses.ndcg import ndcg_score
 
 PRICES = [1.0, 1.0, 5.0, 5.0, 20.0, 100.0]
 

@@ -23,10 +23,10 @@ from greedymiser import (
     MiserRanker,
     MiserRegressor,
 )
-from greedymiser.serving import Predictor
-from greedymiser.tables import ArrayTable, FrameTable, SparseTable
-from greedymiser.threads import Threads
-from greedymiser.trees import Ensemble, GrowingEnsemble, Serving
+from greedymiser._core.threads import Threads
+from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
+from greedymiser.model.predictor import Predictor
+from greedymiser.model.trees import Ensemble, GrowingEnsemble, Serving
 
 RNG = np.random.default_rng(3)
 X = RNG.integers(-3, 4, (300, 4)).astype(np.float64)

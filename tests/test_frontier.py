@@ -25,10 +25,10 @@ from greedymiser import (
     MiserSearchCV,
     tradeoff_curve,
 )
-from greedymiser.checkpoints import ABOUT, CheckpointError
-from greedymiser.frontier import evenly_spaced
+from greedymiser.curve.candidates import Shop
+from greedymiser.curve.checkpoints import ABOUT, CheckpointError
+from greedymiser.curve.frontier import evenly_spaced
 from greedymiser.losses import SquaredError
-from greedymiser.shopping import Shop
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}

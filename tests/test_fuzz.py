@@ -55,7 +55,7 @@ def test_what_should_not_be_is_found_and_made_small(tmp_path):
         "import sys\n"
         f"sys.path.insert(0, {str(FUZZER.parent)!r})\n"
         f"sys.argv = [{str(FUZZER)!r}, *sys.argv[1:]]\n"
-        "import greedymiser.costfiles as costfiles\n"
+        "import greedymiser.costs.files as costfiles\n"
         "def fail(name):\n"
         "    raise KeyError(name) if 'T' in name else ValueError(name)\n"
         "costfiles._cost_columns = lambda row: fail(''.join(row))\n"

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.binning import BinMapper, Thresholds
-from greedymiser.charging import ModelAccount
-from greedymiser.costs import CostModel, Ledger
+from greedymiser._core.threads import Threads
+from greedymiser.costs.cost_model import CostModel, Ledger
+from greedymiser.data.binning import BinMapper, Thresholds
+from greedymiser.data.tables import ArrayTable
 from greedymiser.engines import CANDIDATE_DTYPE, Root, Sample, SplitRules, SplitTable
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.engines.grid import PACKED_TWO, Grid
-from greedymiser.growing import Grower, GrowerParams
+from greedymiser.engines.sampling import Round
 from greedymiser.losses import SquaredError
-from greedymiser.rounds import Round
-from greedymiser.tables import ArrayTable
-from greedymiser.threads import Threads
-from greedymiser.trees import CATEGORY_WORDS
+from greedymiser.model.trees import CATEGORY_WORDS
+from greedymiser.training.accounts import ModelAccount
+from greedymiser.training.grower import Grower, GrowerParams
 
 NO = -math.inf
 

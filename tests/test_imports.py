@@ -19,74 +19,35 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # The rooms from bottom to top. A room imports from those above it in this list only (they are
 # further down in the house); folders are one room. A new module has to be given its place here.
 ROOMS = [
-    "compiling",
-    "threads",
-    "tables",
-    "prices",
+    "_core",
+    "data",
     "costs",
-    "costfiles",
-    "metrics",
-    "inquiries",
     "losses",
-    "score_names",
-    "scores",
-    "binning",
-    "cutting",
-    "trees",
-    "conditions",
-    "meter",
-    "protocols",
-    "lazy",
-    "responses",
-    "exits",
-    "serving",
-    "rounds",
+    "scoring",
+    "model",
     "engines",
-    "settling",
-    "charging",
-    "growing",
-    "boosting",
-    "parameters",
-    "targets",
-    "dividing",
-    "preparation",
     "training",
     "estimators",
-    "description",
-    "checkpoints",
-    "shopping",
-    "frontier",
-    "paths",
-    "workshops",
-    "tradeoff",
-    "search",
     "cascades",
+    "curve",
     "baselines",
-    "acquisition",
-    "lightgbm_format",
-    "persistence",
+    "on_demand",
+    "files",
     "warm",
     "plotting",
-    "report",
     "cli",
 ]
 
 # Rooms that anyone may import, with all that they may import themselves.
 OPEN_ROOMS = {
-    "_version": set(),
-    "_intrinsics": set(),
-    "_files": set(),
-    "_progress": set(),
-    "_views": set(),
-    "arithmetic": {"_intrinsics", "compiling"},
-    "datasets": {"costs", "prices"},
+    "datasets": {"_core", "data", "costs"},
 }
 
 # Methods that open a room above when they are called, and only then: ``curve.plot()``.
 CONVENIENCES = {
-    "tradeoff": {"plotting", "report"},
-    "serving": {"engines"},
-    "protocols": {"plotting"},
+    "model": {"engines", "plotting"},
+    "curve": {"plotting"},
+    "cascades": {"curve"},
 }
 
 # Ways to say that something is one's own.
@@ -97,7 +58,7 @@ NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields", "_field_defaults"}
 
 # Private attributes of other libraries' objects.
 FOREIGN = {
-    "compiling": {"_cache"},
+    "_core": {"_cache"},
     "engines": {"_prepare_args", "_codelibrary"},
     # What scikit-learn's boosters have no public name for: their trees.
     "baselines": {
@@ -253,7 +214,7 @@ each_module = pytest.mark.parametrize("module", MODULES)
 
 
 def test_modules_are_found():
-    assert {"costs", "datasets", "_version"} <= MODULES.keys()
+    assert {"costs", "datasets", "_core.version"} <= MODULES.keys()
 
 
 @each_module
@@ -292,7 +253,7 @@ def test_only_plotting_imports_matplotlib(module):
 @each_module
 def test_only_compiling_compiles(module):
     """Elsewhere a kernel would not be importable where nothing can be cached."""
-    if module != "compiling":
+    if module != "_core.compiling":
         assert not compiles(MODULES[module].read_text(encoding="utf-8"), module)
 
 
@@ -302,10 +263,9 @@ def test_only_the_cli_prints(module):
         assert not prints(MODULES[module].read_text(encoding="utf-8"))
 
 
-def test_growing_knows_no_loops():
-    if "growing" in MODULES:
-        source = MODULES["growing"].read_text(encoding="utf-8")
-        assert not imports_library(source, "growing", "numba")
+def test_the_grower_knows_no_loops():
+    source = MODULES["training.grower"].read_text(encoding="utf-8")
+    assert not imports_library(source, "training.grower", "numba")
 
 
 # The checks themselves
@@ -314,33 +274,33 @@ def test_growing_knows_no_loops():
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("costs", "from greedymiser.trees import Ensemble"),
-        ("costs", "from greedymiser import trees"),
-        ("costs", "from greedymiser import threads, trees"),
-        ("costs", "from .trees import Ensemble"),
-        ("costs", "from . import trees"),
-        ("costs", "import greedymiser.trees"),
-        ("costs", "import greedymiser.trees as t"),
-        ("costs", "import numpy, greedymiser.trees"),
-        ("costs", "if TYPE_CHECKING:\n    from greedymiser.trees import Ensemble"),
-        ("costs", "def f():\n    from greedymiser.trees import Ensemble"),
-        ("costs", "try:\n    from .trees import Ensemble\nexcept ImportError:\n    pass"),
-        ("engines.cpu", "from ..growing import Grower"),
-        ("engines.cpu", "from .. import growing"),
-        ("engines.deep.cpu", "from ...growing import Grower"),
-        ("engines.cpu", "import greedymiser.growing"),
-        ("trees", "from greedymiser.engines.cpu import CpuEngine"),
+        ("costs", "from greedymiser.model import Ensemble"),
+        ("costs", "from greedymiser import model"),
+        ("costs", "from greedymiser import data, model"),
+        ("costs", "from .model import Ensemble"),
+        ("costs", "from . import model"),
+        ("costs", "import greedymiser.model"),
+        ("costs", "import greedymiser.model as t"),
+        ("costs", "import numpy, greedymiser.model"),
+        ("costs", "if TYPE_CHECKING:\n    from greedymiser.model import Ensemble"),
+        ("costs", "def f():\n    from greedymiser.model import Ensemble"),
+        ("costs", "try:\n    from .model import Ensemble\nexcept ImportError:\n    pass"),
+        ("engines.cpu", "from ..training import Grower"),
+        ("engines.cpu", "from .. import training"),
+        ("engines.deep.cpu", "from ...training import Grower"),
+        ("engines.cpu", "import greedymiser.training"),
+        ("model", "from greedymiser.engines.cpu import CpuEngine"),
         # The door is above every room.
         ("cli", "import greedymiser"),
         ("cli", "from greedymiser import MiserRegressor"),
         ("estimators", "from . import CostModel"),
         ("estimators", "from . import *"),
         # Side by side is not downwards.
-        ("tradeoff", "from greedymiser.cascades import Cronus"),
+        ("estimators", "from greedymiser.cascades import EarlyExitClassifier"),
         # The open rooms stay small.
-        ("datasets", "from greedymiser.trees import Ensemble"),
-        ("datasets", "from greedymiser._version import __version__"),
-        ("_version", "from greedymiser.costs import CostModel"),
+        ("datasets", "from greedymiser.model import Ensemble"),
+        ("datasets", "from greedymiser.estimators import MiserRegressor"),
+        ("_core", "from greedymiser.costs import CostModel"),
         ("attic", "import numpy"),
     ],
 )
@@ -348,7 +308,7 @@ def test_faults_are_seen(module, line):
     assert len(direction_faults(line, module)) == 1
 
 
-@pytest.mark.parametrize("line", ["from ..growing import Grower", "from .. import growing"])
+@pytest.mark.parametrize("line", ["from ..training import Grower", "from .. import training"])
 def test_faults_are_seen_in_a_folder(line):
     assert len(direction_faults(line, "engines", is_folder=True)) == 1
 
@@ -356,22 +316,22 @@ def test_faults_are_seen_in_a_folder(line):
 @pytest.mark.parametrize(
     ("module", "line", "is_folder"),
     [
-        ("trees", "from greedymiser.costs import CostModel", False),
-        ("trees", "from .costs import CostModel", False),
-        ("trees", "from . import costs, threads", False),
+        ("model", "from greedymiser.costs import CostModel", False),
+        ("model", "from .costs import CostModel", False),
+        ("model", "from . import costs, data", False),
         ("costs", "import numpy as np\nfrom trees import oak", False),
         ("costs", "from greedymiserly.trees import Ensemble", False),
         ("engines", "from .cpu import CpuEngine", True),
         ("engines", "from . import cpu", True),
-        ("engines", "from ..trees import Ensemble", True),
+        ("engines", "from ..model import Ensemble", True),
         ("engines.cpu", "from ._kernels import count", False),
         ("engines.cpu", "from . import _kernels", False),
-        ("engines.cpu", "from ..trees import Ensemble", False),
+        ("engines.cpu", "from ..model import Ensemble", False),
         ("engines.cpu", "from greedymiser.engines import Engine", False),
         ("datasets", "from greedymiser.costs import CostModel", True),
-        ("cli", "from greedymiser._version import __version__", False),
+        ("cli", "from greedymiser._core.version import __version__", False),
         ("costs", "from .datasets import load_thyroid", False),
-        ("__init__", "from .cli import main\nfrom greedymiser.trees import Ensemble", True),
+        ("__init__", "from .cli import main\nfrom greedymiser.model import Ensemble", True),
     ],
 )
 def test_downward_imports_pass(module, line, is_folder):
@@ -383,8 +343,8 @@ def test_downward_imports_pass(module, line, is_folder):
     [
         "from greedymiser.estimators import _changed",
         "from .estimators import _changed",
-        "from greedymiser.scores._kernels import rank",
-        "import greedymiser.scores._kernels",
+        "from greedymiser.scoring._kernels import rank",
+        "import greedymiser.scoring._kernels",
         "from greedymiser import estimators\nestimators._changed",
         "def f(model):\n    return model._table(1)",
         "def f(model):\n    model._secret = 1",
@@ -392,15 +352,15 @@ def test_downward_imports_pass(module, line, is_folder):
     ],
 )
 def test_private_names_of_other_rooms_are_seen(line):
-    assert len(privacy_faults(line, "tradeoff", own_names(line))) == 1
+    assert len(privacy_faults(line, "curve", own_names(line))) == 1
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "from greedymiser._files import replace_file",
+        "from greedymiser._core.files import replace_file",
         "from greedymiser.estimators import Miser\nMiser.__new__",
-        "from .tradeoff import _best",
+        "from .curve import _best",
         "from sklearn.utils import _safe_indexing\nimport os\nos._exit(1)",
         "def f(pair):\n    return pair._replace(a=1), pair.__dict__, pair.a_",
         "class A:\n    def f(self):\n        return self._b, super()._b, type(self)._b",
@@ -408,7 +368,7 @@ def test_private_names_of_other_rooms_are_seen(line):
     ],
 )
 def test_private_names_of_ones_own_pass(line):
-    assert privacy_faults(line, "tradeoff", own_names(line)) == []
+    assert privacy_faults(line, "curve", own_names(line)) == []
 
 
 def test_a_room_has_its_private_names_in_common():
@@ -418,15 +378,17 @@ def test_a_room_has_its_private_names_in_common():
 
 
 def test_other_checks_can_fail():
-    assert imports_library("def f():\n    from numba import njit", "growing", "numba")
-    assert imports_library("import matplotlib.pyplot as plt", "report", "matplotlib")
-    assert not imports_library("from .plotting import matplotlib", "report", "matplotlib")
-    assert compiles("def f():\n    from numba import njit", "trees")
-    assert compiles("from numba.core.decorators import jit as kernel", "trees")
-    assert compiles("import numba\n@numba.njit(cache=True)\ndef f(): pass", "trees")
-    assert compiles("import numba as nb\nf = nb.vectorize(abs)", "trees")
-    assert not compiles("from greedymiser.compiling import njit\n@njit\ndef f(): pass", "trees")
-    assert not compiles("from numba import types\nfrom numba.extending import intrinsic", "trees")
+    assert imports_library("def f():\n    from numba import njit", "training.grower", "numba")
+    assert imports_library("import matplotlib.pyplot as plt", "files", "matplotlib")
+    assert not imports_library("from .plotting import matplotlib", "files", "matplotlib")
+    assert compiles("def f():\n    from numba import njit", "model")
+    assert compiles("from numba.core.decorators import jit as kernel", "model")
+    assert compiles("import numba\n@numba.njit(cache=True)\ndef f(): pass", "model")
+    assert compiles("import numba as nb\nf = nb.vectorize(abs)", "model")
+    assert not compiles(
+        "from greedymiser._core.compiling import njit\n@njit\ndef f(): pass", "model"
+    )
+    assert not compiles("from numba import types\nfrom numba.extending import intrinsic", "model")
     assert prints("def f():\n    print(1)")
     assert not prints('"""print(1)"""\nself.print(1)')
 

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.arithmetic import SUM_WORDS, rounded
-from greedymiser.inquiries import ask_here, conduct, selection
-from greedymiser.inquiries.selection import (
+from greedymiser._core.arithmetic import SUM_WORDS, rounded
+from greedymiser._core.inquiries import ask_here, conduct, selection
+from greedymiser._core.inquiries.selection import (
     ask_quantiles,
     from_places,
     places,
     tally_weights,
     weighted_quantile,
 )
-from greedymiser.inquiries.sums import ask_extent, ask_sums
+from greedymiser._core.inquiries.sums import ask_extent, ask_sums
 from greedymiser.losses import (
     AbsoluteError,
     BinaryLogLoss,

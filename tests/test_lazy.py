@@ -25,7 +25,7 @@ from greedymiser import (
     load,
     save,
 )
-from greedymiser.tables import is_lazy
+from greedymiser.data.tables import is_lazy
 
 METHODS = ["predict", "predict_proba", "decision_function", "prediction_costs"]
 

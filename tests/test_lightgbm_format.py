@@ -24,9 +24,11 @@ from greedymiser import (
     load,
     save,
 )
+from greedymiser._core.threads import Threads
 from greedymiser.cascades.cronus import Cronus
+from greedymiser.data.tables import ArrayTable
 from greedymiser.datasets import load_thyroid
-from greedymiser.lightgbm_format import encode_for_lightgbm, to_lightgbm
+from greedymiser.files.lightgbm_format import encode_for_lightgbm, to_lightgbm
 from greedymiser.losses import (
     BinaryLogLoss,
     Huber,
@@ -36,10 +38,8 @@ from greedymiser.losses import (
     Quantile,
     SquaredError,
 )
-from greedymiser.serving import Stage, as_predictor
-from greedymiser.tables import ArrayTable
-from greedymiser.threads import Threads
-from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
+from greedymiser.model.predictor import Stage, as_predictor
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
 INF = math.inf
 patient = settings(max_examples=60, deadline=None)  # the first example compiles a kernel

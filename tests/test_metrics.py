@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import naive
 from greedymiser import Cronus, EarlyExitRanker, MiserRanker
-from greedymiser.metrics import FEW_PLACES, judge, ndcg_per_query, ndcg_score, query_order
+from greedymiser.losses.ndcg import FEW_PLACES, judge, ndcg_per_query, ndcg_score, query_order
 
 # Few distinct scores, so that there are ties; labels as in LETOR.
 documents = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([-1.5, -0.0, 0.0, 0.3, 2.0])))

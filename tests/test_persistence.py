@@ -38,11 +38,11 @@ from greedymiser import (
     save,
 )
 from greedymiser.cascades.cronus import Cronus
-from greedymiser.exits import Above
+from greedymiser.files.container import TENSOR_DTYPES, from_safetensors, to_safetensors
+from greedymiser.files.layout import FORMAT
 from greedymiser.losses import Huber, LambdaMART, Loss, Poisson, Quantile
-from greedymiser.persistence.container import TENSOR_DTYPES, from_safetensors, to_safetensors
-from greedymiser.persistence.layout import FORMAT
-from greedymiser.serving import Stage
+from greedymiser.model.exit_rules import Above
+from greedymiser.model.predictor import Stage
 
 FILES = Path(__file__).parent / "files"
 KEPT = sorted(FILES.glob("format-*.miser"))
@@ -305,13 +305,13 @@ def test_any_labels_of_categories(labels):
 
 
 def encoded(predictor: Predictor) -> bytes:
-    from greedymiser.persistence.writing import about, encode
+    from greedymiser.files.writing import about, encode
 
     return encode(predictor, about(predictor))
 
 
 def decoded(data: bytes) -> Predictor:
-    from greedymiser.persistence.reading import decode
+    from greedymiser.files.reading import decode
 
     return decode(data)
 
@@ -1036,7 +1036,7 @@ def test_memory_that_is_not_there(monkeypatch):
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("greedymiser.persistence.reading.from_safetensors", fail)
+    monkeypatch.setattr("greedymiser.files.reading.from_safetensors", fail)
     with pytest.raises(ModelFileError, match=r"\.miser' needs more memory than there is"):
         load(KEPT[0])
 

@@ -24,6 +24,7 @@ from curves import (
     wide_curve,
     with_test_scores,
 )
+from greedymiser.curve.curve import TradeoffCurve
 from greedymiser.plotting import (
     CurveComparisonDisplay,
     FeatureSharesDisplay,
@@ -36,7 +37,6 @@ from greedymiser.plotting import (
     plot_receipt,
 )
 from greedymiser.plotting.axes import cost_axis
-from greedymiser.tradeoff import TradeoffCurve
 
 
 def legend_of(ax):

@@ -24,7 +24,7 @@ from greedymiser import (
     ProtocolDisplay,
 )
 from greedymiser.losses import SquaredError
-from greedymiser.serving import Stage
+from greedymiser.model.predictor import Stage
 from test_meter import random_costs, staged_model
 from test_trees import ensemble_of, plain_trees, random_rows, random_tree
 
@@ -243,7 +243,7 @@ def test_questions_that_are_not_followed_are_said(monkeypatch):
     X = rng.standard_normal((500, 4))
     model = MiserRegressor(charge="row", max_depth=1, max_iter=30).fit(X, X @ [4.0, 3.0, 2.0, 1.0])
     assert model.protocol(X).mean_cost > 2.0
-    monkeypatch.setattr("greedymiser.protocols.MOST_QUESTIONS", 2)
+    monkeypatch.setattr("greedymiser.model.protocols.MOST_QUESTIONS", 2)
     protocol = model.protocol(X)
     *_, (depth, last) = protocol.start.each()
     assert (depth, last.n_rows, last.n_done, last.n_far) == (2, 500, 0, 500)

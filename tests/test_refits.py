@@ -22,14 +22,14 @@ from hypothesis.stateful import (
 from scipy import sparse
 
 from greedymiser import CostModel, MiserClassifier, MiserRegressor, load, save
-from greedymiser.binning import BinMapper
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import BinMapper
+from greedymiser.data.tables import ArrayTable
 from greedymiser.engines import Sample
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.losses import Huber, Loss, SquaredError
-from greedymiser.meter import Walk
-from greedymiser.tables import ArrayTable
-from greedymiser.threads import Threads
-from greedymiser.trees import Ensemble
+from greedymiser.model.row_costs import Walk
+from greedymiser.model.trees import Ensemble
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((120, 6))
@@ -86,7 +86,7 @@ def test_rows_are_copied_a_few_at_a_time(monkeypatch):
     params = {"early_stopping": True, "random_state": 0, "min_samples_leaf": 5}
     model = MiserRegressor(max_iter=6, warm_start=True, **params).fit(X, Y)
     twin = copy.deepcopy(model).set_params(max_iter=9).fit(X, Y)
-    monkeypatch.setattr("greedymiser.training.ROWS_COPIED", 7)
+    monkeypatch.setattr("greedymiser.training.train.ROWS_COPIED", 7)
     assert answers(model.set_params(max_iter=9).fit(X, Y)) == answers(twin)
 
 
@@ -361,7 +361,7 @@ def test_any_order():
 
 
 def test_an_ensemble_that_grows_is_the_one_that_was_extended():
-    from greedymiser.trees import GrowingEnsemble
+    from greedymiser.model.trees import GrowingEnsemble
 
     codes = X.copy()
     codes[:, 2] = np.arange(120) % 7

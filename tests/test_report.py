@@ -26,8 +26,8 @@ from curves import (
     with_test_scores,
 )
 from greedymiser import MiserRegressor
-from greedymiser.report import MOST_POINTS, write_report
-from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
+from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
+from greedymiser.plotting.report import MOST_POINTS, write_report
 
 NASTY = "</script><b>"
 

@@ -11,7 +11,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 import naive
 from greedymiser import MiserClassifier, MiserRanker, MiserRegressor
-from greedymiser.rounds import EVERYTHING, FeatureLot, Round, RoundRule, RowLot, mixed
+from greedymiser.engines.sampling import EVERYTHING, FeatureLot, Round, RoundRule, RowLot, mixed
 
 numbers = st.integers(0, 2**63 - 1)
 RNG = np.random.default_rng(0)

@@ -24,7 +24,7 @@ from experiments.scenes import methods as scene_methods
 from experiments.scenes import scene15
 from experiments.scenes.descriptors import catalogue
 from experiments.workspace import Workspace
-from greedymiser.costs import CostModel
+from greedymiser.costs.cost_model import CostModel
 from greedymiser.estimators import MiserClassifier
 
 DESCRIPTORS = ("tiny8", "intensity", "orientation", "census_level0", "sift16_level1")

@@ -15,7 +15,7 @@ from greedymiser.losses import (
     SquaredError,
 )
 from greedymiser.plotting import plot_curve, plot_receipt
-from greedymiser.score_names import score_name
+from greedymiser.scoring.names import score_name
 
 
 class OwnLoss(SquaredError):  # noqa: N818

@@ -24,9 +24,9 @@ from greedymiser.losses import (
     Poisson,
     SquaredError,
 )
-from greedymiser.metrics import ndcg_score, query_order
-from greedymiser.responses import decisions, labels, probabilities
-from greedymiser.scores import KNOWN_SCORES, _kernels, known_score
+from greedymiser.losses.ndcg import ndcg_score, query_order
+from greedymiser.model.links import decisions, labels, probabilities
+from greedymiser.scoring import KNOWN_SCORES, _kernels, known_score
 
 REGRESSION, CLASSIFICATION = KNOWN_SCORES["regressor"], KNOWN_SCORES["classifier"]
 
@@ -126,7 +126,7 @@ def alone(monkeypatch):
     def ask(name, rows, raw):
         raise AssertionError(f"scikit-learn was asked for {name}")
 
-    monkeypatch.setattr("greedymiser.scores.known.ask_scikit_learn", ask)
+    monkeypatch.setattr("greedymiser.scoring.known.ask_scikit_learn", ask)
 
 
 # -- strategies -----------------------------------------------------------------------------------

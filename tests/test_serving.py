@@ -25,10 +25,10 @@ from greedymiser import (
     load,
     save,
 )
-from greedymiser.exits import Above, Confident, Proximity, place_scores, rank_leavers
 from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
-from greedymiser.responses import labels, largest_probability
-from greedymiser.serving import _blocks, stages_every
+from greedymiser.model.exit_rules import Above, Confident, Proximity, place_scores, rank_leavers
+from greedymiser.model.links import labels, largest_probability
+from greedymiser.model.predictor import _blocks, stages_every
 
 patient = settings(max_examples=60, deadline=None)  # the first example compiles a kernel
 
@@ -193,10 +193,10 @@ def test_serving_needs_no_training_code(tmp_path):
     code = """if True:
         import sys
         import numpy as np
-        from greedymiser.costs import CostModel
+        from greedymiser.costs.cost_model import CostModel
         from greedymiser.losses import SquaredError
-        from greedymiser.serving import Predictor, Stage
-        from greedymiser.trees import Ensemble
+        from greedymiser.model.predictor import Predictor, Stage
+        from greedymiser.model.trees import Ensemble
         ensemble = Ensemble.empty(np.zeros(1), 2)
         stage = Stage(ensemble, 0, 0, 0)
         Predictor("regressor", (stage,), None, CostModel([1, 2]), SquaredError(), 2).predict(
@@ -385,7 +385,7 @@ def test_the_log_losses_need_no_probabilities_for_labels(rows, monkeypatch):
     model = MiserClassifier(max_iter=5).fit(X, y > 1)
     several = MiserClassifier(max_iter=5).fit(X, np.digitize(y, [0.0, 1.0]))
     expected = model.predict(X), several.predict(X)
-    monkeypatch.setattr("greedymiser.serving.probabilities", None)
+    monkeypatch.setattr("greedymiser.model.predictor.probabilities", None)
     assert (model.predict(X) == expected[0]).all()
     assert (as_predictor(several).predict(X) == expected[1]).all()
 

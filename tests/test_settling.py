@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import naive
 from greedymiser.engines import CANDIDATE_DTYPE, OPEN_DTYPE, SPLIT_DTYPE
-from greedymiser.settling import (
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE
+from greedymiser.training.splitting import (
     DRAFT_DTYPE,
     SETTINGS_DTYPE,
     bound_impurities,
@@ -20,7 +21,6 @@ from greedymiser.settling import (
     write_children,
     write_open,
 )
-from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE
 
 patient = settings(max_examples=50, deadline=None)  # the first example compiles a kernel
 seeds = st.integers(0, 2**32 - 1)

@@ -13,7 +13,7 @@ import pytest
 from scipy import sparse
 
 from greedymiser import MiserClassifier, MiserRegressor, as_predictor
-from greedymiser.tables import (
+from greedymiser.data.tables import (
     ArrayTable,
     FrameTable,
     SparseTable,

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greedymiser._intrinsics import fetch_add, load_word, relax, yield_core
-from greedymiser.compiling import inner, njit
-from greedymiser.threads import TEAM_SIZE, Threads, share, thread_count
+from greedymiser._core.compiling import inner, njit
+from greedymiser._core.intrinsics import fetch_add, load_word, relax, yield_core
+from greedymiser._core.threads import TEAM_SIZE, Threads, share, thread_count
 
 counts = pytest.mark.parametrize("n_threads", [1, 2, 5])
 

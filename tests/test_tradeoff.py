@@ -35,10 +35,10 @@ from greedymiser import (
     to_lightgbm,
     tradeoff_curve,
 )
-from greedymiser.binning import BinMapper
+from greedymiser.curve.search import _Whole
+from greedymiser.data.binning import BinMapper
 from greedymiser.losses import SquaredError
-from greedymiser.preparation import Given
-from greedymiser.search import _Whole
+from greedymiser.training.preparation import Given
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0],

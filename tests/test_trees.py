@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import naive
 from greedymiser import MiserClassifier, MiserRegressor
-from greedymiser.binning import BinMapper
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import BinMapper
+from greedymiser.data.tables import ArrayTable
 from greedymiser.engines import Sample
 from greedymiser.engines.cpu import CpuEngine
 from greedymiser.losses import SquaredError
-from greedymiser.tables import ArrayTable
-from greedymiser.threads import Threads
-from greedymiser.trees import (
+from greedymiser.model.trees import (
     CATEGORY_WORDS,
     NODE_DTYPE,
     ROW_BLOCK,

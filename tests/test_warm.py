@@ -12,13 +12,13 @@ PROBE = """if True:
     import json
     import numpy as np
     from dataclasses import replace
-    from greedymiser.compiling import KERNELS
+    from greedymiser._core.compiling import KERNELS
     from greedymiser.warm import warm_up
 
     folders = warm_up()
     assert folders
     # Those that are only called by other kernels come with these from the cache.
-    from greedymiser.threads import share
+    from greedymiser._core.threads import share
     inner = {name for kernel in KERNELS for name in kernel.py_func.__code__.co_names}
     inner |= set(share.__code__.co_names)
     outer = [kernel for kernel in KERNELS if kernel.__name__ not in inner]

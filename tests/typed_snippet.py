@@ -23,7 +23,7 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
-from greedymiser.costs import Purchase
+from greedymiser.costs.cost_model import Purchase
 
 
 def use_the_library(X: npt.NDArray[np.float64], y: npt.NDArray[np.int64], folder: Path) -> float:

@@ -26,10 +26,10 @@ from greedymiser import (
     as_predictor,
     save,
 )
-from greedymiser.exits import Above
+from greedymiser.files.layout import FORMAT
 from greedymiser.losses import Huber
-from greedymiser.persistence.layout import FORMAT
-from greedymiser.serving import Stage
+from greedymiser.model.exit_rules import Above
+from greedymiser.model.predictor import Stage
 
 FOLDER = Path(__file__).parents[1] / "tests" / "files"
 

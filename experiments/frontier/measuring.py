@@ -11,8 +11,8 @@ from pathlib import Path
 
 from experiments.frontier.problems import Problem
 from experiments.frontier.rivals import OURS, applies, chosen, tested
-from greedymiser._files import write_atomically
-from greedymiser._version import __version__
+from greedymiser._core.files import write_atomically
+from greedymiser._core.version import __version__
 
 COLUMNS = (
     "data", "scoring", "split", "method", "budget", "cost", "n_features", "valid_score",

@@ -21,7 +21,7 @@ from sklearn.model_selection import train_test_split
 
 from experiments.ranking import mq2008
 from greedymiser import CostModel, ndcg_score
-from greedymiser.costs import Feature
+from greedymiser.costs.cost_model import Feature
 from greedymiser.datasets import load_thyroid, load_yahoo_costs
 
 N_BUDGETS = 6

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.methods import STAGEWISE, by_method
 from experiments.workspace import Workspace
-from greedymiser.tradeoff import TradeoffCurve
+from greedymiser.curve.curve import TradeoffCurve
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from experiments.methods import Documents, Fold
 from experiments.ranking.study import SMALL, Experiment, RankingScale, run_ranking
 from experiments.workspace import Results, Workspace, digests
-from greedymiser.costs import CostModel
+from greedymiser.costs.cost_model import CostModel
 from greedymiser.datasets import load_letor
 
 NAME = "mq2008"

@@ -43,11 +43,11 @@ from experiments.ranking.figures import (
     save_figure,
 )
 from experiments.workspace import Results, Workspace
-from greedymiser._version import __version__
+from greedymiser._core.version import __version__
 from greedymiser.cascades.cronus import Cronus
 from greedymiser.cascades.early_exit import EarlyExitRanker
+from greedymiser.curve.curve import TradeoffCurve
 from greedymiser.estimators import MiserRanker
-from greedymiser.tradeoff import TradeoffCurve
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,7 @@ from scipy.special import ndtr
 from experiments.methods import Documents, Floats, Fold
 from experiments.ranking.study import SMALL, Experiment, RankingScale, run_ranking
 from experiments.workspace import Results, Workspace, digests
-from greedymiser.costs import CostModel
+from greedymiser.costs.cost_model import CostModel
 from greedymiser.datasets import load_letor, load_yahoo_costs
 
 NAME = "yahoo"

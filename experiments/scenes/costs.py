@@ -21,9 +21,9 @@ from experiments.scenes.images import (
     squared_distances,
 )
 from experiments.workspace import Workspace
-from greedymiser.costs import CostModel
+from greedymiser.costs.cost_model import CostModel
 from greedymiser.estimators import MiserClassifier
-from greedymiser.serving import as_predictor
+from greedymiser.model.predictor import as_predictor
 
 if TYPE_CHECKING:
     import pandas as pd

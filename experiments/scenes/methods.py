@@ -13,7 +13,7 @@ from experiments.methods import EARLY_EXIT, MISER, MISER_EXIT, STAGEWISE, whole_
 from experiments.scenes.costs import support_size
 from experiments.scenes.images import Floats, Images, Indices, likeness
 from greedymiser.cascades import EarlyExitClassifier
-from greedymiser.costs import CostModel
+from greedymiser.costs.cost_model import CostModel
 from greedymiser.estimators import MiserClassifier
 
 if TYPE_CHECKING:

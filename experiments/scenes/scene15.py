@@ -51,7 +51,7 @@ from experiments.scenes.methods import (
     svm_table,
 )
 from experiments.workspace import Results, Workspace
-from greedymiser._version import __version__
+from greedymiser._core.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,27 @@ Chapelle, ICML 2012).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from greedymiser._version import __version__
+from greedymiser._core.version import __version__
 
 if TYPE_CHECKING:
-    from greedymiser.acquisition import (
+    from greedymiser._core.compiling import CacheWarning
+    from greedymiser.baselines import UnreadableModelError, baseline
+    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.costs.cost_model import CostModel, Ledger, Receipt
+    from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
+    from greedymiser.curve.search import MiserSearchCV
+    from greedymiser.estimators import BudgetWarning, MiserClassifier, MiserRanker, MiserRegressor
+    from greedymiser.files import (
+        ModelFileError,
+        encode_for_lightgbm,
+        load,
+        save,
+        to_lightgbm,
+    )
+    from greedymiser.losses.ndcg import ndcg_score
+    from greedymiser.model.predictor import Predictor, as_predictor
+    from greedymiser.model.protocols import Protocol
+    from greedymiser.on_demand import (
         AcquisitionError,
         AcquisitionWarning,
         OnDemandPredictor,
@@ -19,32 +36,15 @@ if TYPE_CHECKING:
         build_matrix,
         measure_costs,
     )
-    from greedymiser.baselines import UnreadableModelError, baseline
-    from greedymiser.boosting import Action, Progress
-    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
-    from greedymiser.compiling import CacheWarning
-    from greedymiser.costs import CostModel, Ledger, Receipt
-    from greedymiser.estimators import BudgetWarning, MiserClassifier, MiserRanker, MiserRegressor
-    from greedymiser.metrics import ndcg_score
-    from greedymiser.persistence import (
-        ModelFileError,
-        encode_for_lightgbm,
-        load,
-        save,
-        to_lightgbm,
-    )
     from greedymiser.plotting import ProtocolDisplay
-    from greedymiser.protocols import Protocol
-    from greedymiser.search import MiserSearchCV
-    from greedymiser.serving import Predictor, as_predictor
-    from greedymiser.tradeoff import TradeoffCurve, tradeoff_curve
+    from greedymiser.training.boosting import Action, Progress
 
 # Where each public name lives. A room is entered when somebody asks for one of its names: to load
 # and serve a model needs none of those that train.
 _ROOM_OF = {
     name: room
     for room, names in {
-        "acquisition": (
+        "on_demand": (
             "AcquisitionError",
             "AcquisitionWarning",
             "OnDemandPredictor",
@@ -54,18 +54,18 @@ _ROOM_OF = {
             "measure_costs",
         ),
         "baselines": ("UnreadableModelError", "baseline"),
-        "boosting": ("Action", "Progress"),
+        "training.boosting": ("Action", "Progress"),
         "cascades": ("Cronus", "EarlyExitClassifier", "EarlyExitRanker"),
-        "compiling": ("CacheWarning",),
-        "costs": ("CostModel", "Ledger", "Receipt"),
+        "_core.compiling": ("CacheWarning",),
+        "costs.cost_model": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
-        "metrics": ("ndcg_score",),
-        "persistence": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
+        "losses.ndcg": ("ndcg_score",),
+        "files": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
         "plotting": ("ProtocolDisplay",),
-        "protocols": ("Protocol",),
-        "serving": ("Predictor", "as_predictor"),
-        "search": ("MiserSearchCV",),
-        "tradeoff": ("TradeoffCurve", "tradeoff_curve"),
+        "model.protocols": ("Protocol",),
+        "model.predictor": ("Predictor", "as_predictor"),
+        "curve.search": ("MiserSearchCV",),
+        "curve.curve": ("TradeoffCurve", "tradeoff_curve"),
     }.items()
     for name in names
 }

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.compiling import KERNELS, CacheWarning
-from greedymiser.costs import CostModel
-from greedymiser.exits import Above, Confident, ExitRule, Proximity
+from greedymiser._core.compiling import KERNELS, CacheWarning
+from greedymiser.costs.cost_model import CostModel
+from greedymiser.files.reading import decode
+from greedymiser.files.writing import encode
 from greedymiser.losses import (
     BinaryLogLoss,
     Kind,
@@ -28,10 +29,9 @@ from greedymiser.losses import (
     MultinomialLogLoss,
     SquaredError,
 )
-from greedymiser.persistence.reading import decode
-from greedymiser.persistence.writing import encode
-from greedymiser.serving import Predictor, stages_every
-from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
+from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
+from greedymiser.model.predictor import Predictor, stages_every
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
 # So many rows are walked one by one, asked together, and divided between threads.
 FEW, SOME, MANY = 1, 40, 3000
@@ -184,8 +184,8 @@ class _PythonLoss(Loss):
 
 def _train_on_threads(more: dict[str, Any]) -> None:
     """So many rows that two threads share them."""
+    from greedymiser._core.threads import Threads, is_open
     from greedymiser.estimators import MiserClassifier, MiserRegressor
-    from greedymiser.threads import Threads, is_open
 
     with Threads(2) as threads:
         is_open(threads.team(), 0)  # helpers ask before they fall asleep, which takes a second
@@ -198,7 +198,7 @@ def _train_on_threads(more: dict[str, Any]) -> None:
 
 def _score_all() -> None:
     """All scores that are computed beside the data."""
-    from greedymiser.scores import KNOWN_SCORES, known_score
+    from greedymiser.scoring import KNOWN_SCORES, known_score
 
     X, y, weight = _made_rows()
     raw = np.nan_to_num(X[:, :1].T).copy()
@@ -218,15 +218,15 @@ def _score_all() -> None:
 
 def _train_in_pieces() -> None:
     """What engines need whose rows are in several places."""
-    from greedymiser.binning import BinMapper
-    from greedymiser.cutting import ColumnPart, Limits, ask_cuts
+    from greedymiser._core.inquiries import ask_here, conduct
+    from greedymiser._core.inquiries.selection import ask_quantiles
+    from greedymiser._core.threads import Threads
+    from greedymiser.data.binning import BinMapper
+    from greedymiser.data.cutting import ColumnPart, Limits, ask_cuts
+    from greedymiser.data.tables import ArrayTable
     from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.cpu import CpuShard, Tuning
     from greedymiser.engines.sharded import ShardedRows
-    from greedymiser.inquiries import ask_here, conduct
-    from greedymiser.inquiries.selection import ask_quantiles
-    from greedymiser.tables import ArrayTable
-    from greedymiser.threads import Threads
 
     X, y, _ = _made_rows()
     with Threads(1) as threads:

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.binning import LANES, BinnedMatrix
+from greedymiser.data.binning import LANES, BinnedMatrix
 from greedymiser.engines import OPEN_DTYPE, SPLIT_DTYPE, Sample, SplitRules
 from greedymiser.engines.grid import GridRule
 from greedymiser.engines.marks import share_unit
+from greedymiser.engines.sampling import RowLot
 from greedymiser.losses import Loss
-from greedymiser.rounds import RowLot
-from greedymiser.trees import CATEGORY_WORDS
+from greedymiser.model.trees import CATEGORY_WORDS
 
 # In Numba's simulator of a GPU an example takes seconds, and on a cluster every question takes
 # milliseconds.

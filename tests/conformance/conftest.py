@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from conformance.numpy_engine import NumpyEngine
-from greedymiser.arithmetic import exact_sum
+from greedymiser._core.arithmetic import exact_sum
+from greedymiser._core.threads import Threads
 from greedymiser.engines.cpu import CpuEngine, CpuShard, Tuning
 from greedymiser.engines.sharded import ShardedRows
-from greedymiser.threads import Threads
 
 # So that also a handful of rows is shared out among the threads.
 FINE = Tuning(rows=4, cells=1)

@@ -6,8 +6,8 @@ decided once (grid, subtraction, scan) is done by ``ShardedRows``.
 
 import numpy as np
 
-from greedymiser.arithmetic import add_exactly, exact_sum, new_sums
-from greedymiser.binning import LANES
+from greedymiser._core.arithmetic import add_exactly, exact_sum, new_sums
+from greedymiser.data.binning import LANES
 from greedymiser.engines import Root
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, Extremes
 from greedymiser.engines.scanning import BINS

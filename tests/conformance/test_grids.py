@@ -23,9 +23,8 @@ from conformance.cases import (
     tell,
     walk,
 )
-from greedymiser.binning import Thresholds
-from greedymiser.charging import ModelAccount
-from greedymiser.costs import CostModel, Ledger
+from greedymiser.costs.cost_model import CostModel, Ledger
+from greedymiser.data.binning import Thresholds
 from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
 from greedymiser.engines.grid import (
     PACKED_ONE,
@@ -35,7 +34,8 @@ from greedymiser.engines.grid import (
     Extremes,
     GridRule,
 )
-from greedymiser.growing import Grower, GrowerParams
+from greedymiser.training.accounts import ModelAccount
+from greedymiser.training.grower import Grower, GrowerParams
 
 # Just below a power of two, a gradient is rounded up to the very end of its grid.
 LARGE = [1.0, np.nextafter(2.0, 0.0), 0.7, 3e30]

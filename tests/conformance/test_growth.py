@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import naive
 from conformance.cases import by_chance, cases, numbers, seeds
-from greedymiser.binning import Thresholds
-from greedymiser.charging import ModelAccount, RowAccount, marks_of
-from greedymiser.costs import CostModel, Ledger
+from greedymiser._core.threads import Threads
+from greedymiser.costs.cost_model import CostModel, Ledger
+from greedymiser.data.binning import Thresholds
 from greedymiser.engines.cpu import CpuEngine
-from greedymiser.growing import Grower, GrowerParams
-from greedymiser.rounds import RoundRule
-from greedymiser.threads import Threads
+from greedymiser.engines.sampling import RoundRule
+from greedymiser.training.accounts import ModelAccount, RowAccount, marks_of
+from greedymiser.training.grower import Grower, GrowerParams
 
 slowly = by_chance(100)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from conformance.cases import Case, Split, by_chance, cases, seeds, tell
 from greedymiser.engines import SplitRules
 from greedymiser.engines.marks import Marks, share_unit
-from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 
 slowly = by_chance(60)
 

@@ -23,9 +23,10 @@ from conformance.cases import (
     tell,
     walk,
 )
-from greedymiser.binning import BinnedMatrix
+from greedymiser.data.binning import BinnedMatrix
 from greedymiser.engines import Sample, SplitRules
 from greedymiser.engines.grid import GridRule
+from greedymiser.engines.sampling import RowLot
 from greedymiser.losses import (
     AbsoluteError,
     BinaryLogLoss,
@@ -33,8 +34,7 @@ from greedymiser.losses import (
     Quantile,
     SquaredError,
 )
-from greedymiser.rounds import RowLot
-from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 
 slowly = by_chance(100)
 

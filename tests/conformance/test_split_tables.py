@@ -22,9 +22,9 @@ from conformance.cases import (
     tell,
     walk,
 )
+from greedymiser._core.threads import Threads
 from greedymiser.engines import SplitRules
 from greedymiser.engines.cpu import CpuEngine, Tuning
-from greedymiser.threads import Threads
 
 slowly = by_chance(150)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.mutations import ON_BYTES, ON_TEXT, Kind, refused
-from greedymiser.costfiles import CostFileError, read_costs, template, write_costs
+from greedymiser.costs.files import CostFileError, read_costs, template, write_costs
 
 BY_GROUP = """\
 unit = "dollars"

@@ -15,15 +15,15 @@ import numpy as np
 from fuzz.mutations import ON_BYTES, Kind, Mutation, Random, edit_text, pick, refused
 from fuzz.tables import fails
 from greedymiser import ModelFileError, load
-from greedymiser.persistence.container import (
+from greedymiser.files.container import (
     METADATA_KEY,
     TENSOR_DTYPES,
     from_safetensors,
     to_safetensors,
 )
-from greedymiser.persistence.reading import decode
-from greedymiser.persistence.writing import encode
-from greedymiser.responses import gives_probabilities
+from greedymiser.files.reading import decode
+from greedymiser.files.writing import encode
+from greedymiser.model.links import gives_probabilities
 
 FOLDER = Path(__file__).parents[2] / "tests" / "files"
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from experiments.scenes.descriptors.grids import Floats
-from greedymiser.acquisition import Source, Sources
+from greedymiser.on_demand import Source, Sources
 
 
 class Descriptors:

@@ -16,7 +16,7 @@ from greedymiser.baselines.foreign import (
     purchases_of,
     with_scaled_values,
 )
-from greedymiser.costs import CostModel, as_cost_model
+from greedymiser.costs.cost_model import CostModel, as_cost_model
 from greedymiser.estimators import (
     Miser,
     MiserClassifier,
@@ -25,10 +25,10 @@ from greedymiser.estimators import (
 )
 from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.losses import Kind
-from greedymiser.preparation import Schema
-from greedymiser.serving import Charge
-from greedymiser.targets import Classes, Numbers, Target
-from greedymiser.training import Model
+from greedymiser.model.predictor import Charge
+from greedymiser.training.preparation import Schema
+from greedymiser.training.targets import Classes, Numbers, Target
+from greedymiser.training.train import Model
 
 
 class Baseline(Miser):

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.costs import CostModel, Feature, Ledger, Purchase
+from greedymiser.costs.cost_model import CostModel, Feature, Ledger, Purchase
+from greedymiser.data.tables import Categories
 from greedymiser.losses import BinaryLogLoss, Kind, Loss, MultinomialLogLoss
-from greedymiser.tables import Categories
-from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
 Floats = NDArray[np.float64]
 

@@ -20,9 +20,9 @@ from greedymiser.baselines.foreign import (
     make_tree,
     with_scaled_values,
 )
+from greedymiser.data.tables import Categories
 from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
-from greedymiser.tables import Categories
-from greedymiser.trees import Tree
+from greedymiser.model.trees import Tree
 
 # Bits of decision_type: categorical, default left, and in the next two how missing values look.
 CATEGORICAL, DEFAULT_LEFT = 1, 2

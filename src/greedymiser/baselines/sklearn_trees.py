@@ -33,9 +33,9 @@ from greedymiser.baselines.foreign import (
     make_tree,
     with_scaled_values,
 )
+from greedymiser.data.tables import Categories
 from greedymiser.losses import Kind, Loss, Poisson, SquaredError
-from greedymiser.tables import Categories
-from greedymiser.trees import Ensemble, Tree
+from greedymiser.model.trees import Ensemble, Tree
 
 LIBRARY = f"scikit-learn {sklearn.__version__}"
 

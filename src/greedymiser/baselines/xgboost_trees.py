@@ -19,7 +19,7 @@ from greedymiser.baselines.foreign import (
     make_tree,
 )
 from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
-from greedymiser.trees import Tree
+from greedymiser.model.trees import Tree
 
 # Objectives whose predictions are raw scores, or their exponentials.
 IDENTITY = {

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from greedymiser.compiling import njit
-from greedymiser.costs import CostModel
-from greedymiser.tables import Table
-from greedymiser.threads import Threads
-from greedymiser.trees import Ensemble
+from greedymiser._core.compiling import njit
+from greedymiser._core.threads import Threads
+from greedymiser.costs.cost_model import CostModel
+from greedymiser.data.tables import Table
+from greedymiser.model.trees import Ensemble
 
 Floats = NDArray[np.float64]
 

@@ -11,11 +11,11 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from greedymiser.data.tables import Table
 from greedymiser.estimators import Miser, MiserRanker, ModelBacked, table_for
-from greedymiser.preparation import Given
-from greedymiser.protocols import Protocol
-from greedymiser.responses import Floats
-from greedymiser.tables import Table
+from greedymiser.model.links import Floats
+from greedymiser.model.protocols import Protocol
+from greedymiser.training.preparation import Given
 
 
 class OverEnsemble(MetaEstimatorMixin, ModelBacked):

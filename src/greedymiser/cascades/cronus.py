@@ -30,7 +30,8 @@ from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.parallel import _get_threadpool_controller
 
-from greedymiser._progress import Bar
+from greedymiser._core.progress import Bar
+from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._cascade_objective import (
     Cascade,
     Charges,
@@ -41,16 +42,21 @@ from greedymiser.cascades._cascade_objective import (
     TreeOutputs,
 )
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
+from greedymiser.data.lazy import or_lazily
+from greedymiser.data.tables import chosen
 from greedymiser.estimators import Miser, MiserRanker, MiserRegressor
-from greedymiser.exits import Above
-from greedymiser.lazy import or_lazily
 from greedymiser.losses import SquaredError
-from greedymiser.metrics import ndcg_score, queries_or_one
-from greedymiser.preparation import Cases, Given, check, check_same_queries, encode_held_out
-from greedymiser.serving import Stage
-from greedymiser.tables import chosen
-from greedymiser.threads import Threads, thread_count
-from greedymiser.trees import Ensemble
+from greedymiser.losses.ndcg import ndcg_score, queries_or_one
+from greedymiser.model.exit_rules import Above
+from greedymiser.model.predictor import Stage
+from greedymiser.model.trees import Ensemble
+from greedymiser.training.preparation import (
+    Cases,
+    Given,
+    check,
+    check_same_queries,
+    encode_held_out,
+)
 
 # At the start, so large a share of the rows that reach a stage goes on.
 SHARE_PASSING = 0.6

@@ -20,20 +20,20 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
+from greedymiser.data.lazy import or_lazily
+from greedymiser.data.tables import is_lazy
 from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like
-from greedymiser.exits import Confident, ExitRule, Proximity, check_queries, place_scores
-from greedymiser.lazy import or_lazily
-from greedymiser.metrics import ndcg_depth, ndcg_score, queries_or_one, query_order
-from greedymiser.preparation import Given
-from greedymiser.responses import (
+from greedymiser.losses.ndcg import ndcg_depth, ndcg_score, queries_or_one, query_order
+from greedymiser.model.exit_rules import Confident, ExitRule, Proximity, check_queries, place_scores
+from greedymiser.model.links import (
     Floats,
     decisions,
     has_log_link,
     largest_probability,
 )
-from greedymiser.score_names import refuse_misspelt_score
-from greedymiser.serving import Predictor, stages_every
-from greedymiser.tables import is_lazy
+from greedymiser.model.predictor import Predictor, stages_every
+from greedymiser.scoring.names import refuse_misspelt_score
+from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
     import pandas as pd

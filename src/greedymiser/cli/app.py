@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from greedymiser._version import __version__
+from greedymiser._core.version import __version__
 from greedymiser.cli.guarding import Reads, options
 from greedymiser.cli.inputs import Task
 from greedymiser.cli.printing import escaped

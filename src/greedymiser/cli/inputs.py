@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from greedymiser.cli.clusters import read_parts
 from greedymiser.cli.guarding import InputError
 from greedymiser.cli.printing import complain, listing, quoted, say, warn
-from greedymiser.costfiles import CostFile, read_costs
+from greedymiser.costs.files import CostFile, read_costs
 from greedymiser.datasets import (
     LABEL,
     MISSING_WORDS,
@@ -28,7 +28,7 @@ from greedymiser.datasets.readers import shortened
 
 # Whatever runs models takes most of a second to import, which --help and --version need not wait.
 if TYPE_CHECKING:
-    from greedymiser.serving import Predictor
+    from greedymiser.model.predictor import Predictor
 
 # Without --valid, one row (or query) in so many is held out, always the same ones.
 HOLD_OUT = 4
@@ -433,7 +433,7 @@ def _one_in_four(stratum: NDArray[np.intp]) -> NDArray[np.bool_]:
 
 def load_model(path: Path) -> Predictor:
     """Read a model file."""
-    from greedymiser.persistence import load
+    from greedymiser.files import load
 
     try:
         return load(path)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._files import check_place, write_file
+from greedymiser._core.files import check_place, write_file
 from greedymiser.cli.guarding import InputError, Writes
 
 # To predict needs none of those that train, and to be helped none of those that predict: they are
 # imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
-    from greedymiser.serving import Predictor
-    from greedymiser.tradeoff import TradeoffCurve
+    from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.model.predictor import Predictor
 
 # By custom, the name of a model file ends like this.
 MODEL_SUFFIX = ".miser"
@@ -82,9 +82,9 @@ def new_curve(out: Path) -> Path:
 
 def save_model(model: Model, out: Path, unit: str | None, told: Mapping[str, str]) -> None:
     """Save a model, with what is told of it beyond how it was trained."""
-    from greedymiser.persistence import save
-    from greedymiser.persistence.writing import about
-    from greedymiser.serving import as_predictor
+    from greedymiser.files import save
+    from greedymiser.files.writing import about
+    from greedymiser.model.predictor import as_predictor
 
     saved = replace(as_predictor(model), about={**about(model), **told})
     save(saved, out, cost_unit=unit)
@@ -109,7 +109,7 @@ def predictions(
     """
     import pandas as pd
 
-    from greedymiser.responses import gives_probabilities
+    from greedymiser.model.links import gives_probabilities
 
     table = model.table(X)
     raw, left = model.run(table, queries)
@@ -180,7 +180,7 @@ def write_curve(
 
     The report has the protocols of models that charge by row, counted over X.
     """
-    from greedymiser.persistence import save
+    from greedymiser.files import save
 
     folder = make_folder(out / "models")
     written = [folder / f"model-{number}{MODEL_SUFFIX}" for number, _ in enumerate(models, 1)]

@@ -181,7 +181,7 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     if not console.is_terminal:
         yield lambda done, total: None
         return
-    from greedymiser.compiling import when_compiling  # and with it all of Numba
+    from greedymiser._core.compiling import when_compiling  # and with it all of Numba
 
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -23,9 +23,9 @@ from greedymiser.cli.printing import (
 # imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
-    from greedymiser.protocols import Protocol
-    from greedymiser.serving import Predictor
-    from greedymiser.tradeoff import TradeoffCurve
+    from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.model.predictor import Predictor
+    from greedymiser.model.protocols import Protocol
 
 
 # Units that have hundredths, and are told with them.
@@ -103,7 +103,7 @@ def _score_of(model: Predictor, told: dict[str, Any]) -> str:
     """Name of the validation score; files of earlier versions leave it to be guessed."""
     if isinstance(told.get("score"), str):
         return str(told["score"])
-    from greedymiser.score_names import score_name
+    from greedymiser.scoring.names import score_name
 
     scoring = _parameters(told).get("scoring")
     return score_name(scoring if isinstance(scoring, str) else "loss", model.loss)

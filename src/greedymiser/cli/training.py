@@ -14,9 +14,9 @@ from greedymiser.cli.printing import as_number, shown_progress, warn
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
-    from greedymiser.boosting import Progress
+    from greedymiser.curve.curve import TradeoffCurve
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
-    from greedymiser.tradeoff import TradeoffCurve
+    from greedymiser.training.boosting import Progress
 
     Model = MiserRegressor | MiserClassifier | MiserRanker
 
@@ -94,7 +94,7 @@ def trained_curve(
     jobs: int | None, **more: Any,
 ) -> TradeoffCurve:  # fmt: skip
     """Train the models of a curve; an interruption keeps those that are finished."""
-    from greedymiser.tradeoff import tradeoff_curve
+    from greedymiser.curve.curve import tradeoff_curve
 
     assert job.valid is not None
     queries: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.costs import CostModel
+from greedymiser.costs.cost_model import CostModel
 from greedymiser.datasets.readers import (
     LABEL,
     MISSING_WORDS,

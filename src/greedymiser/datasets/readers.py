@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from greedymiser.prices import first_repeated
+from greedymiser.costs.prices import first_repeated
 
 # How a frame calls the two columns of an SVMlight file that are not features.
 LABEL = "label"

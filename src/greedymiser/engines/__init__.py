@@ -30,12 +30,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.binning import BinnedMatrix
+from greedymiser.data.binning import BinnedMatrix
 from greedymiser.engines.grid import Extremes, Grid, GridRule
 from greedymiser.engines.marks import Marks
+from greedymiser.engines.sampling import RowLot
 from greedymiser.losses import Loss
-from greedymiser.rounds import RowLot
-from greedymiser.trees import CATEGORY_WORDS, Tree
+from greedymiser.model.trees import CATEGORY_WORDS, Tree
 
 Floats = NDArray[np.float64]
 Columns = NDArray[np.bool_]

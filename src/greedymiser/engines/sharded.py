@@ -13,16 +13,16 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import exact_sum, rounded
-from greedymiser.binning import LANES
+from greedymiser._core.arithmetic import exact_sum, rounded
+from greedymiser.data.binning import LANES
 from greedymiser.engines import Columns, Floats, Root, Sample, Shard, SplitRules, SplitTable
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.marks import Marks, distinct_patterns
+from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import BINS, describe_features, describe_scale, scan_table
 from greedymiser.losses import LambdaMART, Loss
-from greedymiser.metrics import query_weights
-from greedymiser.rounds import RowLot
-from greedymiser.trees import Tree
+from greedymiser.losses.ndcg import query_weights
+from greedymiser.model.trees import Tree
 
 
 class ShardedRows:

@@ -14,17 +14,17 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
-from greedymiser.binning import MAX_BINS
-from greedymiser.boosting import Callback
+from greedymiser.data.binning import MAX_BINS
+from greedymiser.data.lazy import or_lazily
 from greedymiser.engines import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
 from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
 from greedymiser.estimators.watching import watch_with, works_in_kernels
-from greedymiser.lazy import or_lazily
-from greedymiser.metrics import ndcg_score, queries_or_one
-from greedymiser.preparation import Given
-from greedymiser.responses import decisions, gives_probabilities
+from greedymiser.losses.ndcg import ndcg_score, queries_or_one
+from greedymiser.model.links import decisions, gives_probabilities
+from greedymiser.training.boosting import Callback
+from greedymiser.training.preparation import Given
 
 __all__ = [
     "BudgetWarning",
@@ -99,7 +99,7 @@ class MiserRegressor(RegressorMixin, Miser):
         X_val, y_val, sample_weight_val : optional
             Validation data; the round with the best score on it is kept.
         callbacks : sequence of callables
-            Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
+            Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
         """
         return self._fit(
             Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
@@ -217,7 +217,7 @@ class MiserClassifier(ClassifierMixin, Miser):
         X_val, y_val, sample_weight_val : optional
             Validation data; the round with the best score on it is kept.
         callbacks : sequence of callables
-            Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
+            Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
         """
         return self._fit(
             Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
@@ -307,7 +307,7 @@ class MiserRanker(Miser):
         X_val, y_val, sample_weight_val, qid_val : optional
             Validation data; the round with the best score on it is kept.
         callbacks : sequence of callables
-            Each is told of every round, and may stop the fit (see ``greedymiser.boosting``).
+            Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
         """
         return self._fit(
             Given(X, y, sample_weight, qid),

@@ -10,14 +10,16 @@ from typing import Any, ClassVar, Self
 
 from sklearn.utils import check_random_state
 
-from greedymiser.binning import MAX_BINS
-from greedymiser.boosting import Callback, ProgressBar
+from greedymiser._core.threads import Threads, thread_count
+from greedymiser.data.binning import MAX_BINS
+from greedymiser.data.tables import Parted, is_frame
 from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.estimators.continuing import check_budget, continuation
 from greedymiser.estimators.fitted import Fitted, fitted_like
 from greedymiser.estimators.watching import check_scoring_of, watch_with
-from greedymiser.parameters import Parameters
-from greedymiser.preparation import (
+from greedymiser.training.boosting import Callback, ProgressBar
+from greedymiser.training.parameters import Parameters
+from greedymiser.training.preparation import (
     Given,
     Part,
     Prepared,
@@ -27,9 +29,7 @@ from greedymiser.preparation import (
     note_part,
     prepare,
 )
-from greedymiser.tables import Parted, is_frame
-from greedymiser.threads import Threads, thread_count
-from greedymiser.training import Model, blank_model, cheapest_useful, open_engine, train
+from greedymiser.training.train import Model, blank_model, cheapest_useful, open_engine, train
 
 
 class BudgetWarning(UserWarning):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
 
-from greedymiser.binning import MAX_BINS
-from greedymiser.training import ENGINES
+from greedymiser.data.binning import MAX_BINS
+from greedymiser.training.train import ENGINES
 
 CONSTRAINTS: dict[str, Any] = {
     "costs": "no_validation",

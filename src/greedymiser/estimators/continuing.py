@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from greedymiser.losses import Loss
-from greedymiser.parameters import Parameters
-from greedymiser.preparation import (
+from greedymiser.training.parameters import Parameters
+from greedymiser.training.preparation import (
     Checked,
     Prepared,
     Schema,
@@ -18,7 +18,7 @@ from greedymiser.preparation import (
     read_interaction_cst,
     read_monotonic_cst,
 )
-from greedymiser.training import owned_by
+from greedymiser.training.train import owned_by
 
 if TYPE_CHECKING:
     from greedymiser.estimators.base import Miser

@@ -11,14 +11,9 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from greedymiser.costs import CostModel, Feature, Receipt
-from greedymiser.engines import Floats
-from greedymiser.lazy import or_lazily
-from greedymiser.losses import Kind
-from greedymiser.preparation import Schema
-from greedymiser.protocols import Protocol
-from greedymiser.serving import Predictor
-from greedymiser.tables import (
+from greedymiser.costs.cost_model import CostModel, Feature, Receipt
+from greedymiser.data.lazy import or_lazily
+from greedymiser.data.tables import (
     Categories,
     Parted,
     Table,
@@ -29,8 +24,13 @@ from greedymiser.tables import (
     refuse_lazy,
     unmasked,
 )
-from greedymiser.training import Model
-from greedymiser.trees import Ensemble
+from greedymiser.engines import Floats
+from greedymiser.losses import Kind
+from greedymiser.model.predictor import Predictor
+from greedymiser.model.protocols import Protocol
+from greedymiser.model.trees import Ensemble
+from greedymiser.training.preparation import Schema
+from greedymiser.training.train import Model
 
 _Estimator = TypeVar("_Estimator", bound="Fitted")
 

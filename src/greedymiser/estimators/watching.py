@@ -6,16 +6,16 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from greedymiser.boosting import Validation
 from greedymiser.engines import Floats
 from greedymiser.estimators.fitted import fitted_like
 from greedymiser.losses import LambdaMART
-from greedymiser.metrics import ndcg_depth
-from greedymiser.preparation import HeldOut, Schema
-from greedymiser.score_names import refuse_misspelt_score
-from greedymiser.serving import Charge
-from greedymiser.training import Model, Watch
-from greedymiser.trees import Ensemble, GrowingEnsemble
+from greedymiser.losses.ndcg import ndcg_depth
+from greedymiser.model.predictor import Charge
+from greedymiser.model.trees import Ensemble, GrowingEnsemble
+from greedymiser.scoring.names import refuse_misspelt_score
+from greedymiser.training.boosting import Validation
+from greedymiser.training.preparation import HeldOut, Schema
+from greedymiser.training.train import Model, Watch
 
 if TYPE_CHECKING:
     from greedymiser.estimators.base import Miser
@@ -52,7 +52,7 @@ def _scores_by_loss(estimator: Miser) -> bool:
 def _known_score(estimator: Miser, schema: Schema) -> Any:
     """The built-in score of an estimator's ``scoring``; None if only scikit-learn knows it."""
     # Here, since most programs that import the estimators never need them.
-    from greedymiser.scores import known_score
+    from greedymiser.scoring import known_score
 
     return known_score(estimator.scoring, schema.kind, schema.loss, schema.classes)
 

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from greedymiser.arithmetic import add_exactly, exact_sum
-from greedymiser.inquiries import Inquiry, ask_here, conduct, seen_as
-from greedymiser.inquiries.selection import ask_quantiles, weighted_quantile
-from greedymiser.inquiries.sums import ValuesPart, ask_extent, ask_rows, ask_sums
+from greedymiser._core.arithmetic import add_exactly, exact_sum
+from greedymiser._core.inquiries import Inquiry, ask_here, conduct, seen_as
+from greedymiser._core.inquiries.selection import ask_quantiles, weighted_quantile
+from greedymiser._core.inquiries.sums import ValuesPart, ask_extent, ask_rows, ask_sums
+from greedymiser._core.threads import Team
 from greedymiser.losses import formulas, ranking
 from greedymiser.losses.formulas import Formula
-from greedymiser.metrics import GainRange, Judged, judge, mean_of_queries, query_weights
-from greedymiser.threads import Team
+from greedymiser.losses.ndcg import GainRange, Judged, judge, mean_of_queries, query_weights
 
 Floats = NDArray[np.float64]
 

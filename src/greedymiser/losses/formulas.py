@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from greedymiser.arithmetic import exp, log, sigmoid, softplus
-from greedymiser.compiling import inner, njit
+from greedymiser._core.arithmetic import exp, log, sigmoid, softplus
+from greedymiser._core.compiling import inner, njit
 
 SQUARED, ABSOLUTE, QUANTILE, HUBER, POISSON, GAMMA, LOGISTIC, MULTINOMIAL = range(8)
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import exp, log
-from greedymiser.compiling import inner, njit
+from greedymiser._core.arithmetic import exp, log
+from greedymiser._core.compiling import inner, njit
 
 Floats = NDArray[np.float64]
 

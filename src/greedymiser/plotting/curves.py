@@ -32,7 +32,7 @@ from greedymiser.plotting.looks import (
 )
 
 if TYPE_CHECKING:
-    from greedymiser.tradeoff import TradeoffCurve
+    from greedymiser.curve.curve import TradeoffCurve
 
 MOST_LEGEND_ENTRIES = 10
 

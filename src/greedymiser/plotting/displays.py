@@ -9,17 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from greedymiser.model.predictor import as_predictor
 from greedymiser.plotting.axes import SIZE
 from greedymiser.plotting.curves import compare_curves, plot_curve
 from greedymiser.plotting.features import plot_features
 from greedymiser.plotting.looks import figure_of
 from greedymiser.plotting.protocols import axes_for, plot_protocol
 from greedymiser.plotting.receipts import plot_receipt
-from greedymiser.serving import as_predictor
 
 if TYPE_CHECKING:
-    from greedymiser.protocols import Protocol
-    from greedymiser.tradeoff import TradeoffCurve
+    from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.model.protocols import Protocol
 
 
 class Display:

@@ -22,7 +22,7 @@ from greedymiser.plotting.looks import (
 )
 
 if TYPE_CHECKING:
-    from greedymiser.tradeoff import TradeoffCurve
+    from greedymiser.curve.curve import TradeoffCurve
 
 MOST_COST_GROUPS = 8
 

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from greedymiser.model.protocols import MOST_QUESTIONS, Step, said_conditions
 from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, number, short, without_math
-from greedymiser.protocols import MOST_QUESTIONS, Step, said_conditions
 
 if TYPE_CHECKING:
-    from greedymiser.protocols import Protocol
+    from greedymiser.model.protocols import Protocol
 
 # Inches: a question with its condition under it, what is above and below all of them, and how far
 # questions are moved to the right of the one before.

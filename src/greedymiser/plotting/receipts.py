@@ -13,6 +13,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from greedymiser.model.predictor import as_predictor
 from greedymiser.plotting.axes import (
     DASHES,
     Floats,
@@ -29,11 +30,10 @@ from greedymiser.plotting.looks import (
     short,
     without_math,
 )
-from greedymiser.score_names import score_name
-from greedymiser.serving import as_predictor
+from greedymiser.scoring.names import score_name
 
 if TYPE_CHECKING:
-    from greedymiser.tradeoff import TradeoffCurve
+    from greedymiser.curve.curve import TradeoffCurve
 
 MOST_LABELS = 15
 LONGEST_NAME = 24

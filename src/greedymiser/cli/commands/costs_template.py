@@ -13,7 +13,7 @@ from greedymiser.cli.guarding import InputError, Writes
 from greedymiser.cli.inputs import check_column
 from greedymiser.cli.outputs import new_file
 from greedymiser.cli.printing import complain, emit, quoted, say
-from greedymiser.costfiles import template, write_template
+from greedymiser.costs.files import template, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, read_table
 
 

@@ -21,7 +21,7 @@ from greedymiser.cli.outputs import (
 from greedymiser.cli.printing import say
 from greedymiser.cli.showing import show_files, show_points, show_protocol, tell_of_half_a_curve
 from greedymiser.cli.training import chosen_models, trained_curve
-from greedymiser.costfiles import CostFile, write_costs
+from greedymiser.costs.files import CostFile, write_costs
 from greedymiser.datasets import CostedData, Wording, load_thyroid
 
 # What is written below the folder.

@@ -24,7 +24,7 @@ from greedymiser.cli.printing import as_number, emit, say
 from greedymiser.cli.showing import cost_unit
 
 if TYPE_CHECKING:
-    from greedymiser.serving import Predictor
+    from greedymiser.model.predictor import Predictor
 
 
 def predict(

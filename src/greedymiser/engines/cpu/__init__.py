@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import exact_sum, rounded
+from greedymiser._core.arithmetic import exact_sum, rounded
+from greedymiser._core.threads import Threads
 from greedymiser.engines import Columns, Floats, Root, Sample, SplitRules, SplitTable
 from greedymiser.engines.cpu.histograms import Histograms
 from greedymiser.engines.cpu.shard import CpuShard
 from greedymiser.engines.cpu.state import Tuning
+from greedymiser.engines.sampling import RowLot
 from greedymiser.losses import LambdaMART
-from greedymiser.rounds import RowLot
-from greedymiser.threads import Threads
 
 __all__ = ["CpuEngine", "CpuRows", "CpuShard", "Tuning"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser._intrinsics import add_pair_to_eight, add_pair_to_four, prefetch
-from greedymiser.binning import LANES
-from greedymiser.compiling import inner, njit
+from greedymiser._core.compiling import inner, njit
+from greedymiser._core.intrinsics import add_pair_to_eight, add_pair_to_four, prefetch
+from greedymiser._core.threads import share
+from greedymiser.data.binning import LANES
 from greedymiser.engines import SplitTable
 from greedymiser.engines.cpu.state import AskedLevel, CountingPieces, Data, Kept, TreeState
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
 from greedymiser.engines.scanning import BINS, SCRATCH, scan
-from greedymiser.threads import share
 
 # What an engine keeps of a node: where its rows are, and its histogram.
 NODE_DTYPE = np.dtype(

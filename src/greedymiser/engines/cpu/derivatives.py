@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from greedymiser._core.threads import Team
 from greedymiser.engines import Floats, Sample
 from greedymiser.engines.cpu import rows
 from greedymiser.engines.grid import Extremes
 from greedymiser.losses import LambdaMART
 from greedymiser.losses.ranking import Queries
-from greedymiser.threads import Team
 
 NOTHING = np.empty(0)
 

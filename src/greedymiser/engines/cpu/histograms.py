@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.binning import LANES
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import LANES
 from greedymiser.engines import SPLIT_DTYPE, Columns, SplitTable, blank_table
 from greedymiser.engines.cpu import counting
 from greedymiser.engines.cpu.state import AskedLevel, CountingPieces, Data, Kept, TreeState, Tuning
 from greedymiser.engines.scanning import BINS
-from greedymiser.threads import Threads
 
 NO_PAIRS = np.empty(0, dtype=counting.PAIR_DTYPE)
 NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE)

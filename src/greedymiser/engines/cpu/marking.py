@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser._intrinsics import first_bit, prefetch
-from greedymiser.compiling import inner, njit
+from greedymiser._core.compiling import inner, njit
+from greedymiser._core.intrinsics import first_bit, prefetch
+from greedymiser._core.threads import share
 from greedymiser.engines.cpu.counting import AHEAD
 from greedymiser.engines.cpu.rows import CHUNK, child_of, plan_cuts
 from greedymiser.engines.cpu.state import Data, TreeState
-from greedymiser.threads import share
 
 # Groups of eight rows whose bits five planes can count.
 GROUPS = 31

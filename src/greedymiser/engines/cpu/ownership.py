@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.threads import Team, Threads
 from greedymiser.engines import SPLIT_DTYPE, Sample
 from greedymiser.engines.cpu import marking
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
 from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
-from greedymiser.threads import Team, Threads
-from greedymiser.trees import Tree
+from greedymiser.model.trees import Tree
 
 EVERY_ROW = np.empty(0, dtype=np.uint32)
 

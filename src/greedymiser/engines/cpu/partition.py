@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.threads import Team, Threads
 from greedymiser.engines import SPLIT_DTYPE, Floats, Root, SplitRules
 from greedymiser.engines.cpu import counting, rows
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
 from greedymiser.engines.grid import Grid
+from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import SCALE_DTYPE
-from greedymiser.rounds import RowLot
-from greedymiser.threads import Team, Threads
-from greedymiser.trees import CATEGORY_WORDS
+from greedymiser.model.trees import CATEGORY_WORDS
 
 # Nodes of a tree of depth 4; there is more room where it is asked for.
 NODES = 31

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser._intrinsics import bits_of, from_bits, prefetch
-from greedymiser.arithmetic import add_with_table, mix
-from greedymiser.binning import LANES
-from greedymiser.compiling import inner, njit
+from greedymiser._core.arithmetic import add_with_table, mix
+from greedymiser._core.compiling import inner, njit
+from greedymiser._core.intrinsics import bits_of, from_bits, prefetch
+from greedymiser._core.threads import share
+from greedymiser.data.binning import LANES
 from greedymiser.engines.cpu.counting import AHEAD, size
 from greedymiser.engines.cpu.state import Data, TreeState
 from greedymiser.engines.grid import Grid
+from greedymiser.engines.sampling import LOT_BITS
 from greedymiser.engines.scanning import BINS
 from greedymiser.losses.formulas import write_gradients, write_values
 from greedymiser.losses.ranking import add_lambdas
-from greedymiser.rounds import LOT_BITS
-from greedymiser.threads import share
 
 # Rows that a thread takes at a time where there is little to do for each of them.
 CHUNK = 4096

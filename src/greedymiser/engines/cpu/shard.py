@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import SUM_TABLE, add_exactly, new_sums
-from greedymiser.binning import LANES
+from greedymiser._core.arithmetic import SUM_TABLE, add_exactly, new_sums
+from greedymiser._core.threads import Team, Threads
+from greedymiser.data.binning import LANES
 from greedymiser.engines import Floats, Root, Sample, SplitRules
 from greedymiser.engines.cpu import counting, rows
 from greedymiser.engines.cpu.derivatives import NOTHING, Derivatives, derivatives_of
@@ -17,11 +18,10 @@ from greedymiser.engines.cpu.partition import ALL_ROWS, Partition
 from greedymiser.engines.cpu.state import Data, Tuning
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.marks import Marks
+from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import BINS, describe_features
 from greedymiser.losses import LambdaMART
-from greedymiser.rounds import RowLot
-from greedymiser.threads import Team, Threads
-from greedymiser.trees import Tree
+from greedymiser.model.trees import Tree
 
 
 class CpuShard:

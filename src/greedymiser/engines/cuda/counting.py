@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from greedymiser.binning import LANES
+from greedymiser.data.binning import LANES
 from greedymiser.engines.cuda.device import SIMULATED, cuda, device, kernel
 from greedymiser.engines.cuda.words import COUNTED, PIECE, SIDE, SLOT, START, STOP
 from greedymiser.engines.grid import Grid

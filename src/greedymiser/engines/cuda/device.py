@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser import _intrinsics
+from greedymiser._core import intrinsics
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 
@@ -104,7 +104,7 @@ if SIMULATED:
 else:
     from numba.cuda import libdevice
 
-    bits_of, from_bits = _intrinsics.bits_of, _intrinsics.from_bits
+    bits_of, from_bits = intrinsics.bits_of, intrinsics.from_bits
 
     @device
     def mul(a, b):

@@ -6,8 +6,8 @@ import importlib.util
 import os
 from typing import Any
 
+from greedymiser._core.threads import Threads
 from greedymiser.engines import Engine, PlacedRows, Sample
-from greedymiser.threads import Threads
 
 # The process that uses the device: its children by fork cannot.
 _owner: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from greedymiser import arithmetic
+from greedymiser._core import arithmetic
 from greedymiser.engines import scanning
 from greedymiser.engines.cuda.device import twin
 from greedymiser.losses import formulas

@@ -15,7 +15,7 @@ from greedymiser.engines.cuda.letters import Letter
 from greedymiser.engines.cuda.line import WorkLine
 from greedymiser.engines.cuda.rows import THREADS
 from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
-from greedymiser.trees import Tree
+from greedymiser.model.trees import Tree
 
 
 class CudaOwnership:

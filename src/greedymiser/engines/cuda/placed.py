@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.arithmetic import SUM_WORDS, add_exactly, exact_sum, new_sums, rounded
-from greedymiser.binning import BinnedMatrix
+from greedymiser._core.arithmetic import SUM_WORDS, add_exactly, exact_sum, new_sums, rounded
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import BinnedMatrix
 from greedymiser.engines import SPLIT_DTYPE, Columns, Floats, Root, Sample, SplitRules, SplitTable
 from greedymiser.engines.cpu import counting as cpu_counting
 from greedymiser.engines.cpu.derivatives import Derivatives, derivatives_of
@@ -35,10 +36,9 @@ from greedymiser.engines.cuda.words import (
 )
 from greedymiser.engines.grid import SMALLEST, Extremes, Grid
 from greedymiser.engines.marks import Marks
+from greedymiser.engines.sampling import RowLot
 from greedymiser.losses import LambdaMART
-from greedymiser.rounds import RowLot
-from greedymiser.threads import Threads
-from greedymiser.trees import CATEGORY_WORDS, Tree
+from greedymiser.model.trees import CATEGORY_WORDS, Tree
 
 NOTHING = np.empty(0)
 NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE), np.empty((0, CATEGORY_WORDS), dtype=np.uint64)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser._intrinsics import bits_of
-from greedymiser.compiling import inner, njit
+from greedymiser._core.compiling import inner, njit
+from greedymiser._core.intrinsics import bits_of
 from greedymiser.engines.cpu.counting import size
 from greedymiser.engines.cuda.words import (
     BIN,
@@ -38,7 +38,7 @@ from greedymiser.engines.cuda.words import (
     TREE_NODE,
     UPPER,
 )
-from greedymiser.trees import CATEGORY_WORDS
+from greedymiser.model.trees import CATEGORY_WORDS
 
 
 @njit

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.data.tables import Table
 from greedymiser.engines.cuda.device import SIMULATED, cuda, from_bits, kernel, room_for, sent
 from greedymiser.engines.cuda.door import check_available
 from greedymiser.engines.cuda.line import WorkLine
-from greedymiser.tables import Table
-from greedymiser.trees import Ensemble, Steps
+from greedymiser.model.trees import Ensemble, Steps
 
 THREADS = 4 if SIMULATED else 256
 

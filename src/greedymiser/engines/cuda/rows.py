@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser.binning import LANES
+from greedymiser.data.binning import LANES
 from greedymiser.engines.cuda.counting import LOW
 from greedymiser.engines.cuda.device import SIMULATED, bits_of, cuda, device, kernel, mul
 from greedymiser.engines.cuda.formulas import write_gradients, write_values

@@ -30,7 +30,7 @@ from greedymiser.engines.cuda.words import (
     UPPER,
 )
 from greedymiser.engines.scanning import BINS, CATEGORY_SMOOTHING
-from greedymiser.trees import CATEGORY_WORDS
+from greedymiser.model.trees import CATEGORY_WORDS
 
 THREADS = 2 if SIMULATED else 32
 OWN = BINS // THREADS

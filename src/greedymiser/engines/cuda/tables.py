@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.binning import LANES, BinnedMatrix
+from greedymiser.data.binning import LANES, BinnedMatrix
 from greedymiser.engines import (
     CANDIDATE_DTYPE,
     SPLIT_DTYPE,
@@ -23,7 +23,7 @@ from greedymiser.engines.cuda.letters import Letter
 from greedymiser.engines.cuda.line import WorkLine
 from greedymiser.engines.cuda.words import COUNTED, IN_BLOCK, IN_PLAY, OPEN
 from greedymiser.engines.grid import Grid
-from greedymiser.trees import CATEGORY_WORDS
+from greedymiser.model.trees import CATEGORY_WORDS
 
 NO_PAIRS = np.empty(0, dtype=cpu_counting.PAIR_DTYPE)
 NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE)

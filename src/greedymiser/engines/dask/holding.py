@@ -17,6 +17,7 @@ import numpy as np
 from distributed import Status, Worker
 from numpy.typing import NDArray
 
+from greedymiser._core.threads import Threads
 from greedymiser.engines.dask.chunks import Chunk
 from greedymiser.engines.dask.messages import (
     OPERATION,
@@ -31,7 +32,6 @@ from greedymiser.engines.dask.messages import (
     unpacked,
 )
 from greedymiser.engines.dask.shards import HeldShard, owned_part
-from greedymiser.threads import Threads
 
 # Seconds after which a session without a client is let go.
 AGE_OF_ORPHANS = 60.0

@@ -13,13 +13,11 @@ from distributed import KilledWorker, get_worker
 from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
-from greedymiser.binning import BinMapper, BinnedMatrix, PartedTable, weight_scale
-from greedymiser.cutting import ColumnPart, ask_cuts
-from greedymiser.engines.dask.holding import open_session
-from greedymiser.engines.dask.session import Session
-from greedymiser.engines.dask.stores import Store
-from greedymiser.inquiries import PartQuestion, conduct
-from greedymiser.tables import (
+from greedymiser._core.inquiries import PartQuestion, conduct
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import BinMapper, BinnedMatrix, PartedTable, weight_scale
+from greedymiser.data.cutting import ColumnPart, ask_cuts
+from greedymiser.data.tables import (
     Categories,
     Parted,
     Rows,
@@ -31,7 +29,9 @@ from greedymiser.tables import (
     refuse_dates,
     unmasked,
 )
-from greedymiser.threads import Threads
+from greedymiser.engines.dask.holding import open_session
+from greedymiser.engines.dask.session import Session
+from greedymiser.engines.dask.stores import Store
 
 # Answers that are joined at a time: few, since one about cuts takes up to 64 MB.
 FAN = 2

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.binning import LANES
+from greedymiser._core.inquiries import conduct
+from greedymiser._core.inquiries.selection import ask_quantiles
+from greedymiser.data.binning import LANES
 from greedymiser.engines import (
     Columns,
     EngineLostError,
@@ -29,11 +31,9 @@ from greedymiser.engines.dask.stores import Store
 from greedymiser.engines.dask.story import Story
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.marks import Marks, distinct_patterns
+from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.sharded import Family, blocks_in_play, mean_loss, total_of
-from greedymiser.inquiries import conduct
-from greedymiser.inquiries.selection import ask_quantiles
-from greedymiser.rounds import RowLot
-from greedymiser.trees import Tree
+from greedymiser.model.trees import Tree
 
 # How often rows are placed anew for one answer before one gives up.
 ATTEMPTS = 20

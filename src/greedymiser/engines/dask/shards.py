@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.binning import LANES
+from greedymiser._core.inquiries import PartQuestion
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import LANES
 from greedymiser.engines import Sample, SplitRules
 from greedymiser.engines.cpu import CpuShard, Tuning
 from greedymiser.engines.dask.messages import (
@@ -20,11 +22,9 @@ from greedymiser.engines.dask.messages import (
     ScannedColumns,
 )
 from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import describe_features, describe_scale, scan_table
 from greedymiser.engines.sharded import sibling
-from greedymiser.inquiries import PartQuestion
-from greedymiser.rounds import RowLot
-from greedymiser.threads import Threads
 
 HistogramWords = NDArray[np.int64]
 

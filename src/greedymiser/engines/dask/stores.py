@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.binning import BinnedMatrix
+from greedymiser.data.binning import BinnedMatrix
 from greedymiser.engines import EngineLostError
 from greedymiser.engines.dask.session import Session, WorkersLostError
 

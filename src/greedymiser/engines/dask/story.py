@@ -9,8 +9,8 @@ from greedymiser.engines import Floats, SplitRules
 from greedymiser.engines.dask.messages import Command
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.marks import Marks
-from greedymiser.rounds import RowLot
-from greedymiser.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
+from greedymiser.engines.sampling import RowLot
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 
 
 class Story:

@@ -1,0 +1,1 @@
+"""What things cost: the cost model, prices as users write them, cost files."""

@@ -1,0 +1,465 @@
+"""The best model for a budget, found by cross-validation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.metadata_routing import get_routing_for_object
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, check_random_state
+
+from greedymiser._core.threads import Threads, thread_count
+from greedymiser.costs.cost_model import Feature, Receipt
+from greedymiser.curve.curve import (
+    best_first,
+    check_takes_queries,
+    checked_tradeoffs,
+    configured,
+    require_pandas,
+)
+from greedymiser.curve.path import TradeoffPath, highest_tradeoff
+from greedymiser.curve.workshops import Workshop
+from greedymiser.data.tables import Parted
+from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
+from greedymiser.model.predictor import Predictor
+from greedymiser.model.protocols import Protocol
+from greedymiser.training.parameters import Parameters
+from greedymiser.training.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
+from greedymiser.training.train import blank_model, open_engine, train
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A search tries trade-offs from the highest that pays down to this fraction of it, and 0.
+GRID_SPAN = 1e4
+
+
+def _has_method(method: str) -> Callable[[Any], bool]:
+    def check(search: Any) -> bool:
+        getattr(getattr(search, "best_estimator_", search.estimator), method)
+        return True
+
+    return check
+
+
+class BestModel(MetaEstimatorMixin, BaseEstimator):
+    """What a fitted search says: what its best model says."""
+
+    estimator: Any
+    best_estimator_: Miser
+
+    @property
+    def cost_(self) -> float:
+        """What one prediction of the best model costs."""
+        return self.best_estimator_.cost_
+
+    @property
+    def features_used_(self) -> list[Feature]:
+        return self.best_estimator_.features_used_
+
+    @property
+    def resources_used_(self) -> list[str]:
+        return self.best_estimator_.resources_used_
+
+    @property
+    def n_features_in_(self) -> int:
+        return self.best_estimator_.n_features_in_
+
+    @property
+    def feature_names_in_(self) -> Any:
+        return self.best_estimator_.feature_names_in_
+
+    @property
+    def classes_(self) -> Any:
+        return self.best_estimator_.classes_
+
+    @property
+    def predictor_(self) -> Predictor:
+        return self.best_estimator_.predictor_
+
+    def receipt(self) -> Receipt:
+        """What the best model bought, when, at what price."""
+        check_is_fitted(self)
+        return self.best_estimator_.receipt()
+
+    def predict(self, X: Any) -> Any:
+        """Predict with the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict(X)
+
+    @available_if(_has_method("predict_proba"))
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities of the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict_proba(X)
+
+    @available_if(_has_method("decision_function"))
+    def decision_function(self, X: Any) -> Any:
+        """Raw predictions of the best model."""
+        check_is_fitted(self)
+        return self.best_estimator_.decision_function(X)
+
+    def prediction_costs(self, X: Any) -> Any:
+        """What each row's prediction costs."""
+        check_is_fitted(self)
+        return self.best_estimator_.prediction_costs(X)
+
+    def protocol(self, X: Any, *, min_share: float = 0.01) -> Protocol:
+        """Tell what the best model asks of which rows; see ``MiserRegressor.protocol``."""
+        check_is_fitted(self)
+        return self.best_estimator_.protocol(X, min_share=min_share)
+
+    def score(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        **params: Any,
+    ) -> float:
+        """Score of the best model, as its own ``score`` has it.
+
+        ``qid``, and what else ``params`` may hold (``k``, ``no_relevant``), is for rankers.
+        """
+        check_is_fitted(self)
+        check_takes_queries(self.best_estimator_, qid)
+        queries = {} if qid is None else {"qid": qid}
+        return self.best_estimator_.score(X, y, sample_weight, **queries, **params)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "best_estimator_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if isinstance(self.estimator, BaseEstimator):
+            inner = self.estimator.__sklearn_tags__()
+            tags.estimator_type = inner.estimator_type
+            tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        return tags
+
+
+class MiserSearchCV(BestModel):
+    """The best model for a budget, found by cross-validation.
+
+    Every fold trains a path of trade-offs under the budget, and searches for sets of resources that
+    do better (see ``tradeoff_curve``). Sets that any fold has found are then tried in all folds.
+    The trade-off, or the set, and the number of rounds with the best mean score are trained anew on
+    all data, within the budget as well. A fitted search is a model like any other: it predicts,
+    tells its costs, and can be saved and exported.
+
+    Parameters
+    ----------
+    estimator : MiserRegressor, MiserClassifier or MiserRanker
+    budget : float or None
+        Most that one prediction of the final model may cost.
+    tradeoffs : int or sequence of float
+        How many trade-offs to try: spaced evenly, in logarithm, from the one at which nothing pays,
+        and 0. A sequence asks for exactly these: no sets are searched.
+    search : {"frontier", "path"}
+        "path" for trade-offs alone.
+    effort : float
+        How long each fold searches; see ``tradeoff_curve``.
+    cv : int or splitter
+        As in scikit-learn. Where it is a number, rows of one group stay together, and so do those
+        of one query; other rows are shuffled.
+    scoring : scorer name or callable, optional
+        As the estimator's ``scoring``, which it replaces.
+    random_state : int, RandomState or None
+        Only used to shuffle the folds where ``cv`` is a number.
+
+    Attributes
+    ----------
+    best_estimator_ : estimator
+        Fitted on all data; its ``cost_`` is within the budget.
+    best_params_ : dict
+        ``tradeoff`` and ``max_iter`` of the best model; ``resources``, what it may use, if the
+        search has found it.
+    best_score_ : float
+        Its mean validation score.
+    cv_results_ : DataFrame
+        Mean and spread over folds of cost and score, for every trade-off, every set that was tried
+        in all folds (``resources``, empty for a trade-off), and every round.
+    n_splits_ : int
+        Number of folds.
+    predictor_ : Predictor
+        The best model, finished: for serving and saving.
+    cost_, features_used_, resources_used_
+        Of the best model.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, MiserSearchCV
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> model = MiserRegressor(costs={name: 1.0 for name in X}, max_iter=10)
+    >>> search = MiserSearchCV(model, budget=3.0, tradeoffs=2, search="path", cv=2).fit(X, y)
+    >>> search.cost_ <= 3.0
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "estimator": [HasMethods(["fit", "predict", "prediction_costs"])],
+        "budget": [Interval(Real, 0, None, closed="left"), None],
+        "tradeoffs": [Interval(Integral, 1, None, closed="left"), "array-like"],
+        "search": [StrOptions({"frontier", "path"})],
+        "effort": [Interval(Real, 0, None, closed="neither")],
+        "cv": ["cv_object"],
+        "scoring": [str, callable, None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        budget: float | None = None,
+        tradeoffs: int | Sequence[float] = 8,
+        search: str = "frontier",
+        effort: float = 1.0,
+        cv: Any = 5,
+        scoring: Any = None,
+        random_state: Any = None,
+    ):
+        self.estimator = estimator
+        self.budget = budget
+        self.tradeoffs = tradeoffs
+        self.search = search
+        self.effort = effort
+        self.cv = cv
+        self.scoring = scoring
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Search by cross-validation, then fit the best model on all data.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+        qid : array-like of shape (n,), optional
+            For a ranker: the query of each row. Without it, all rows are one query.
+        groups : array-like of shape (n,), optional
+            Rows that belong together, for the folds; without it, those of one query do.
+        """
+        self._validate_params()
+        require_pandas()
+        base = configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
+        check_takes_queries(base, qid)
+        with Threads(thread_count(base.n_jobs)) as threads:
+            given = Given(X, y, sample_weight, qid)
+            if is_elsewhere(given):
+                given = brought(open_engine(base.engine, [given], threads), given)
+            whole = _Whole(given, groups)
+            # What is wrong with all of the data must not be blamed on a fold.
+            clone(base).look_at(whole.given)
+            traces, paths = self._train_folds(base, whole, threads)
+            self.n_splits_ = len(traces)
+            sets = self._search_folds(paths)
+            for allowed, (name, _) in sets.items():
+                features = np.frombuffer(allowed, dtype=bool)
+                traces += [path.trace_of(features).assign(resources=name) for path in paths]
+            self.cv_results_ = _mean_over_folds(traces, self.n_splits_)
+            best = best_first(self.cv_results_).iloc[0]
+            self.best_score_ = float(best["score"])
+            self.best_params_: dict[str, Any] = {
+                "tradeoff": float(best["tradeoff"]),
+                "max_iter": int(best["n_iter"]),
+            }
+            chosen = {name: features for features, (name, _) in sets.items()}.get(best["resources"])
+            if chosen is not None:
+                self.best_params_["resources"] = sets[chosen][1]
+            self.best_estimator_ = self._refit(base, whole, chosen, threads)
+        return self
+
+    def _train_folds(
+        self, base: Miser, whole: _Whole, threads: Threads
+    ) -> tuple[list[pd.DataFrame], list[TradeoffPath]]:
+        """The trace of each fold's path; and the paths, if anyone is to search along them."""
+        tradeoffs = self._grid(base, whole, threads)
+        traces: list[pd.DataFrame] = []
+        paths: list[TradeoffPath] = []
+        for learn, check in self._folds(base, whole):
+            parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
+            try:
+                path = TradeoffPath(clone(base), *parts, threads, may_skip=False)
+            except ValueError as error:
+                error.add_note(f"This is about fold {len(traces)} of the cross-validation.")
+                raise
+            for _ in path.train(*tradeoffs):
+                pass
+            traces.append(path.all_models()[0].assign(resources=""))
+            if self.search == "frontier" and isinstance(self.tradeoffs, Integral):
+                paths.append(path)  # and its rows: without a search, one fold's are enough
+        return traces, paths
+
+    def _search_folds(self, paths: Sequence[TradeoffPath]) -> dict[bytes, tuple[str, list[str]]]:
+        """Sets that the search has found in any fold, by the features that they pay for.
+
+        Each has a name of its own, and the names of its resources.
+
+        What is best in one fold by luck is not in the others: the mean over all folds decides.
+        """
+        found: dict[bytes, tuple[str, list[str]]] = {}
+        for path in paths:
+            # All folds together search as long as one curve does.
+            workshop = Workshop(path, self.effort / len(paths))
+            for candidate in workshop.find():
+                shop = workshop.shop
+                names = shop.names(candidate.resources)
+                if names:
+                    # Names may hold anything: only their list, as Python writes it, is unique.
+                    found[shop.features(candidate.resources).tobytes()] = repr(names), names
+        return found
+
+    def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
+        tradeoffs = checked_tradeoffs(self.tradeoffs)
+        if not isinstance(tradeoffs, int):
+            return tradeoffs
+        blank = clone(base).set_params(early_stopping=False)  # no row is set aside
+        prepared, params = blank.prepare(whole.given, NOTHING_GIVEN, threads), Parameters.of(blank)
+        highest = highest_tradeoff(prepared, params, blank_model(prepared, params))
+        if tradeoffs == 1 or highest == 0:
+            return [0.0]
+        # From the highest down: where few are asked for, they are the high ones.
+        return [0.0, *np.geomspace(highest, highest / GRID_SPAN, tradeoffs - 1)]
+
+    def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
+        from sklearn.model_selection import check_cv
+
+        X, y, groups = whole.rows, whole.given.y, whole.groups
+        splitter = 5 if self.cv is None else self.cv
+        if isinstance(splitter, Integral):
+            together = groups is not None or whole.given.qid is not None
+            splitter = self._splitter(int(splitter), is_classifier(base), together)
+        splitter = check_cv(splitter, y, classifier=is_classifier(base))
+        if groups is not None:
+            return list(splitter.split(X, y, groups))
+        with warnings.catch_warnings():
+            # Nobody has asked a splitter that does without groups to heed the queries.
+            warnings.filterwarnings("ignore", message="The groups parameter is ignored")
+            return list(splitter.split(X, y, whole.given.qid))
+
+    def _splitter(self, n: int, classifies: bool, together: bool) -> Any:
+        """Folds for a number of them: by group, by class, or at random."""
+        from sklearn.model_selection import (
+            GroupKFold,
+            KFold,
+            StratifiedGroupKFold,
+            StratifiedKFold,
+        )
+
+        if together and not classifies:
+            return GroupKFold(n)
+        seed = check_random_state(self.random_state).randint(2**31)
+        if together:
+            return StratifiedGroupKFold(n, shuffle=True, random_state=seed)
+        kind = StratifiedKFold if classifies else KFold
+        return kind(n, shuffle=True, random_state=seed)
+
+    def _refit(self, base: Miser, whole: _Whole, allowed: bytes | None, threads: Threads) -> Miser:
+        n_iter = self.best_params_["max_iter"]
+        model = clone(base).set_params(
+            tradeoff=self.best_params_["tradeoff"], max_iter=max(n_iter, 1), early_stopping=False
+        )
+        given = whole.given
+        qid = {} if given.qid is None else {"qid": given.qid}
+        with warnings.catch_warnings():
+            if n_iter == 0:  # the search has chosen the constant: nothing to warn of
+                warnings.simplefilter("ignore", BudgetWarning)
+            if allowed is None:
+                model.fit(given.X, given.y, given.weight, **qid)
+                return model.truncate(min(n_iter, model.n_iter_))
+        fitted = _fitted_with(model, given, np.frombuffer(allowed, dtype=bool), threads)
+        return fitted.truncate(min(n_iter, fitted.n_iter_))
+
+    # -- what scikit-learn asks -------------------------------------------------------------------
+
+    def get_metadata_routing(self) -> Any:
+        """Say which metadata the search asks for: what it or its estimator was told to ask for.
+
+        Groups are asked for unless ``cv`` is a splitter that has no use for them.
+        """
+        requests = self._get_metadata_request()
+        inner = get_routing_for_object(self.estimator)
+        for method in ("fit", "score"):
+            mine, theirs = getattr(requests, method), getattr(inner, method).requests
+            for name, request in mine.requests.items():
+                if request is None and theirs.get(name) is not None:
+                    mine.add_request(param=name, alias=theirs[name])
+        if requests.fit.requests["groups"] is None:
+            splits = get_routing_for_object(self.cv).split.requests
+            by_number = self.cv is None or isinstance(self.cv, Integral)
+            requests.fit.add_request(param="groups", alias=by_number or bool(splits.get("groups")))
+        return requests
+
+
+def _fitted_with(
+    estimator: Miser, given: Given, allowed: NDArray[np.bool_], threads: Threads
+) -> Miser:
+    """A fitted estimator that uses only some features."""
+    prepared, params = estimator.prepare(given, NOTHING_GIVEN, threads), Parameters.of(estimator)
+    watch = watch_with(estimator, prepared.schema)
+    model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
+    model.raise_if_cut_short()
+    return fitted_like(estimator, prepared.schema, model)
+
+
+class _Whole:
+    """All data of a search, and parts of it."""
+
+    def __init__(self, given: Given, groups: Any):
+        # What splitters may look at: rows that are elsewhere have only their numbers here.
+        self.rows = np.arange(given.X.shape[0]) if isinstance(given.X, Parted) else given.X
+        others = (given.y, given.weight, given.qid, groups)
+        # As scikit-learn's searches do it: what has no rows to choose from gets some.
+        self.rows, *parts, self.groups = indexable(self.rows, *others)
+        X = given.X if isinstance(given.X, Parted) else self.rows
+        self.given = Given(X, *parts)
+
+    def take(self, rows: Any) -> Given:
+        if isinstance(self.given.X, Parted):
+            return self._weighed(rows)
+        values = (self.given.X, self.given.y, self.given.weight, self.given.qid)
+        parts = [None if value is None else _safe_indexing(value, rows) for value in values]
+        return Given(*parts)
+
+    def _weighed(self, rows: Any) -> Given:
+        """Rows that stay where they are: the others weigh nothing, and are as good as not there."""
+        if len(np.unique(rows)) < len(rows):
+            raise ValueError("a fold has rows twice, which Dask collections do not allow")
+        given, n = self.given, len(self.rows)
+        weight = np.ones(n) if given.weight is None else np.asarray(given.weight, dtype=np.float64)
+        left_out = np.ones(n, dtype=bool)
+        left_out[rows] = False
+        return Given(given.X, given.y, np.where(left_out, 0.0, weight), given.qid)
+
+
+def _mean_over_folds(traces: Sequence[pd.DataFrame], n_folds: int) -> pd.DataFrame:
+    """Mean cost and score of the rounds that every fold has reached."""
+    import pandas as pd
+
+    rows = pd.concat(traces, ignore_index=True)
+    by_round = rows.groupby(["tradeoff", "resources", "n_iter"])
+    means = by_round[["n_trees", "feature_cost", "tree_cost", "cost", "score", "n_features"]].mean()
+    means["score_std"] = by_round["score"].std(ddof=0)
+    means["cost_max"] = by_round["cost"].max()
+    return means[by_round.size() == n_folds].reset_index()

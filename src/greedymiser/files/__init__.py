@@ -1,0 +1,19 @@
+"""Model files without code: ``save`` and ``load``; and the road to LightGBM's format.
+
+A file is a safetensors container: plain arrays, and one JSON text that says what they mean. Loading
+one runs nothing that is in it, and everything in it is checked before a kernel sees it.
+
+    layout           the format, by names
+    container        arrays and a text as bytes, and the bytes of a file
+    writing          from a model to arrays and a text
+    checking         readers of JSON and arrays that refuse what is not as it should be
+    reading_trees    from arrays to trees and stages
+    reading          from arrays and a text to a model
+"""
+
+from greedymiser.files.container import ModelFileError
+from greedymiser.files.lightgbm_format import encode_for_lightgbm, to_lightgbm
+from greedymiser.files.reading import load
+from greedymiser.files.writing import save
+
+__all__ = ["ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"]

@@ -1,0 +1,361 @@
+"""From a model to arrays and a text."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser._core.files import check_place, write_atomically
+from greedymiser._core.version import __version__
+from greedymiser.costs.cost_model import CostModel, Purchase
+from greedymiser.files.container import ContentError, to_safetensors
+from greedymiser.files.layout import (
+    DEEPEST_ABOUT,
+    FORMATS,
+    MOST_DIGITS,
+    NUMBERS,
+    OWN_LOSS,
+    RESPONSES,
+    WIDEST_SPARE_TEXT,
+)
+from greedymiser.files.reading import decode
+from greedymiser.losses import KNOWN_LOSSES, Loss
+from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
+from greedymiser.model.predictor import Predictor, Stage, as_predictor
+from greedymiser.model.trees import NODE_DTYPE, Ensemble
+from greedymiser.scoring.names import score_name
+
+Tensors = dict[str, NDArray[Any]]
+
+# Parameters that say nothing about the model itself.
+UNTOLD = {"costs", "estimator", "n_jobs", "verbose"}
+
+# Longer lists of a parameter are not told.
+LONGEST_TOLD = 1000
+
+
+def save(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    response: str | None = None,
+    cost_unit: str | None = None,
+) -> None:
+    """Write a fitted model to a file that holds no code.
+
+    The file is for serving: ``load`` gives a ``Predictor`` with the same predictions, bit for bit,
+    and the same costs and receipt. It does not hold what training could be continued from.
+
+    Parameters
+    ----------
+    model : fitted estimator, search, early exit, cascade, or Predictor
+    path : str or Path
+        By custom it ends in ``.miser``. An existing file is replaced at once or not at all.
+    response : {"identity", "exp", "sigmoid", "two_classes", "softmax"} or None
+        For a loss of your own that has a ``response`` of its own: which of these it is. Its code
+        cannot be stored. "two_classes" are the probabilities that belong to a log-odds, "softmax"
+        those of several classes.
+    cost_unit : str or None
+        What the costs are counted in, such as "dollars", to be told by ``about["cost_unit"]``. None
+        keeps what a Predictor knows of it.
+
+    Raises
+    ------
+    ValueError
+        If the model holds something that has no place in a file, such as categories that are
+        neither text nor numbers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, load, save
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = MiserRegressor(max_iter=10).fit(X, y)
+    >>> save(model, "diabetes.miser")
+    >>> bool((load("diabetes.miser").predict(X) == model.predict(X)).all())
+    True
+    """
+    predictor = as_predictor(model)
+    place = check_place(os.path.expanduser(path))
+    try:
+        told = about(model) | ({"cost_unit": _unit(cost_unit)} if cost_unit else {})
+        data = encode(predictor, told, response)
+        decode(data)  # what is written can be read
+    except ContentError as fault:
+        raise ValueError(f"cannot save the model: {fault}") from None
+    write_atomically(place, data)
+
+
+def _unit(cost_unit: Any) -> str:
+    if not isinstance(cost_unit, str):
+        raise TypeError(f"cost_unit must be a string, got {cost_unit!r}")
+    return cost_unit
+
+
+def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None = None) -> bytes:
+    """Turn a model into the bytes of a model file."""
+    arrays: Tensors = {}
+    text = {
+        "format": FORMATS[predictor.charge],
+        "version": __version__,
+        "kind": predictor.kind,
+        "feature_names": _names(predictor.feature_names),
+        "costs": _costs(predictor.costs, arrays),
+        "loss": _loss(predictor, response),
+        "rule": _rule(predictor.rule, arrays),
+        "classes": None,
+        "categories": [],
+        "purchases": [_purchase(line) for line in predictor.purchases],
+        "about": told,
+    }
+    if predictor.charge == "row":
+        text["charge"] = {"by": "row", "mean_cost": predictor.mean_cost}
+    if predictor.classes is not None:
+        text["classes"] = _labels(predictor.classes, "classes", "the classes", arrays)
+    text["categories"] = [
+        _categories(predictor, feature, arrays) for feature in sorted(predictor.categories)
+    ]
+    _stages(predictor.stages, arrays)
+    # One spelling: equal models make equal files.
+    return to_safetensors(
+        arrays,
+        json.dumps(text, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False),
+    )
+
+
+# -- trees --------------------------------------------------------------------------------------
+
+
+def _stages(stages: Sequence[Stage], arrays: Tensors) -> None:
+    """Write every ensemble once, however many stages share it."""
+    number: dict[int, int] = {}
+    rows = []
+    for stage in stages:
+        known = number.setdefault(id(stage.ensemble), len(number))
+        if known == len(number) - 1 and f"ensemble.{known}.baseline" not in arrays:
+            _ensemble(stage.ensemble, f"ensemble.{known}", arrays)
+        rows.append([known, stage.first, stage.last, stage.n_trees])
+    arrays["stages"] = np.array(rows, dtype=np.int64).reshape(-1, 4)
+
+
+def _ensemble(ensemble: Ensemble, name: str, arrays: Tensors) -> None:
+    for field in NODE_DTYPE.names or ():
+        arrays[f"{name}.nodes.{field}"] = ensemble.nodes[field]
+    # A truncated model still has the sets of the trees that it lost.
+    n_sets = ensemble.nodes["category_set"].max(initial=-1) + 1
+    arrays[f"{name}.category_sets"] = ensemble.category_sets[:n_sets]
+    arrays[f"{name}.tree_starts"] = ensemble.tree_starts
+    arrays[f"{name}.baseline"] = ensemble.baseline
+
+
+def _rule(rule: ExitRule | None, arrays: Tensors) -> dict[str, Any] | None:
+    match rule:
+        case None:
+            return None
+        case Confident(threshold):
+            return {"name": "confident", "threshold": _float(threshold)}
+        case Proximity(slack, n_exits, place):
+            return {
+                "name": "proximity",
+                "slack": _float(slack),
+                "n_exits": int(n_exits),
+                "place": int(place),
+            }
+        case Above(thresholds):
+            arrays["rule.thresholds"] = np.array(thresholds, dtype=np.float64)
+            return {"name": "above"}
+    raise ContentError(f"its exit rule {type(rule).__name__} is not one of this library")
+
+
+def _loss(predictor: Predictor, response: str | None) -> dict[str, Any]:
+    loss = predictor.loss
+    if response is not None:
+        _check_response(loss, response)
+    for name, known in KNOWN_LOSSES.items():
+        if type(loss) is known.make and "response" not in vars(loss):
+            told = {key: kind(getattr(loss, key)) for key, kind in known.parameters.items()}
+            return {"name": name, **told}
+    if response is None:
+        response = "identity" if predictor.kind == "ranker" else _response_of(loss)
+    return {"name": OWN_LOSS, "response": response}
+
+
+def _response_of(loss: Loss) -> str:
+    """Recognise the response that a user's loss has inherited."""
+    function = getattr(loss.response, "__func__", None)
+    for name, own in RESPONSES.items():
+        if function is own.response:
+            return name
+    raise ContentError(
+        f"its loss {_type_name(loss)} has a response of its own, and code is not stored; "
+        f"if it is one of {list(RESPONSES)}, say so: save(model, path, response=...)"
+    )
+
+
+def _type_name(loss: Loss) -> str:
+    return type(getattr(loss, "_loss", loss)).__name__
+
+
+def _check_response(loss: Loss, response: str) -> None:
+    if response not in RESPONSES:
+        raise ValueError(f"response={response!r} is unknown; choose from {list(RESPONSES)}")
+    k = loss.n_outputs
+    raw = 3.0 * np.sin(np.arange(7.0 * k)).reshape(k, 7)
+    seen = raw if k > 1 else raw[0]
+    expected, told = loss.response(seen), RESPONSES[response](k).response(seen)
+    if np.shape(expected) != told.shape or not np.allclose(expected, told, rtol=1e-6, atol=1e-12):
+        raise ValueError(f"response={response!r} is not how the loss {_type_name(loss)} answers")
+
+
+# -- costs --------------------------------------------------------------------------------------
+
+
+def _costs(costs: CostModel, arrays: Tensors) -> dict[str, Any]:
+    sizes = [len(wanted) for wanted in costs.needs]
+    arrays["costs.resource_costs"] = costs.resource_costs
+    arrays["costs.need_starts"] = np.append(0, np.cumsum(sizes)).astype(np.int64)
+    arrays["costs.needs"] = np.array([r for wanted in costs.needs for r in wanted], dtype=np.int64)
+    return {
+        "feature_names": _names(costs.feature_names),
+        "resource_names": _names(costs.resource_names),
+        "tree_cost": costs.tree_cost,
+    }
+
+
+def _purchase(line: Purchase) -> list[Any]:
+    return [
+        int(line.iteration),
+        int(line.output),
+        int(line.depth),
+        str(line.feature) if isinstance(line.feature, str) else int(line.feature),
+        _names(line.resources),
+        float(line.price),
+        float(line.spent),
+        float(line.gain),
+    ]
+
+
+def _names(names: Sequence[str] | None) -> list[str] | None:
+    if names is None:
+        return None
+    for name in names:
+        if not isinstance(name, str):
+            raise ContentError(f"it has the name {name!r}, which is not a string")
+    return [str(name) for name in names]
+
+
+# -- labels -------------------------------------------------------------------------------------
+
+
+def _categories(predictor: Predictor, feature: int, arrays: Tensors) -> dict[str, Any]:
+    names = predictor.names
+    what = f"the categories of feature {feature if names is None else names[feature]!r}"
+    known = predictor.categories[feature]
+    if known.dtype.kind == "U":
+        known = known.astype(object)  # as they come from data frames
+    return {"feature": int(feature), **_labels(known, f"categories.{feature}", what, arrays)}
+
+
+def _labels(labels: NDArray[Any], name: str, what: str, arrays: Tensors) -> dict[str, Any]:
+    """Numbers become a tensor, text and Python objects JSON."""
+    native = labels.dtype.newbyteorder("=")
+    if native in NUMBERS.values():
+        arrays[name] = labels.astype(native)
+        return {"dtype": native.name}
+    if native.kind == "U":
+        values = labels.tolist()
+        width = native.itemsize // 4
+        if width > WIDEST_SPARE_TEXT:
+            width = max((len(value) for value in values), default=1)
+        return {"dtype": f"<U{width}", "values": values}
+    if native.kind == "O":
+        return {"dtype": "object", "values": [_label(value, what) for value in labels.tolist()]}
+    raise ContentError(f"{what} have type {labels.dtype}, which has no place in a model file")
+
+
+def _label(value: Any, what: str) -> Any:
+    if isinstance(value, np.bool_ | np.integer | np.float16 | np.float32 | np.float64 | np.str_):
+        value = value.item()
+    if type(value) in (str, bool):
+        return value
+    if type(value) is int and abs(value) < 10**MOST_DIGITS:
+        return value
+    if type(value) is float and value == value:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    raise ContentError(
+        f"{what} have {value!r} of type {type(value).__name__}, which has no place in a model "
+        "file; turn them into strings or numbers before you fit"
+    )
+
+
+def _float(value: float) -> float | str:
+    """JSON has no infinity."""
+    value = float(value)
+    return value if math.isfinite(value) else repr(value)
+
+
+# -- information --------------------------------------------------------------------------------
+
+
+def about(model: Any) -> dict[str, Any]:
+    """What to tell of a model: which estimator made it, and how."""
+    if isinstance(model, Predictor):
+        return dict(model.about)
+    parameters = {
+        name: value
+        for name, value in sorted(model.get_params(deep=False).items())
+        if name not in UNTOLD
+    }
+    usual = inspect.signature(type(model)).parameters
+    changed = [
+        name for name, value in parameters.items() if repr(usual[name].default) != repr(value)
+    ]
+    told = {
+        "estimator": type(model).__name__,
+        "parameters": {name: _plain_json(value) for name, value in parameters.items()},
+        "changed": changed,
+        **_outcome(model),
+    }
+    # What exits were put over, or what a search has found.
+    for inside in ("estimator_", "best_estimator_"):
+        if hasattr(model, inside):
+            told["base"] = about(getattr(model, inside))
+    return told
+
+
+def _outcome(model: Any) -> dict[str, Any]:
+    """How training ended."""
+    told: dict[str, Any] = {}
+    for name in ("stopped_", "threshold_"):
+        if hasattr(model, name):
+            told[name.rstrip("_")] = _plain_json(getattr(model, name))
+    scores = getattr(model, "validation_score_", ())
+    n_iter = getattr(model, "n_iter_", 0)
+    if len(scores) > n_iter:
+        told["validation_score"] = _plain_json(float(scores[n_iter]))
+        told["score"] = score_name(model.scoring, as_predictor(model).loss)
+    return told
+
+
+def _plain_json(value: Any, depth: int = 2) -> Any:
+    """A parameter in plain JSON; objects by the name of their type."""
+    if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
+        value = value.item()
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return _float(value)
+    if depth < DEEPEST_ABOUT // 2 and isinstance(value, list | tuple | np.ndarray):
+        if len(value) > LONGEST_TOLD:
+            return f"{len(value)} entries"
+        return [_plain_json(entry, depth + 1) for entry in value]
+    if depth < DEEPEST_ABOUT // 2 and isinstance(value, Mapping):
+        return {str(key): _plain_json(entry, depth + 1) for key, entry in value.items()}
+    return getattr(value, "__qualname__", None) or type(value).__name__

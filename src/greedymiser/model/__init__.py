@@ -1,0 +1,1 @@
+"""Finished models, without anything that trains: trees, prediction, links, exit rules, bills."""

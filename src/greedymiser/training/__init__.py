@@ -1,0 +1,1 @@
+"""Algorithm 1: boosting, the grower, splitting, accounts, and what prepares the data for it."""

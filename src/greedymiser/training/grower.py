@@ -1,0 +1,332 @@
+"""One tree: the only place where gain meets price.
+
+Growth is level by level. Inside a level the open nodes are settled best first: take the node and
+feature with the largest net gain, buy, re-price every other open node from its stored raw gains.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.data.binning import Thresholds
+from greedymiser.engines import (
+    OPEN_DTYPE,
+    SPLIT_DTYPE,
+    Columns,
+    Floats,
+    PlacedRows,
+    SplitRules,
+    SplitTable,
+)
+from greedymiser.engines.sampling import EVERYTHING, Round
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
+from greedymiser.training import splitting
+from greedymiser.training.accounts import Account
+from greedymiser.training.splitting import DRAFT_DTYPE, SETTINGS_DTYPE
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """Which features may meet on the way from a root to a leaf."""
+
+    # Sets of features that may: a path stays inside one of them. Empty for any.
+    sets: tuple[frozenset[int], ...] = ()
+    # How many different features may; None for any number.
+    most: int | None = None
+
+    def allowed(self, path: frozenset[int], n_features: int) -> NDArray[np.bool_]:
+        """Features that the next split may be on, after splits on those of a path."""
+        may = np.zeros(n_features, dtype=bool)
+        if self.most is not None and len(path) >= self.most:
+            may[list(path)] = True
+        elif self.sets:
+            for together in self.sets:
+                if path <= together:
+                    may[list(together)] = True
+        else:
+            may[:] = True
+        return may
+
+
+@dataclass(frozen=True)
+class GrowerParams:
+    """How large trees may become, and what a unit of cost must bring."""
+
+    rules: SplitRules
+    # The paper's lambda, per unit of mean loss.
+    tradeoff: float = 0.0
+    # W in eq. 5: gains are divided by it, so that they are drops in mean loss.
+    total_weight: float = 1.0
+    learning_rate: float = 0.1
+    max_depth: int | None = 4
+    max_leaf_nodes: int | None = None
+    # Newton steps, or plain means of the negative gradient.
+    step: str = "newton"
+    # None for any.
+    interactions: Interactions | None = None
+
+
+@dataclass(frozen=True)
+class Bought:
+    """A purchase that a split made: what the receipt is written from."""
+
+    depth: int
+    feature: int
+    resources: tuple[str, ...]
+    price: float
+    spent: float
+    gain: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What growing one tree brought."""
+
+    tree: Tree
+    # Leaves by node, and the bounds that monotone ancestors put on their values (n_leaves, 2).
+    leaves: NDArray[np.int64]
+    bounds: Floats
+    bought: list[Bought]
+
+
+class _OpenLevel(NamedTuple):
+    """Nodes of a tree that may be split, all of one depth."""
+
+    # OPEN_DTYPE: those that have rows enough for two.
+    nodes: NDArray[np.void]
+    depth: int
+
+
+class Grower:
+    """Grows trees on placed rows, paying from an account.
+
+    Parameters
+    ----------
+    rows : PlacedRows
+        Asked for tables of raw gains.
+    account : Account
+        What is bought, and by whom. Growing a tree buys what its splits need.
+    thresholds : Thresholds
+        Values behind the bins of features.
+    categorical : sequence of int
+        Categorical features, in ascending order.
+    params : GrowerParams
+    allowed : array of bool, optional
+        Features that may be used; all of them, unless somebody says otherwise.
+    """
+
+    def __init__(
+        self,
+        rows: PlacedRows,
+        account: Account,
+        thresholds: Thresholds,
+        categorical: NDArray[np.intp],
+        params: GrowerParams,
+        allowed: NDArray[np.bool_] | None = None,
+    ):
+        n_features = account.costs.n_features
+        self.rows = rows
+        self.account = account
+        self.thresholds = thresholds
+        self.params = params
+        # Features that any tree splits on.
+        self.used = np.zeros(n_features, dtype=bool)
+        # Where a feature's category sets are in a split table; -1 for numeric features.
+        self._set_of_feature = np.full(n_features, -1, dtype=np.int64)
+        self._set_of_feature[categorical] = np.arange(len(categorical))
+        self._settings = _settings_record(params)
+        # Nodes with fewer rows than two leaves are not asked for.
+        self._fewest = 2 * params.rules.min_samples_leaf
+        monotone = params.rules.monotonic_cst
+        self._monotone = np.array(() if monotone is None else monotone, dtype=np.int64)
+        # Bounded values make the parent worse and the gain larger: nothing is known of it then.
+        self._knows_bounds = params.rules.bound_gains and monotone is None
+        # The tree that grows: one record of splitting.DRAFT_DTYPE per node.
+        self._draft = np.zeros(31, dtype=DRAFT_DTYPE)
+        self._sets = np.zeros((0, CATEGORY_WORDS), dtype=np.uint64)
+        self._allowed = np.ones(n_features, dtype=bool) if allowed is None else allowed
+
+    def grow(self, output: int, n_trees: int, round_: Round = EVERYTHING) -> Growth:
+        """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
+        level: _OpenLevel | None = self._plant(output, round_)
+        bought: list[Bought] = []
+        while level is not None and level.depth != self.params.max_depth:
+            level = self._next_level(level, n_trees, bought)
+        return self._finish(bought)
+
+    def root_gains(self, output: int) -> Floats:
+        """Raw gain of the best root split on each feature, per unit of weight."""
+        root, every = self._plant(output).nodes, np.ones((1, len(self.used)), dtype=bool)
+        if len(root) == 0:  # too few rows for two
+            return np.full(len(self.used), -math.inf)
+        table = self.rows.split_table(root, every, last=True)
+        return table.candidates["gain"][0] / self.params.total_weight
+
+    def root_prices(self) -> Floats:
+        """What each feature costs now at the root of the tree that was begun last."""
+        return self.account.price(np.zeros(1, dtype=np.int64), 0)[0][0]
+
+    def _plant(self, output: int, round_: Round = EVERYTHING) -> _OpenLevel:
+        """Begin a tree; return its root."""
+        root = self.rows.begin_tree(output, self.params.rules, self.params.step, round_.rows)
+        self._output, self._round = output, round_
+        # A mean over the rows that were drawn stands for the mean over all.
+        share = 1.0 if round_.rows is None else root.n_rows / self.rows.n_rows
+        self._total_weight = self.params.total_weight * share
+        self._settings["total_weight"] = self._total_weight
+        # Features that splits on the way to a node were on; only kept where they matter.
+        self._paths: dict[int, frozenset[int]] = {0: frozenset()}
+        self._n_nodes = 1
+        self._sets = self._sets[:0]
+        grid = self.rows.grid
+        self._settings["gradient"], self._settings["hessian"] = grid.gradient, grid.hessian
+        splitting.plant(self._draft, *root)
+        self.account.plant(round_.rows is None)
+        nodes = np.empty(1, dtype=OPEN_DTYPE)
+        return _OpenLevel(nodes[: splitting.write_open(self._draft, 0, 1, self._fewest, nodes)], 0)
+
+    # -- one level ------------------------------------------------------------------------------
+
+    def _next_level(
+        self, level: _OpenLevel, n_trees: int, bought: list[Bought]
+    ) -> _OpenLevel | None:
+        """Split what pays; return the children, None if there are none."""
+        if len(level.nodes) == 0:
+            return None
+        self._prices, self._owned = self.account.price(level.nodes["node"], n_trees)
+        columns = self._columns_in_play(level.nodes)
+        if not columns.any():
+            return None
+        last = level.depth + 1 == self.params.max_depth
+        table = self.rows.split_table(level.nodes, columns, last)
+        chosen, n_chosen = self._settle(level, table, bought)
+        return self._divide(level, table, chosen, n_chosen, last) if n_chosen else None
+
+    def _columns_in_play(self, nodes: NDArray[np.void]) -> Columns:
+        """Features that could pay at the nodes of a level.
+
+        A node's impurity bounds the raw gain of all its splits, so a feature whose price exceeds
+        the bound cannot be chosen, unless another node of the level makes it cheaper.
+        """
+        within = self._allowed[None]
+        if not self._round.shops:
+            within = within & self._free
+        bounds = None
+        if self._knows_bounds:
+            bounds = np.empty(len(nodes))
+            n_rows = self.rows.n_rows
+            splitting.bound_impurities(self._draft, nodes, self._settings, n_rows, bounds)
+            bounds = 0.5 * bounds / self._total_weight
+        payable = self.account.payable(within, bounds, self.params.tradeoff)
+        if self._round.features is not None or self.params.interactions is not None:
+            payable = self._narrowed(payable, nodes["node"])
+        return payable
+
+    @property
+    def _free(self) -> Columns:
+        """Features that cost nothing now, because they are owned or never cost anything."""
+        return self._owned | (self._prices == 0)
+
+    def _narrowed(self, payable: Columns, nodes: NDArray[np.int64]) -> Columns:
+        """Leave to each node what is drawn for it, and what may meet the features of its path.
+
+        Owned features are not drawn but always there.
+        """
+        shape = len(nodes), payable.shape[1]
+        columns = np.broadcast_to(payable, shape).copy()
+        free = np.broadcast_to(self._free, shape)
+        interactions, lot = self.params.interactions, self._round.features
+        for row, owned, node in zip(columns, free, nodes.tolist(), strict=True):
+            may = self._allowed
+            if interactions is not None:
+                may = may & interactions.allowed(self._paths[node], len(row))
+            if lot is not None:
+                # Not among those that could pay or be afforded: a lot must not depend on what the
+                # grower happens to know of prices.
+                may = (may & owned) | lot.falls_on(may & ~owned, self._output, node)
+            row &= may
+        return columns
+
+    def _settle(
+        self, level: _OpenLevel, table: SplitTable, bought: list[Bought]
+    ) -> tuple[NDArray[np.int64], int]:
+        """Choose splits best first while they pay.
+
+        Returns the feature of each node (-1 for none), and how many have one. ``splitting.settle``
+        goes on by itself while what it chooses is paid for (eq. 5, from raw gains), and comes back
+        when something must be bought.
+        """
+        chosen = np.empty(len(level.nodes), dtype=np.int64)
+        chosen.fill(-1)
+        n_leaves = (self._n_nodes + 1) // 2
+        room = (self.params.max_leaf_nodes or 2**62) - n_leaves
+        tradeoff, total_weight = self.params.tradeoff, self._total_weight
+        while True:
+            row, feature, n_chosen = splitting.settle(
+                table.candidates, self._prices, self._owned, tradeoff, total_weight, room, chosen
+            )
+            if row < 0:
+                return chosen, n_chosen
+            if self.account.can_afford(row, feature):
+                chosen[row] = feature
+                gain = float(table.candidates["gain"][row, feature]) / total_weight
+                resources, price = self.account.buy(feature, row)
+                line = Bought(level.depth, feature, resources, price, self.account.spent, gain)
+                bought.append(line)
+            else:
+                self.account.refuse(row, feature, table.candidates["gain"])
+
+    def _divide(
+        self,
+        level: _OpenLevel,
+        table: SplitTable,
+        chosen: NDArray[np.int64],
+        n_chosen: int,
+        last: bool,
+    ) -> _OpenLevel:
+        """Give the split nodes their children; return those as the next level."""
+        first = self._n_nodes
+        self._n_nodes += 2 * n_chosen
+        if self._n_nodes > len(self._draft):
+            self._draft = np.append(self._draft, np.zeros(self._n_nodes, dtype=DRAFT_DTYPE))
+        splits = np.empty(n_chosen, dtype=SPLIT_DTYPE)
+        sets = np.zeros((n_chosen, CATEGORY_WORDS), dtype=np.uint64)
+        children = np.empty(2 * n_chosen, dtype=OPEN_DTYPE)
+        n_sets, n_children = splitting.write_children(
+            self._draft, level.nodes, table.candidates, table.category_sets, chosen, first,
+            self._set_of_feature, self._monotone, self._settings, len(self._sets), splits, sets,
+            self.used, self._fewest, children,
+        )  # fmt: skip
+        if n_sets > len(self._sets):
+            self._sets = np.concatenate([self._sets, sets[splits["bin"] < 0]])
+        if self.params.interactions is not None:
+            for node, left, feature in splits[["node", "left", "feature"]].tolist():
+                path = self._paths[node] | {feature}
+                self._paths |= {left: path, left + 1: path}
+        energies = self.rows.partition(splits, sets, last)
+        if self._knows_bounds and not last:
+            self._draft["energy"][first : self._n_nodes] = energies.ravel()
+        return _OpenLevel(children[:n_children], level.depth + 1)
+
+    # -- the finished tree ----------------------------------------------------------------------
+
+    def _finish(self, bought: list[Bought]) -> Growth:
+        nodes = np.empty(self._n_nodes, dtype=NODE_DTYPE)
+        n_leaves = (self._n_nodes + 1) // 2
+        leaves, bounds = np.empty(n_leaves, dtype=np.int64), np.empty((n_leaves, 2))
+        thresholds = tuple(self.thresholds)
+        splitting.finish(self._draft, self._settings, thresholds, nodes, leaves, bounds)
+        return Growth(Tree(nodes, self._sets), leaves, bounds, bought)
+
+
+def _settings_record(params: GrowerParams) -> NDArray[np.void]:
+    settings = np.zeros(1, dtype=SETTINGS_DTYPE)
+    settings["l2"] = params.rules.l2_regularization
+    settings["learning_rate"] = params.learning_rate
+    settings["total_weight"] = params.total_weight
+    return settings
