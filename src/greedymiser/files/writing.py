@@ -148,9 +148,7 @@ def _stages(stages: Sequence[Stage], arrays: Tensors) -> None:
 def _ensemble(ensemble: Ensemble, name: str, arrays: Tensors) -> None:
     for field in NODE_DTYPE.names or ():
         arrays[f"{name}.nodes.{field}"] = ensemble.nodes[field]
-    # A truncated model still has the sets of the trees that it lost.
-    n_sets = ensemble.nodes["category_set"].max(initial=-1) + 1
-    arrays[f"{name}.category_sets"] = ensemble.category_sets[:n_sets]
+    arrays[f"{name}.category_sets"] = ensemble.category_sets
     arrays[f"{name}.tree_starts"] = ensemble.tree_starts
     arrays[f"{name}.baseline"] = ensemble.baseline
 
