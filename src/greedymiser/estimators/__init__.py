@@ -80,43 +80,6 @@ class MiserRegressor(RegressorMixin, RegressorParameters, Miser):
 
     _kind = "regressor"
 
-    def fit(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        X_val: Any = None,
-        y_val: ArrayLike | None = None,
-        sample_weight_val: ArrayLike | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-            NaN is allowed and means missing.
-        y : array-like of shape (n,)
-        sample_weight : array-like of shape (n,), optional
-        X_val, y_val, sample_weight_val : optional
-            Validation data; the round with the best score on it is kept.
-        callbacks : sequence of callables
-            Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
-        """
-        return self._fit(
-            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
-        )
-
-    @or_lazily
-    def predict(self, X: Any) -> Floats:
-        """Predict the target."""
-        return self.predictor_.respond(self._raw_predict(X))
-
-    def staged_predict(self, X: Any) -> Iterator[Floats]:
-        """Predictions after each round."""
-        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
-
 
 def _has_probabilities(classifier: Any) -> bool:
     """Whether the loss is one of ours, or has a response of its own."""
@@ -150,40 +113,6 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
 
     _kind = "classifier"
 
-    def fit(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        X_val: Any = None,
-        y_val: ArrayLike | None = None,
-        sample_weight_val: ArrayLike | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-            NaN is allowed and means missing.
-        y : array-like of shape (n,)
-            Class labels, of any kind.
-        sample_weight : array-like of shape (n,), optional
-        X_val, y_val, sample_weight_val : optional
-            Validation data; the round with the best score on it is kept.
-        callbacks : sequence of callables
-            Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
-        """
-        return self._fit(
-            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
-        )
-
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict class labels."""
-        return self.predictor_.respond(self._raw_predict(X))
-
     @available_if(_has_probabilities)
     @or_lazily
     def predict_proba(self, X: Any) -> Floats:
@@ -194,10 +123,6 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: log-odds of the second class (n,), or one column per class."""
         return decisions(self._raw_predict(X))
-
-    def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
-        """Class labels after each round."""
-        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     @available_if(_has_probabilities)
     def staged_predict_proba(self, X: Any) -> Iterator[Floats]:
@@ -271,15 +196,6 @@ class MiserRanker(Miser):
             Given(X_val, y_val, sample_weight_val, qid_val),
             callbacks,
         )
-
-    @or_lazily
-    def predict(self, X: Any) -> Floats:
-        """Scores; within a query, higher comes first."""
-        return self.predictor_.respond(self._raw_predict(X))
-
-    def staged_predict(self, X: Any) -> Iterator[Floats]:
-        """Scores after each round."""
-        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     def score(
         self,
