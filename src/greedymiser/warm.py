@@ -135,7 +135,7 @@ def _one_split(feature: int) -> Tree:
 
 def _train_all() -> None:
     # Here, because serving needs none of these rooms.
-    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.cascades import EarlyExitClassifier, EarlyExitRanker
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
 
     X, y, weight = _made_rows()
@@ -160,7 +160,6 @@ def _train_all() -> None:
     MiserRegressor(**more, loss=_PythonLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
     MiserRegressor(**more, loss="poisson").fit(X, np.exp(5.0 * y))
-    Cronus(regressor, n_stages=2, max_sweeps=1).fit(X, y).predict(X)
     classifier = MiserClassifier(**more).fit(X, labels, weight)
     EarlyExitClassifier(classifier, threshold=0.5, every=5).fit(X, labels).predict(X)
     MiserClassifier(**more).fit(X, labels > 1, X_val=X, y_val=labels > 1)
