@@ -26,7 +26,8 @@ from greedymiser.losses import (
 )
 from greedymiser.losses.ndcg import ndcg_score, query_order
 from greedymiser.model.links import decisions, labels, probabilities
-from greedymiser.scoring import KNOWN_SCORES, _kernels, known_score
+from greedymiser.scoring import _kernels
+from greedymiser.scoring.known import KNOWN_SCORES, known_score
 
 REGRESSION, CLASSIFICATION = KNOWN_SCORES["regressor"], KNOWN_SCORES["classifier"]
 
