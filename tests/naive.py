@@ -392,11 +392,11 @@ class NaiveTree:
         by_code = {}
         for i in rows:
             by_code.setdefault(self.codes[i][f], []).append(i)
-        per_row = self.sums(rows)[1] * self.h_step / max(1, len(rows))
+        borrowed = (self.sums(rows)[1] * self.h_step) / 16
 
         def key(code):
             g, h = self.sums(by_code[code])
-            stiffness = h * self.h_step + 10.0 * per_row
+            stiffness = h * self.h_step + borrowed
             return (g * self.g_step / stiffness if stiffness > 0 else 0.0, code)
 
         order = sorted(by_code, key=key)

@@ -497,10 +497,18 @@ def test_a_model_must_be_fitted(model):
         baseline(model)
 
 
-def test_xgboosts_categories_are_refused(frame):
-    model = xgb(xgboost.XGBRegressor, enable_categorical=True, max_cat_to_onehot=1)
-    model.fit(frame, categorical_signal(frame))
-    with pytest.raises(UnreadableModelError, match="splits by category"):
+@pytest.mark.parametrize("most_one_hot", [1, 100])
+def test_xgboosts_categories(frame, most_one_hot):
+    y = categorical_signal(frame)
+    model = xgb(xgboost.XGBRegressor, enable_categorical=True, max_cat_to_onehot=most_one_hot)
+    read = baseline(model.fit(frame, y))
+    np.testing.assert_allclose(read.predict(frame), model.predict(frame), rtol=1e-5, atol=1e-5)
+    # Without a frame nobody knows which categories there are.
+    codes = frame.assign(**{name: frame[name].cat.codes for name in ("colour", "size")})
+    types = ["float", "c", "c"]
+    model = xgb(xgboost.XGBRegressor, enable_categorical=True, feature_types=types)
+    model.fit(codes.replace(-1, np.nan).to_numpy(dtype=float), y)
+    with pytest.raises(UnreadableModelError, match="splits by category, and its file does not"):
         baseline(model)
 
 
