@@ -16,6 +16,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+import greedymiser
 import naive
 from experiments.cronus import objective
 from experiments.cronus.cronus import (
@@ -728,3 +729,9 @@ def test_what_happens_to_the_estimator_later_does_not_matter():
     assert np.array_equal(cascade.predict(X), before)
     with pytest.raises(ValueError, match="2 features"):
         cascade.predict(X[:, :2])
+
+
+def test_the_package_says_where_it_went():
+    with pytest.raises(AttributeError, match=r"no 'Cronus' any more: .* experiments/cronus"):
+        greedymiser.Cronus  # noqa: B018
+    assert "Cronus" not in dir(greedymiser)
