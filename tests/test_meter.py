@@ -20,8 +20,8 @@ from greedymiser import (
 )
 from greedymiser._core.threads import Threads
 from greedymiser.data.tables import ArrayTable
-from greedymiser.model.predictor import stages_every
 from greedymiser.model.row_costs import Accounts, Meter, Notes, add_up, mean_cost, note_questions
+from greedymiser.model.trees import stages_every
 from test_trees import ensemble_of, plain_trees, random_rows, random_tree
 
 patient = settings(max_examples=40, deadline=None)  # the first example compiles a kernel

@@ -30,8 +30,8 @@ from greedymiser.losses import (
     SquaredError,
 )
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
-from greedymiser.model.predictor import Predictor, stages_every
-from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
+from greedymiser.model.predictor import Predictor
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree, stages_every
 
 # So many rows are walked one by one, asked together, and divided between threads.
 FEW, SOME, MANY = 1, 40, 3000

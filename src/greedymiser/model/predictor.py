@@ -40,10 +40,11 @@ from greedymiser.model.exit_rules import (
     query_starts,
     rank_leavers,
 )
-from greedymiser.model.links import Floats, decisions, labels, probabilities, refuse_improbable
+from greedymiser.model.links import Floats, decisions, labels, probabilities, require_probabilities
 from greedymiser.model.protocols import Count, Protocol
 from greedymiser.model.row_costs import Accounts
-from greedymiser.model.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
+from greedymiser.model.trees import CELLS_AT_A_TIME, ROW_BLOCK
+from greedymiser.model.trees import Stage as Stage
 
 Charge = Literal["model", "row"]
 """Who pays for a feature: every row that meets a tree with it, or those whose paths ask for it."""
@@ -54,34 +55,6 @@ ROWS_TOGETHER = 1024
 # Rows that have left are taken out once so large a share of a block has gone: each removal copies
 # the others.
 SHARE_GONE = 0.125
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """Trees that a row meets before it may leave: rounds ``first:last`` of an ensemble.
-
-    They add to what earlier stages said; a stage that begins with round 0 scores the row anew.
-    """
-
-    ensemble: Ensemble
-    first: int
-    last: int
-    # Distinct trees that a row has met, and pays for, at the end of this stage.
-    n_trees: int
-
-    @cached_property
-    def features(self) -> list[int]:
-        """Features that the trees of this stage split on."""
-        starts, k = self.ensemble.tree_starts, self.ensemble.n_outputs
-        used = self.ensemble.nodes["feature"][starts[self.first * k] : starts[self.last * k]]
-        return np.unique(used[used >= 0]).tolist()
-
-    def add(self, rows: NDArray[np.floating], raw: Floats) -> None:
-        """Add what the trees say about each row to ``raw`` (n_outputs, n)."""
-        if self.first == 0:
-            raw[:] = self.ensemble.baseline[:, None]
-        k = self.ensemble.n_outputs
-        self.ensemble.serving.add(rows, raw, self.first * k, self.last * k)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -302,7 +275,7 @@ class Predictor:
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
         self.classes_  # noqa: B018 - before any work is done
-        refuse_improbable(self.loss)
+        require_probabilities(self.loss)
         return self.probabilities(self.raw_predict(X))
 
     @or_lazily
@@ -551,13 +524,13 @@ def as_predictor(model: Any, engine: str | None = None) -> Predictor:
     >>> bool((as_predictor(model).predict(X) == model.predict(X)).all())
     True
     """
-    found = model if isinstance(model, Predictor) else getattr(model, "predictor_", None)
-    if engine is not None and isinstance(found, Predictor):
-        found = replace(found, engine=engine)
-    if not isinstance(found, Predictor):
+    predictor = model if isinstance(model, Predictor) else getattr(model, "predictor_", None)
+    if engine is not None and isinstance(predictor, Predictor):
+        predictor = replace(predictor, engine=engine)
+    if not isinstance(predictor, Predictor):
         hint = "; take one of it: .best(budget)" if hasattr(model, "best") else ""
         raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser{hint}")
-    return found
+    return predictor
 
 
 def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
@@ -567,12 +540,3 @@ def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
     if starts is not None:
         edges = np.unique(np.append(starts[np.searchsorted(starts, edges)], [0, n]))
     return [(int(a), int(b)) for a, b in itertools.pairwise(edges) if b > a]
-
-
-def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
-    """Cut an ensemble into stages of ``every`` rounds."""
-    n_iter, k = ensemble.n_iter, ensemble.n_outputs
-    edges: Sequence[int] = [*range(0, n_iter, every), n_iter] if n_iter else [0, 0]
-    return tuple(
-        Stage(ensemble, first, last, last * k) for first, last in itertools.pairwise(edges)
-    )
