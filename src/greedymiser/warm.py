@@ -209,7 +209,7 @@ def _score_all() -> None:
     for kind, loss, target, classes in kinds:
         for scoring, given in itertools.product(KNOWN_SCORES[kind], (None, weight)):
             score = known_score(scoring, kind, loss, classes)
-            if score is not None and "log_error" not in scoring and "deviance" not in scoring:
+            if score is not None:
                 score.bind(target, given)(raw)
     ranked = known_score("ndcg@5", "ranker", LambdaMART())
     assert ranked is not None
