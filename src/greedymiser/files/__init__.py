@@ -17,14 +17,13 @@ one runs nothing that is in it, and everything in it is checked before a kernel 
 
 from greedymiser.files.container import ModelFileError
 from greedymiser.files.lightgbm_format import encode_for_lightgbm, to_lightgbm
-from greedymiser.files.ltr_format import LtrBodies, to_ltr
+from greedymiser.files.ltr_format import to_ltr
 from greedymiser.files.reading import load
 from greedymiser.files.vespa_format import to_vespa
 from greedymiser.files.writing import save
 from greedymiser.files.xgboost_format import to_xgboost
 
 __all__ = [
-    "LtrBodies",
     "ModelFileError",
     "encode_for_lightgbm",
     "load",

@@ -157,7 +157,11 @@ def _tree(nodes: NDArray[np.void], ensemble: Ensemble, sizes: dict[int, int]) ->
             return {"leaf_index": i, "leaf_value": float(nodes["value"][i])}
         feature, missing_left = int(nodes["feature"][i]), bool(nodes["missing_left"][i])
         left, right = children
-        split = {"split_index": i, "split_feature": feature, "default_left": missing_left}
+        split: dict[str, Any] = {
+            "split_index": i,
+            "split_feature": feature,
+            "default_left": missing_left,
+        }
         if nodes["category_set"][i] < 0:
             split |= {"threshold": thresholds[i], "decision_type": "<="}
         else:
