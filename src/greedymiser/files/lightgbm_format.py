@@ -204,6 +204,11 @@ def _objective_name(predictor: Predictor) -> str:
     return known_objective(loss, OBJECTIVES) or "custom"
 
 
+def objective_of(predictor: Predictor) -> str:
+    """LightGBM's objective of a model, with its parameters."""
+    return _objective(_objective_name(predictor), predictor.loss.n_outputs)
+
+
 def _objective(name: str, n_outputs: int) -> str:
     more = {"binary": " sigmoid:1", "multiclass": f" num_class:{n_outputs}"}
     return name + more.get(name, "")
