@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from greedymiser._core.text_tables import MOST_ROWS, aligned, html_table
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.curve.frontier import front
 from greedymiser.curve.path import TradeoffPath
+from greedymiser.curve.summary import ValidationRows, kept_errors
 from greedymiser.curve.workshops import Workshop
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
 from greedymiser.training.preparation import Given
@@ -78,6 +79,8 @@ class TradeoffCurve:
         self.cost_unit = cost_unit
         # Trains more models; gone in copies that leave the process.
         self.workshop: Workshop | None = None
+        # Tells how certain scores are; in such copies, what was told of the front.
+        self.validation: ValidationRows | dict[tuple[int, int], float | None] | None = None
         self._take(traces, models)
 
     def _take(self, traces: pd.DataFrame, models: Sequence[Miser]) -> None:
@@ -126,7 +129,7 @@ class TradeoffCurve:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the data behind."""
-        return {**vars(self), "workshop": None}
+        return {**vars(self), "workshop": None, "validation": kept_errors(self)}
 
     def best_row(self, budget: float | None = None) -> pd.Series:
         """The row of ``traces`` that ``best`` returns the model of."""
@@ -157,11 +160,16 @@ class TradeoffCurve:
         """Write ``points`` as CSV."""
         self.points.to_csv(path, index=False)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw score against cost: a trace per trade-off, the chosen rounds circled (Figure 1)."""
+    def plot(
+        self, ax: Any = None, *, paths: bool = False, baselines: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Draw the best score for each budget, and what each step of it buys.
+
+        See ``greedymiser.plotting.plot_curve``.
+        """
         from greedymiser.plotting import plot_curve
 
-        return plot_curve(self, ax)
+        return plot_curve(self, ax, paths=paths, baselines=baselines)
 
     def plot_features(self, ax: Any = None) -> Any:
         """Draw the share of features bought, by price, against the trade-off (Figure 2)."""
@@ -330,6 +338,7 @@ def tradeoff_curve(
             steps.close()
         curve = TradeoffCurve(*path.all_models(), path.score_name, cost_unit)
         curve.workshop = workshop
+        curve.validation = ValidationRows.of(blank, path.trainer.prepared)
         return curve
 
 
