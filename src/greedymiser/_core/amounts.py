@@ -105,7 +105,7 @@ def rounded_score(value: float, error: float | None = None) -> str:
         if places < 0:
             return f"{round(value, places):,.0f}"
         return f"{value:.{min(places, 6)}f}"
-    if 0.01 <= abs(value) < 10 or value == 0:
+    if 0.0005 <= abs(value) < 10 or abs(value) < 1e-9:
         return f"{value:.3f}"
     return amount(value, 4)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from greedymiser._core.progress import Bar
+from greedymiser._core.progress import Bar, somebody_looks
 from greedymiser._core.text_tables import MOST_ROWS, aligned, html_table
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.curve.frontier import front
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 # A budget is in a gap if its best model costs less than this share of it.
 GAP = 0.8
+
+# Seconds of work after which a terminal or a notebook is shown a bar, also where nobody asked.
+PATIENCE = 3.0
 
 # What print() shows of each point, where it fits into a line; the last gives way.
 PRINTED_COLUMNS = ("tradeoff", "n_iter", "cost", "score", "n_features", "test_score", "found_by")
@@ -359,7 +362,11 @@ class CurveProgress:
         self.total = self.n_models * (1 + self.has_search)
         self.done = 0
         self._callback = callback
-        self._bar = Bar(self.total, "steps", is_shown=bool(verbose))
+        # Who waits for long is told, unasked; a callback tells it elsewhere.
+        unasked = not verbose and callback is None and somebody_looks()
+        delay = PATIENCE if unasked else 0.0
+        self._bar = Bar(self.total, "steps", is_shown=bool(verbose) or unasked, delay=delay)
+        self._says_lines = bool(verbose)
 
     def model_done(self, line: str) -> None:
         """A model of the path is done."""
@@ -381,7 +388,7 @@ class CurveProgress:
 
     def _tell(self, done: int, line: str = "") -> None:
         self.done = done
-        if line:
+        if line and self._says_lines:
             self._bar.say(line)
         self._bar.move_to(done)
         if self._callback is not None:

@@ -19,6 +19,8 @@ from greedymiser.costs.cost_model import CostModel
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from greedymiser.curve.curve import TradeoffCurve
     from greedymiser.training.preparation import Cases, Prepared
 
@@ -95,8 +97,18 @@ def front_steps(curve: TradeoffCurve, most: int | None = MOST_STEPS) -> list[Fro
     """
     front = curve.pareto().sort_values(["cost", "score"], ignore_index=True)
     kept = _kept(front["cost"].to_numpy(float), front["score"].to_numpy(float), most)
+    return _steps(curve, front.iloc[kept])
+
+
+def all_steps(curve: TradeoffCurve) -> list[FrontStep]:
+    """Every model of a curve at its best round, the cheapest first, also those that others beat."""
+    points = curve.points[curve.points["score"].notna()]
+    return _steps(curve, points.sort_values(["cost", "score"]))
+
+
+def _steps(curve: TradeoffCurve, rows: pd.DataFrame) -> list[FrontStep]:
     steps: list[FrontStep] = []
-    for _, row in front.iloc[kept].iterrows():
+    for _, row in rows.iterrows():
         step = _step(curve, row)
         before = set(steps[-1].resources) if steps else set()
         costs, now = curve.models[step.position].costs_, set(step.resources)
@@ -263,7 +275,7 @@ def resource_groups(costs: CostModel, resources: Iterable[str]) -> list[Resource
 
 
 def recommended(steps: Sequence[FrontStep]) -> int:
-    """Position of the cheapest step that is nearly as good as the best.
+    """Position of the cheapest step that is nearly as good as the best, of steps that rise.
 
     Its score is within one standard error of the best score, or has 99% of what can be gained over
     the first step.
