@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         load,
         save,
         to_lightgbm,
+        to_xgboost,
     )
     from greedymiser.losses.ndcg import ndcg_score
+    from greedymiser.model.family import ModelFamily
     from greedymiser.model.predictor import Predictor, as_predictor
     from greedymiser.model.protocols import Protocol
     from greedymiser.on_demand import (
@@ -60,9 +62,17 @@ _ROOM_OF = {
         "costs.cost_model": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "losses.ndcg": ("ndcg_score",),
-        "files": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
+        "files": (
+            "ModelFileError",
+            "encode_for_lightgbm",
+            "load",
+            "save",
+            "to_lightgbm",
+            "to_xgboost",
+        ),
         "plotting": ("ProtocolDisplay",),
         "model.protocols": ("Protocol",),
+        "model.family": ("ModelFamily",),
         "model.predictor": ("Predictor", "as_predictor"),
         "curve.search": ("MiserSearchCV",),
         "curve.curve": ("TradeoffCurve", "tradeoff_curve"),
@@ -85,6 +95,7 @@ __all__ = [
     "MiserRanker",
     "MiserRegressor",
     "MiserSearchCV",
+    "ModelFamily",
     "ModelFileError",
     "OnDemandPredictor",
     "Predictor",
@@ -106,6 +117,7 @@ __all__ = [
     "ndcg_score",
     "save",
     "to_lightgbm",
+    "to_xgboost",
     "tradeoff_curve",
 ]
 
