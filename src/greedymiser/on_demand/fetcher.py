@@ -22,7 +22,7 @@ from greedymiser.on_demand.policies import (
     read_policies,
 )
 from greedymiser.on_demand.request import Outcome, Plan, Settlement, describe, refusal
-from greedymiser.on_demand.scheduler import Scheduler, FetchingWalk, logger, run_here, whole_number
+from greedymiser.on_demand.scheduler import FetchingWalk, Scheduler, logger, run_here, whole_number
 from greedymiser.on_demand.sources import Source, Sources
 from greedymiser.on_demand.worker_threads import WorkerPool, running_backend
 
