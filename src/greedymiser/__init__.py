@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         load,
         save,
         to_lightgbm,
+        to_ltr,
+        to_vespa,
         to_xgboost,
     )
     from greedymiser.losses.ndcg import ndcg_score
@@ -68,6 +70,8 @@ _ROOM_OF = {
             "load",
             "save",
             "to_lightgbm",
+            "to_ltr",
+            "to_vespa",
             "to_xgboost",
         ),
         "plotting": ("ProtocolDisplay",),
@@ -116,6 +120,8 @@ __all__ = [
     "ndcg_score",
     "save",
     "to_lightgbm",
+    "to_ltr",
+    "to_vespa",
     "to_xgboost",
     "tradeoff_curve",
 ]

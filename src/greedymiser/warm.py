@@ -86,7 +86,7 @@ def _charge_rows(model: Predictor, rows: NDArray[Any]) -> None:
     model.prediction_costs(rows)
     model.protocol(rows)
     known = np.ones(rows.shape, dtype=np.uint8)
-    way = model.accounts.meter.setting_out(len(rows), model.n_features)
+    way = model.accounts.meter.start_positions(len(rows), model.n_features)
     raw, index = model.begin(len(rows)), np.arange(len(rows))
     model.accounts.walk(0).on(index, rows.astype(np.float64), known, way, raw, 1)
 
@@ -217,11 +217,9 @@ def _score_all() -> None:
 
 def _train_in_pieces() -> None:
     """What engines need whose rows are in several places."""
-    from greedymiser._core.inquiries import ask_here, conduct
-    from greedymiser._core.inquiries.selection import ask_quantiles
+    from greedymiser._core.quantiles import quantiles_of_parts
     from greedymiser._core.threads import Threads
     from greedymiser.data.binning import BinMapper
-    from greedymiser.data.cutting import ColumnPart, Limits, ask_cuts
     from greedymiser.data.tables import ArrayTable
     from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.cpu import CpuShard, Tuning
@@ -237,9 +235,8 @@ def _train_in_pieces() -> None:
         node = np.zeros(1, dtype=OPEN_DTYPE)
         node["gradient"], node["hessian"], node["count"] = root[:3]
         rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
-        part = ColumnPart(ArrayTable(X), None, None, threads)
-        conduct(ask_cuts(BinMapper(4), 4, limits=Limits(8, 8, 8)), ask_here([part, part]))
-    conduct(ask_quantiles(0.5, [len(y)]), ask_here([[(y, None)], [(y, np.ones(len(y)))]]))
+    one = [(y, np.ones(len(y)))]
+    quantiles_of_parts(0.5, [len(y)], lambda question: question.answer(one))
 
 
 def _made_rows(

@@ -95,7 +95,7 @@ class Meter:
         """The accounts of n rows that own nothing yet."""
         return np.zeros((n, self.n_words), dtype=np.uint64)
 
-    def setting_out(self, n: int, n_features: int) -> RowPositions:
+    def start_positions(self, n: int, n_features: int) -> RowPositions:
         """The way of n objects that are asked nothing yet, before the first tree."""
         return RowPositions(
             tree=np.zeros(n, dtype=np.uint32),
