@@ -221,7 +221,7 @@ class Miser(Fitted, TrainingParameters):
     def prepare(self, given: Given, given_val: Given, threads: Threads) -> Prepared:
         """Check everything, learn what y and the columns mean, and place the rows to learn from.
 
-        For those who train several models on the same data. The estimator learns the number and the
+        For curves and searches, which train several models on the same data. Sets the number and the
         names of the columns.
         """
         self._validate_params()

@@ -229,7 +229,7 @@ class Predictor:
         self.stages[k].add(rows, raw)
 
     def stays(self, k: int, raw: Floats, starts: Starts = None) -> Mask:
-        """Rows that go on after stage k; nobody does after the last one."""
+        """Rows that go on after stage k; none after the last one."""
         if self.rule is None or k == len(self.stages) - 1:
             return np.zeros(raw.shape[1], dtype=bool)
         return self.rule.stays(raw, k, starts)
@@ -288,7 +288,7 @@ class Predictor:
         return self.run(self.table(X), qid)[0]
 
     def staged_raw_predict(self, X: Any, stops: Sequence[int] | None = None) -> Iterator[Floats]:
-        """Raw predictions of the last stage's trees, after so many rounds each; nobody leaves.
+        """Raw predictions of the last stage's trees, after so many rounds each, without exits.
 
         Without ``stops``, after each round. X is turned into numbers once.
         """
