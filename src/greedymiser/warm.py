@@ -221,8 +221,9 @@ def _train_in_pieces() -> None:
     from greedymiser._core.threads import Threads
     from greedymiser.data.binning import BinMapper
     from greedymiser.data.tables import ArrayTable
-    from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
-    from greedymiser.engines.cpu import CpuShard, Tuning
+    from greedymiser.engines.cpu.shard import CpuShard
+    from greedymiser.engines.cpu.state import Tuning
+    from greedymiser.engines.interface import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.sharded import ShardedRows
 
     X, y, _ = _made_rows()

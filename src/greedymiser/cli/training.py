@@ -85,7 +85,7 @@ def check_engine(engine: str, in_parts: bool = False) -> None:
             "workers train"
         )
     if engine == "cuda":
-        from greedymiser.engines.cuda.door import CudaUnavailableError, check_available
+        from greedymiser.engines.cuda.engine import CudaUnavailableError, check_available
 
         try:
             check_available()

@@ -27,7 +27,7 @@ from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 

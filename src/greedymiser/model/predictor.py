@@ -471,7 +471,7 @@ class Predictor:
             return raw
         stage = self.stages[0]
         if self.engine == "cuda":
-            from greedymiser.engines.cuda.predicting import raw_predict
+            from greedymiser.engines.cuda.prediction import raw_predict
 
             return raw_predict(stage.ensemble, table, stage.first, stage.last)
         with Threads(thread_count(self.n_jobs)) as threads:
