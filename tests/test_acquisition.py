@@ -45,6 +45,7 @@ from greedymiser import (
     load,
     save,
 )
+from greedymiser.costs.cost_model import sum_of_prices
 from greedymiser.model.exit_rules import Above
 from greedymiser.model.predictor import Stage
 from greedymiser.on_demand import (
@@ -552,7 +553,7 @@ def test_receipts_add_up(regressor, hasty, rows, X):
         )
         assert np.array_equal(receipts.costs, model.prediction_costs(X))
         for receipt in receipts:
-            paid = math.fsum([*receipt.resources.values(), receipt.tree_cost])
+            paid = sum_of_prices([*receipt.resources.values(), receipt.tree_cost])
             assert receipt.cost == paid
             assert receipt.tree_cost == COSTS.tree_cost * receipt.n_trees
             # These costs and these sources speak of the same things.
@@ -598,7 +599,7 @@ def test_prices_of_other_resources_than_the_sources(X, y, rows):
     _, receipts = OnDemandPredictor(model, ROW_SOURCES).predict(rows, return_receipts=True)
     assert np.array_equal(receipts.costs, model.prediction_costs(X))
     assert {"lab", "desk"} <= set(receipts[0].resources)
-    assert receipts[0].cost == math.fsum([*receipts[0].resources.values(), 7 * 0.3])
+    assert receipts[0].cost == sum_of_prices([*receipts[0].resources.values(), 2.1])
 
 
 # Failures

@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import naive
+from experiments.cronus import Cronus
 from greedymiser import (
     CostModel,
-    Cronus,
     EarlyExitClassifier,
     EarlyExitRanker,
     MiserClassifier,
@@ -24,6 +24,7 @@ from greedymiser import (
     MiserRegressor,
     as_predictor,
 )
+from greedymiser.costs.cost_model import sum_of_prices
 from greedymiser.model.exit_rules import Confident, Proximity
 from greedymiser.model.predictor import Stage
 from greedymiser.on_demand import (
@@ -101,7 +102,7 @@ def check_receipts(predictor, X, receipts, qid=None):
     np.testing.assert_array_equal(receipts.costs, predictor.prediction_costs(X, qid))
     for i, receipt in enumerate(receipts):
         assert receipt.index == i
-        assert receipt.cost == math.fsum([*receipt.resources.values(), receipt.tree_cost])
+        assert receipt.cost == sum_of_prices([*receipt.resources.values(), receipt.tree_cost])
         check_questions(receipt, list(X.columns))
 
 

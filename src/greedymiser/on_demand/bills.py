@@ -83,7 +83,7 @@ class Billing:
         n_trees, why = self._predictor.stages[k].n_trees, self._predictor.why_stopped(k)
         is_last = k == len(self._predictor.stages) - 1
         stopped = why if is_last else f"after {n_trees} trees: {why}"
-        tree_cost = self._predictor.costs.tree_cost * n_trees
+        tree_cost = self._predictor.costs.bill([], n_trees)
         return Bill(cost, resources, features, n_trees, tree_cost, stopped)
 
     def _resources(self, owned: Owned) -> dict[str, float]:
