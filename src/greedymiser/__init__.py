@@ -29,8 +29,10 @@ if TYPE_CHECKING:
         load,
         save,
         to_lightgbm,
+        to_xgboost,
     )
     from greedymiser.losses.ndcg import ndcg_score
+    from greedymiser.model.family import ModelFamily
     from greedymiser.model.predictor import Predictor, as_predictor
     from greedymiser.model.protocols import Protocol
     from greedymiser.on_demand import (
@@ -72,9 +74,17 @@ _ROOM_OF = {
         "costs.cost_model": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "losses.ndcg": ("ndcg_score",),
-        "files": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
+        "files": (
+            "ModelFileError",
+            "encode_for_lightgbm",
+            "load",
+            "save",
+            "to_lightgbm",
+            "to_xgboost",
+        ),
         "plotting": ("ProtocolDisplay",),
         "model.protocols": ("Protocol",),
+        "model.family": ("ModelFamily",),
         "model.predictor": ("Predictor", "as_predictor"),
         "curve.search": ("MiserSearchCV",),
         "curve.curve": ("TradeoffCurve", "tradeoff_curve"),
@@ -99,6 +109,7 @@ __all__ = [
     "MiserRanker",
     "MiserRegressor",
     "MiserSearchCV",
+    "ModelFamily",
     "ModelFileError",
     "OnDemandPredictor",
     "Predictor",
@@ -120,6 +131,7 @@ __all__ = [
     "ndcg_score",
     "save",
     "to_lightgbm",
+    "to_xgboost",
     "tradeoff_curve",
 ]
 
