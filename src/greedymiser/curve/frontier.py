@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
 from greedymiser.curve.models import CurveModels, best_cost
@@ -100,6 +101,14 @@ class FlatModel:
     # At the best round; the cost is what everybody pays who is asked for all that the model uses.
     cost: float
     score: float
+
+    @classmethod
+    def of(cls, resources: ResourceBits, model: Model, costs: CostModel) -> FlatModel:
+        """A model as if everybody bought all that it uses."""
+        ensemble = model.truncated(model.best_iter).ensemble
+        cost = costs.total(ensemble.features, ensemble.n_trees)
+        score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
+        return cls(resources, replace(model, charge="model"), cost, score)
 
 
 @dataclass
@@ -412,10 +421,7 @@ class FrontierSearch:
             trained = self._pool.run(Trainer.train, tasks)
             for resources, (_, allowed, _), model in zip(some, tasks, trained, strict=True):
                 self._final_cells -= self._cells(model.n_iter, allowed)
-                ensemble = model.truncated(model.best_iter).ensemble
-                cost = self.sets.costs.total(ensemble.features, ensemble.n_trees)
-                score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
-                done.append(FlatModel(resources, model, cost, score))
+                done.append(FlatModel.of(resources, model, self.sets.costs))
         self.left_out = [self.archive[resources] for resources in waiting]
         done.sort(key=lambda found: found.cost)
         if not any(found.fold_scores is not None for found in candidates):
@@ -452,6 +458,11 @@ class Frontier:
         """Search, and add what the frontier is made of to the curve's models."""
         self._search = self._run(tell)
         self._add(self._search, self._search.judged())
+
+    def flat_models(self) -> list[FlatModel]:
+        """Search, and train the models of the frontier as if everybody bought what they ask for."""
+        search = self._run()
+        return search.finished(search.judged())
 
     def find(self) -> list[Candidate]:
         """Search, and tell what the frontier is made of."""
@@ -495,19 +506,28 @@ class Frontier:
     ) -> None:
         params = replace(self.models.params, tradeoff=0.0)
         if params.charge == "row":
-            for model, tradeoff in self._beyond(candidates):
+            flat = []
+            for paid, model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+                if paid is not None:
+                    flat.append(FlatModel.of(paid, model, self.sets.costs))
+            if box is None:
+                for gated in gated_candidates(self.models, self.sets, flat):
+                    self.models.add_fitted(gated)
             return
         for found in search.finished(candidates):
             self.models.add(found.model, params, "search", box)
 
-    def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
-        """What rows pay beyond the sets that are worth it for everybody.
+    def _beyond(
+        self, candidates: Sequence[Candidate]
+    ) -> list[tuple[ResourceBits | None, Model, float]]:
+        """What rows pay beyond the sets that are worth it for everybody: models and trade-offs.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
         root, and then more. Here a set of the frontier is the beginning: some rounds make do with
         it, and have done with the rows for which it is enough. Then more is bought, for the others;
-        the set itself counts as paid. Each set is also tried by itself.
+        the set itself counts as paid. Each set is also tried by itself, and comes with
+        its model then.
         """
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
@@ -525,8 +545,12 @@ class Frontier:
             for factor in BEYOND:
                 tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
             tasks.append((replace(params, tradeoff=0.0), features, None, None))
+        alone = [
+            paid if k == len(BEYOND) else None for paid in sets for k in range(len(BEYOND) + 1)
+        ]
         models = self.models.pool.run(Trainer.train, tasks)
-        return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
+        tradeoffs = [task[0].tradeoff for task in tasks]
+        return list(zip(alone, models, tradeoffs, strict=True))
 
     def _starts(self) -> list[ResourceBits]:
         """Sets that the models of the path pass through, and some under hard budgets."""

@@ -21,7 +21,7 @@ from greedymiser.curve.trainer import Trainer, TrainerPool
 from greedymiser.engines import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, watch_with, works_in_kernels
 from greedymiser.model.links import has_log_link
-from greedymiser.scoring import known_score
+from greedymiser.scoring.known import known_score
 from greedymiser.scoring.names import score_name
 from greedymiser.training.boosting import Validation
 from greedymiser.training.parameters import Parameters
