@@ -946,11 +946,6 @@ def energy(g, h):
     return math.fsum(a * a / b for a, b in zip(g, h, strict=True) if a)
 
 
-def inside(values, intervals):
-    """Whether each value lies in one of some closed intervals."""
-    return [any(low <= x <= high for low, high in intervals) for x in values]
-
-
 # -- one level ------------------------------------------------------------------------------------
 
 

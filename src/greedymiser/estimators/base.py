@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Self
 
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
 from greedymiser._core.threads import Threads, thread_count
-from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import Parted, is_frame
 from greedymiser.estimators.continuing import check_budget, continuation
 from greedymiser.estimators.fitted import Fitted, fitted_like
@@ -200,15 +199,6 @@ class Miser(Fitted, TrainingParameters):
         return self._fit(
             Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
         )
-
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict targets, class labels, or scores: within a query, higher comes first."""
-        return self.predictor_.respond(self._raw_predict(X))
-
-    def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
-        """What ``predict`` would say after each round."""
-        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     def _fit(self, given: Given, given_val: Given, callbacks: Sequence[Callback]) -> Self:
         """Work on a copy, and take it over in one step: a fit that fails leaves no trace."""

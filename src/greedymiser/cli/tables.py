@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser.cli.guarding import interruption
+from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser.cli.errors import interruption
 from greedymiser.cli.printing import (
     as_number,
-    as_score,
     escaped,
     in_unit,
     listing,
@@ -22,41 +22,51 @@ from greedymiser.cli.printing import (
 # To predict needs none of those that train, and to be helped none of those that predict: they are
 # imported by the commands that do.
 if TYPE_CHECKING:
-    from greedymiser.cli.training import Model
     from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.curve.summary import FrontStep
     from greedymiser.model.predictor import Predictor
     from greedymiser.model.protocols import Protocol
 
 
-# Units that have hundredths, and are told with them.
-IN_CENTS = ("dollars", "euros", "pounds", "francs")
+def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
+    """Print models of a curve, the cheapest first: cost, score, and what each adds."""
+    from greedymiser.curve.summary import front_steps, recommendation, recommended
 
-
-def features_of(model: Model) -> str:
-    """What a model uses, in a few words."""
-    return listing(model.features_used_) or "nothing"
-
-
-def show_points(
-    trained: TradeoffCurve, models: Sequence[Model], unit: str | None, buys: str,
-    describe: Callable[[Model], str],
-) -> None:  # fmt: skip
-    """Print the models of a curve."""
-    points = trained.points
-    has_test = "test_score" in points.columns
-    heads = ["model", "trade-off", in_unit("cost", unit), "score"]
-    heads += [*(["test score"] if has_test else []), "trees", "features", buys]
+    unit = trained.cost_unit
+    front = front_steps(trained)
+    chosen = front[recommended(front)]
+    has_test = any(step.test_score is not None for step in steps)
+    heads = ["model", "cost", "score", *(["test score"] if has_test else []), "what it adds"]
     rows = []
-    for number, (point, model) in enumerate(zip(points.to_dict("records"), models, strict=True), 1):
-        cost = f"{point['cost']:.2f}" if unit in IN_CENTS else as_number(point["cost"])
-        is_found = point.get("found_by") == "search"
-        tradeoff = "search" if is_found else f"{point['tradeoff']:.3g}"
-        row = [str(number), tradeoff, cost, as_score(point["score"])]
-        row += [as_score(point["test_score"])] if has_test else []
-        row += [str(int(point["n_trees"])), str(int(point["n_features"])), describe(model)]
-        rows.append(row)
-    show_table("", heads, rows, left=buys)
-    say(f"Score: {trained.scoring}; higher is better.")
+    for number, step in enumerate(steps, 1):
+        adds = step.change(4) or (_free_words(step) if number == 1 else "other trees")
+        is_chosen = (step.position, step.n_iter) == (chosen.position, chosen.n_iter)
+        row = [str(number), money(step.cost, unit), _with_error(step)]
+        row += [_score_cell(step.test_score)] if has_test else []
+        rows.append([*row, f"{adds}  <- recommended" if is_chosen else adds])
+    show_table("", heads, rows, left="what it adds")
+    certain = ", ± one standard error" if any(step.error for step in steps) else ""
+    say(
+        f"Recommended: {recommendation(trained, front)}.",
+        f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; "
+        "higher is better.",
+        "",
+    )
+
+
+def _free_words(step: FrontStep) -> str:
+    return f"{step.n_features} free features" if step.n_features else "nothing: a constant"
+
+
+def _with_error(step: FrontStep) -> str:
+    """A score and its standard error, where that is not nothing."""
+    said = _score_cell(step.score)
+    error = "" if step.error is None else rounded_score(step.error)
+    return f"{said} ± {error}" if error.strip("0.") else said
+
+
+def _score_cell(score: float | None) -> str:
+    return "" if score is None else rounded_score(score)
 
 
 def show_files(files: Sequence[tuple[Path, str]]) -> None:
@@ -65,10 +75,10 @@ def show_files(files: Sequence[tuple[Path, str]]) -> None:
     say(*(f"{escaped(str(path)).ljust(width)}  {what}" for path, what in files))
 
 
-def tell_of_half_a_curve(models: Sequence[Model], out: Path) -> None:
+def tell_of_half_a_curve(n_models: int, out: Path) -> None:
     """Say what a folder has of a curve that was interrupted."""
     if interruption.happened:
-        interruption.keep(f"{str(out)!r} has the {len(models)} models that were finished")
+        interruption.keep(f"{str(out)!r} has the best {n_models} of the models that were finished")
 
 
 def cost_unit(model: Predictor) -> str | None:
