@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
 from greedymiser.curve.models import CurveModels, best_cost
@@ -100,6 +101,14 @@ class FlatModel:
     # At the best round; the cost is what everybody pays who is asked for all that the model uses.
     cost: float
     score: float
+
+    @classmethod
+    def of(cls, resources: ResourceBits, model: Model, costs: CostModel) -> FlatModel:
+        """A model as if everybody bought all that it uses."""
+        ensemble = model.truncated(model.best_iter).ensemble
+        cost = costs.total(ensemble.features, ensemble.n_trees)
+        score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
+        return cls(resources, replace(model, charge="model"), cost, score)
 
 
 @dataclass
@@ -416,10 +425,7 @@ class FrontierSearch:
             trained = self._pool.run(Trainer.train, tasks)
             for resources, (_, allowed, _), model in zip(some, tasks, trained, strict=True):
                 self._final_cells -= self._cells(model.n_iter, allowed)
-                ensemble = model.truncated(model.best_iter).ensemble
-                cost = self.sets.costs.total(ensemble.features, ensemble.n_trees)
-                score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
-                done.append(FlatModel(resources, model, cost, score))
+                done.append(FlatModel.of(resources, model, self.sets.costs))
         self.left_out = [self.archive[resources] for resources in waiting]
         done.sort(key=lambda found: found.cost)
         if not any(found.fold_scores is not None for found in candidates):
@@ -514,14 +520,18 @@ class Frontier:
         """Hand the models of some sets to the curve; ``box`` are bounds, as ``fill`` has them."""
         params = replace(self.models.params, tradeoff=0.0)
         paid = {"charge": params.charge, "row_budget": params.row_budget}
-        for found in search.finished(candidates, **paid):
+        flat = search.finished(candidates, **paid)
+        for found in flat:
             self.models.add(found.model, params, "search", box)
         if params.charge == "row":
             for model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+            if box is None:
+                for gated in gated_candidates(self.models, self.sets, flat):
+                    self.models.add_fitted(gated)
 
     def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
-        """What rows pay beyond the sets that are worth it for everybody.
+        """What rows pay beyond the sets that are worth it for everybody: models and trade-offs.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
         root, and then more. Here a set of the frontier is the beginning: some rounds make do with

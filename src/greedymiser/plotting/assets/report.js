@@ -108,7 +108,7 @@ function blend(low, high, share) {
   return `rgb(${a.map((x, i) => Math.round(x + share * (b[i] - x))).join(",")})`;
 }
 
-const isFound = (trace) => trace.found_by === "search";
+const isFound = (trace) => trace.found_by !== "path";
 const origin = (trace) => (isFound(trace) ? "found by the search" : `tradeoff ${number(trace.tradeoff, 3)}`);
 
 const hover = (row) => `cost ${escape(money(row.cost))}<br>validation ${number(row.score)}` +
