@@ -118,17 +118,17 @@ def test_objects_fetch_a_state_at_a_time(learned):
     calls = []
     sources = Sources()
 
-    @sources.feature("f0")
+    @sources.columns("f0")
     def cheap(raw):
         calls.append("cheap")
         return raw[0]
 
-    @sources.feature("f1")
+    @sources.columns("f1")
     def dear(raw):
         calls.append("dear")
         return raw[1]
 
-    @sources.feature("f2")
+    @sources.columns("f2")
     def useless(raw):
         calls.append("useless")
         return raw[2]
