@@ -288,8 +288,9 @@ class Gated(OverEnsemble):
         from greedymiser.curve.path import TradeoffPath
 
         blank = configured(base, None, None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BudgetWarning)  # the choice has its own
+        # The choice has a warning of its own, and knows what to do with what is no number.
+        with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
+            warnings.simplefilter("ignore", BudgetWarning)
             models = CurveModels(blank, given, given_val, NOTHING_GIVEN, threads)
             path = TradeoffPath(models)
             for some in path.choose(N_PATH):
@@ -300,7 +301,8 @@ class Gated(OverEnsemble):
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
         family = CascadeFamily(models, frontier.sets, flat, GATES[self.gate])
-        chain = self._chosen(family, models.schema)
+        with np.errstate(over="ignore", invalid="ignore"):
+            chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
         if chain is None:
             return None

@@ -28,7 +28,7 @@ from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
-from greedymiser.engines.interface import Floats
+from greedymiser.engines import Floats
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -101,14 +101,6 @@ class FlatModel:
     # At the best round; the cost is what everybody pays who is asked for all that the model uses.
     cost: float
     score: float
-
-    @classmethod
-    def of(cls, resources: ResourceBits, model: Model, costs: CostModel) -> FlatModel:
-        """A model as if everybody bought all that it uses."""
-        ensemble = model.truncated(model.best_iter).ensemble
-        cost = costs.total(ensemble.features, ensemble.n_trees)
-        score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
-        return cls(resources, replace(model, charge="model"), cost, score)
 
 
 @dataclass
@@ -246,7 +238,12 @@ class FrontierSearch:
                     continue
                 self._around.chains.setdefault(package, []).append(found.used)
                 following[package] = self._around.smaller(found.used, found.gains)
-            left = {package: part for package, part in following.items() if part}
+            # What several bundles need may be all that is left: then nothing becomes smaller.
+            left = {
+                package: part
+                for package, part in following.items()
+                if part and part != left[package]
+            }
 
     def _expand(self, order: Callable[[list[Candidate]], list[Candidate]]) -> None:
         """Expand sets of the frontier until all are, or the allowance is spent."""
@@ -387,8 +384,7 @@ class FrontierSearch:
         """
         n_first = len(pareto(candidates))
         firsts = _by_area(candidates[:n_first])
-        some: list[Candidate] = []
-        work = 0.0
+        some, work = [], 0.0
         for found in [*firsts, *candidates[n_first:]]:
             work += self._n_folds * found.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
@@ -425,7 +421,10 @@ class FrontierSearch:
             trained = self._pool.run(Trainer.train, tasks)
             for resources, (_, allowed, _), model in zip(some, tasks, trained, strict=True):
                 self._final_cells -= self._cells(model.n_iter, allowed)
-                done.append(FlatModel.of(resources, model, self.sets.costs))
+                ensemble = model.truncated(model.best_iter).ensemble
+                cost = self.sets.costs.total(ensemble.features, ensemble.n_trees)
+                score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
+                done.append(FlatModel(resources, model, cost, score))
         self.left_out = [self.archive[resources] for resources in waiting]
         done.sort(key=lambda found: found.cost)
         if not any(found.fold_scores is not None for found in candidates):
@@ -523,15 +522,15 @@ class Frontier:
         flat = search.finished(candidates, **paid)
         for found in flat:
             self.models.add(found.model, params, "search", box)
+        if params.charge == "row" and box is None:
+            for gated in gated_candidates(self.models, self.sets, flat):
+                self.models.add_fitted(gated)
         if params.charge == "row":
             for model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
-            if box is None:
-                for gated in gated_candidates(self.models, self.sets, flat):
-                    self.models.add_fitted(gated)
 
     def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
-        """What rows pay beyond the sets that are worth it for everybody: models and trade-offs.
+        """What rows pay beyond the sets that are worth it for everybody.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
         root, and then more. Here a set of the frontier is the beginning: some rounds make do with
