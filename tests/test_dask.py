@@ -26,6 +26,7 @@ from greedymiser import (
     MiserSearchCV,
     tradeoff_curve,
 )
+from greedymiser.data import binning
 from greedymiser.engines import EngineLostError
 from greedymiser.engines.dask import session
 from greedymiser.engines.dask.chunks import Chunk
@@ -214,6 +215,21 @@ def test_frames_and_categories(client):
     assert_same(by_type, MiserRegressor(**QUICK).fit(frame, y))
 
 
+def test_columns_of_partitions_go_by_name(client):
+    frame, y = frames()
+    shuffled = frame[["size", "c", "kind", "a", "b"]]
+    made = [frame[:150], shuffled[150:400], frame[400:]]
+    lazy = dd.from_map(lambda part: part, made, meta=frame[:0])
+    model = MiserRegressor(**QUICK, early_stopping=True, validation_fraction=0.3)
+    there = MiserRegressor(**model.get_params()).fit(lazy, y)
+    assert_same(there, model.fit(frame, y))
+    assert np.array_equal(there.predict(lazy).compute(), model.predict(frame))
+    lacking = [frame[:300], frame[300:].rename(columns={"c": "d"})]
+    lazy = dd.from_map(lambda part: part, lacking, meta=frame[:0])
+    with pytest.raises(ValueError, match="partition 1 of X lacks the column 'c'"):
+        MiserRegressor(**QUICK).fit(lazy, y)
+
+
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.integers(0, N), max_size=6).map(sorted),
@@ -228,6 +244,19 @@ def test_any_partitions(client, cuts, y_cuts, is_lazy):
     model = MiserRegressor(**QUICK, max_features=0.5, shopping_interval=2, monotonic_cst=MONOTONE)
     there = MiserRegressor(**model.get_params()).fit(unknown, parts(y, (0, *y_cuts)))
     assert_same(there, model.fit(X, y))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cuts_of_a_sample(client, monkeypatch, weighted):
+    """More rows than cuts are learned from: the same ones are drawn."""
+    monkeypatch.setattr(binning, "MOST_ROWS", 150)
+    X, y = problem()
+    weight = weights() if weighted else None
+    model = MiserRegressor(**QUICK, early_stopping=True, max_bins=20)
+    there = MiserRegressor(**model.get_params()).fit(
+        parts(X), parts(y), None if weight is None else parts(weight)
+    )
+    assert_same(there, model.fit(X, y, weight))
 
 
 MONOTONE = [1, 0, 0, 0, 0, 0, 0, 0, 0, -1]

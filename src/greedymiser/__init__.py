@@ -12,7 +12,7 @@ from greedymiser._core.version import __version__
 if TYPE_CHECKING:
     from greedymiser._core.compiling import CacheWarning
     from greedymiser.baselines import UnreadableModelError, baseline
-    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.cascades import EarlyExitClassifier, EarlyExitRanker
     from greedymiser.costs.cost_model import CostModel, Ledger, Receipt
     from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
     from greedymiser.curve.search import MiserSearchCV
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
         load,
         save,
         to_lightgbm,
+        to_ltr,
+        to_vespa,
+        to_xgboost,
     )
     from greedymiser.losses.ndcg import ndcg_score
+    from greedymiser.model.family import ModelFamily
     from greedymiser.model.predictor import Predictor, as_predictor
     from greedymiser.model.protocols import Protocol
     from greedymiser.on_demand import (
@@ -55,14 +59,24 @@ _ROOM_OF = {
         ),
         "baselines": ("UnreadableModelError", "baseline"),
         "training.boosting": ("Action", "Progress"),
-        "cascades": ("Cronus", "EarlyExitClassifier", "EarlyExitRanker"),
+        "cascades": ("EarlyExitClassifier", "EarlyExitRanker"),
         "_core.compiling": ("CacheWarning",),
         "costs.cost_model": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "losses.ndcg": ("ndcg_score",),
-        "files": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
+        "files": (
+            "ModelFileError",
+            "encode_for_lightgbm",
+            "load",
+            "save",
+            "to_lightgbm",
+            "to_ltr",
+            "to_vespa",
+            "to_xgboost",
+        ),
         "plotting": ("ProtocolDisplay",),
         "model.protocols": ("Protocol",),
+        "model.family": ("ModelFamily",),
         "model.predictor": ("Predictor", "as_predictor"),
         "curve.search": ("MiserSearchCV",),
         "curve.curve": ("TradeoffCurve", "tradeoff_curve"),
@@ -77,7 +91,6 @@ __all__ = [
     "BudgetWarning",
     "CacheWarning",
     "CostModel",
-    "Cronus",
     "EarlyExitClassifier",
     "EarlyExitRanker",
     "Ledger",
@@ -85,6 +98,7 @@ __all__ = [
     "MiserRanker",
     "MiserRegressor",
     "MiserSearchCV",
+    "ModelFamily",
     "ModelFileError",
     "OnDemandPredictor",
     "Predictor",
@@ -106,11 +120,25 @@ __all__ = [
     "ndcg_score",
     "save",
     "to_lightgbm",
+    "to_ltr",
+    "to_vespa",
+    "to_xgboost",
     "tradeoff_curve",
 ]
 
 
+# Names that were here once, and where they went.
+_MOVED = {
+    "Cronus": (
+        "it is part of the experiments of the paper now: experiments/cronus in the source "
+        "repository. Cascades that were saved are loaded by greedymiser.load as before"
+    ),
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no {name!r} any more: {_MOVED[name]}")
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)

@@ -135,7 +135,7 @@ def _one_split(feature: int) -> Tree:
 
 def _train_all() -> None:
     # Here, because serving needs none of these rooms.
-    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.cascades import EarlyExitClassifier, EarlyExitRanker
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
 
     X, y, weight = _made_rows()
@@ -160,7 +160,6 @@ def _train_all() -> None:
     MiserRegressor(**more, loss=_PythonLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
     MiserRegressor(**more, loss="poisson").fit(X, np.exp(5.0 * y))
-    Cronus(regressor, n_stages=2, max_sweeps=1).fit(X, y).predict(X)
     classifier = MiserClassifier(**more).fit(X, labels, weight)
     EarlyExitClassifier(classifier, threshold=0.5, every=5).fit(X, labels).predict(X)
     MiserClassifier(**more).fit(X, labels > 1, X_val=X, y_val=labels > 1)
@@ -198,7 +197,7 @@ def _train_on_threads(more: dict[str, Any]) -> None:
 
 def _score_all() -> None:
     """All scores that are computed beside the data."""
-    from greedymiser.scoring import KNOWN_SCORES, known_score
+    from greedymiser.scoring.known import KNOWN_SCORES, known_score
 
     X, y, weight = _made_rows()
     raw = np.nan_to_num(X[:, :1].T).copy()
@@ -209,7 +208,7 @@ def _score_all() -> None:
     for kind, loss, target, classes in kinds:
         for scoring, given in itertools.product(KNOWN_SCORES[kind], (None, weight)):
             score = known_score(scoring, kind, loss, classes)
-            if score is not None and "log_error" not in scoring and "deviance" not in scoring:
+            if score is not None:
                 score.bind(target, given)(raw)
     ranked = known_score("ndcg@5", "ranker", LambdaMART())
     assert ranked is not None
@@ -218,11 +217,9 @@ def _score_all() -> None:
 
 def _train_in_pieces() -> None:
     """What engines need whose rows are in several places."""
-    from greedymiser._core.inquiries import ask_here, conduct
-    from greedymiser._core.inquiries.selection import ask_quantiles
+    from greedymiser._core.quantiles import quantiles_of_parts
     from greedymiser._core.threads import Threads
     from greedymiser.data.binning import BinMapper
-    from greedymiser.data.cutting import ColumnPart, Limits, ask_cuts
     from greedymiser.data.tables import ArrayTable
     from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.cpu import CpuShard, Tuning
@@ -238,9 +235,8 @@ def _train_in_pieces() -> None:
         node = np.zeros(1, dtype=OPEN_DTYPE)
         node["gradient"], node["hessian"], node["count"] = root[:3]
         rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
-        part = ColumnPart(ArrayTable(X), None, None, threads)
-        conduct(ask_cuts(BinMapper(4), 4, limits=Limits(8, 8, 8)), ask_here([part, part]))
-    conduct(ask_quantiles(0.5, [len(y)]), ask_here([[(y, None)], [(y, np.ones(len(y)))]]))
+    one = [(y, np.ones(len(y)))]
+    quantiles_of_parts(0.5, [len(y)], lambda question: question.answer(one))
 
 
 def _made_rows(

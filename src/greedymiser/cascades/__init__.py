@@ -1,6 +1,5 @@
 """Predictors that stop early: a row pays only for the trees that it meets."""
 
-from greedymiser.cascades.cronus import Cronus
 from greedymiser.cascades.early_exit import EarlyExitClassifier, EarlyExitRanker
 
-__all__ = ["Cronus", "EarlyExitClassifier", "EarlyExitRanker"]
+__all__ = ["EarlyExitClassifier", "EarlyExitRanker"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -86,6 +87,15 @@ class Fitted(ModelBacked):
             check_is_fitted(self, "model_")
         return self.model_.predictor(self.schema_, self.n_jobs)
 
+    @or_lazily
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict targets, class labels, or scores: within a query, higher comes first."""
+        return self.predictor_.respond(self._raw_predict(X))
+
+    def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
+        """What ``predict`` would say after each round."""
+        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
+
     def _table(self, X: Any) -> Table:
         return table_for(self, X)
 
@@ -145,6 +155,18 @@ class Fitted(ModelBacked):
         return self.schema_.categories
 
     @property
+    def is_categorical_(self) -> NDArray[np.bool_] | None:
+        if not self.categories_:
+            return None
+        found = np.zeros(self.n_features_in_, dtype=bool)
+        found[list(self.categories_)] = True
+        return found
+
+    @property
+    def n_trees_per_iteration_(self) -> int:
+        return self.ensemble_.n_outputs
+
+    @property
     def train_score_(self) -> Floats:
         return self.model_.train_score
 
@@ -197,7 +219,7 @@ class Fitted(ModelBacked):
 def table_for(estimator: Fitted, X: Any) -> Table:
     """Rows as a fitted estimator's model reads them: the columns of fit, in their order."""
     predictor = estimator.predictor_
-    return predictor.table(_with_known_columns(estimator, X), in_order=True)
+    return predictor.table_of(_with_known_columns(estimator, X), in_order=True)
 
 
 def _with_known_columns(estimator: Fitted, X: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any, TypeVar, overload
@@ -94,20 +94,17 @@ class Source:
         return "source" if self.columns else "intermediate"
 
     def call(self, arguments: Sequence[Any]) -> Any:
-        """Call the function with what it needs of one object, in the order of ``needs``."""
+        """Call the function for one object, with what it needs in the order of ``needs``."""
         if not self.is_batch:
-            return self._call(arguments)
-        called = self._call([[argument] for argument in arguments])
+            return self.apply(arguments)
+        called = self.apply([[argument] for argument in arguments])
         return self._only(called) if self.is_coroutine else split_batch(called, 1)[0]
 
     async def _only(self, called: Any) -> Any:
         return split_batch(await called, 1)[0]
 
-    def gathered(self) -> Source:
-        """The same as a function of lists, which returns all results as they come."""
-        return replace(self, is_batch=False)
-
-    def _call(self, arguments: Sequence[Any]) -> Any:
+    def apply(self, arguments: Sequence[Any]) -> Any:
+        """Call the function as it is: with lists, if it takes many objects at once."""
         if not self.n_keywords:
             return self.function(*arguments)
         n = len(arguments) - self.n_keywords

@@ -216,7 +216,9 @@ def _draw_steps(
     if tested:
         mark: dict[str, Any] = {"marker": "D", "markersize": 5, "markerfacecolor": "none",
                                 "markeredgecolor": COLOURS[1], "linestyle": "none"}  # fmt: skip
-        ax.plot([s.cost for s in tested], [s.test_score for s in tested], zorder=4.5, **mark)
+        ax.plot(
+            [s.cost for s in tested], np.array([s.test_score for s in tested]), zorder=4.5, **mark
+        )
         handles.append(Line2D([], [], label="the same models, test rows", **mark))
     chosen = steps[recommended(steps)]
     ring: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none",

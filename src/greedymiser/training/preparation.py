@@ -291,7 +291,7 @@ def learn_schema(
         given = params.categorical_features
         categorical = read_categorical_features(given, checked.X, n_features, columns)
         categories = learn_categories(checked.X, categorical, checked.rows, params.max_bins)
-        loss = target.loss(params.loss)
+        loss = target.loss(params.loss, params.quantile)
         costs = costs_of_columns(params, n_features, columns)
         return Schema(kind, n_features, columns, categories, target, costs, loss, seed)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,11 @@ from distributed import KilledWorker, get_worker
 from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
-from greedymiser._core.inquiries import PartQuestion, conduct
 from greedymiser._core.threads import Threads
-from greedymiser.data.binning import BinMapper, BinnedMatrix, PartedTable, weight_scale
-from greedymiser.data.cutting import ColumnPart, ask_cuts
+from greedymiser.data.binning import BinMapper, BinnedMatrix, PartedTable
 from greedymiser.data.tables import (
     Categories,
+    FrameTable,
     Parted,
     Rows,
     Table,
@@ -33,8 +31,8 @@ from greedymiser.engines.dask.holding import open_session
 from greedymiser.engines.dask.session import Session
 from greedymiser.engines.dask.stores import Store
 
-# Answers that are joined at a time: few, since one about cuts takes up to 64 MB.
-FAN = 2
+# Columns that are read at a time.
+BLOCK = 8
 
 # How often a pass over all partitions is begun again when what was sent for it is lost.
 ATTEMPTS = 3
@@ -47,10 +45,12 @@ class PartReader:
     part: int
     n_rows: int
     n_columns: int
+    # Of a data frame; None for an array.
+    names: list[Any] | None
     categories: Categories
 
     def table(self, part: Any) -> Table:
-        """A partition, checked."""
+        """A partition, checked. Columns of a data frame go by name, in whatever order they are."""
         if not is_frame(part) and not hasattr(part, "tocsr"):
             part = np.asarray(unmasked(part))
             if part.dtype.kind not in "biuf":
@@ -61,7 +61,13 @@ class PartReader:
                 f"partition {self.part} of X has shape {part.shape}, but it should be "
                 f"{(self.n_rows, self.n_columns)}: it is not the same each time it is made"
             )
-        return as_table(part, self.categories)
+        if self.names is None or not is_frame(part):
+            return as_table(part, self.categories)
+        missing = set(self.names).difference(FrameTable(part).names)
+        if missing:
+            name = next(name for name in self.names if name in missing)
+            raise ValueError(f"partition {self.part} of X lacks the column {name!r}")
+        return FrameTable(part, self.categories, self.names)
 
 
 class Parts(Parted):
@@ -124,13 +130,12 @@ class Parts(Parted):
         shared: Any,
         each: Sequence[tuple[int, Any]],
         which: Sequence[int] | None = None,
-        joined: Callable[..., Any] | None = None,
-    ) -> Any:
+    ) -> list[Any]:
         """What a function says of each partition, given what all share and what is its own."""
         which = range(self.n_parts) if which is None else which
         for _ in range(ATTEMPTS):
             try:
-                return self._mapped(function, shared, each, which, joined)
+                return self._mapped(function, shared, each, which)
             except FutureCancelledError as error:  # what was sent was on a worker that is gone
                 lost = error
         raise lost
@@ -141,8 +146,7 @@ class Parts(Parted):
         shared: Any,
         each: Sequence[tuple[int, Any]],
         which: Sequence[int],
-        joined: Callable[..., Any] | None,
-    ) -> Any:
+    ) -> list[Any]:
         client = self.session.client
         common = client.scatter([shared], broadcast=True, hash=False)[0]
         own = [each[i] for i in which]
@@ -152,13 +156,9 @@ class Parts(Parted):
             delayed(function, pure=False)(self._made[i], common, mine)
             for i, mine in zip(which, own, strict=True)
         ]
-        while joined is not None and len(tasks) > 1:
-            groups = [tasks[i : i + FAN] for i in range(0, len(tasks), FAN)]
-            tasks = [delayed(joined, pure=False)(group, common) for group in groups]
         futures = client.compute(tasks)
         try:
-            found = list(client.gather(futures))
-            return found if joined is None else found[0]
+            return list(client.gather(futures))
         except KilledWorker as error:
             raise self._too_large(which) from error
         except BaseException:  # an interruption leaves no work behind
@@ -191,38 +191,24 @@ class DaskTable(PartedTable):
         *shared: Any,
         each: Sequence[Any] | None = None,
         which: Sequence[int] | None = None,
-        joined: Callable[..., Any] | None = None,
-    ) -> Any:
-        """What a function of (table, *shared, own, number) says of each partition.
-
-        ``joined`` (of several answers and what is shared) makes one answer of them, on workers.
-        """
+    ) -> list[Any]:
+        """What a function of (table, *shared, own, number) says of each partition."""
+        head = self.parts.head
+        names = None if head is None else list(FrameTable(head).names)
         readings = [
-            PartReader(i, n, self.n_columns, self.categories)
+            PartReader(i, n, self.n_columns, names, self.categories)
             for i, n in enumerate(self.parts.lengths.tolist())
         ]
         given = (function, readings, shared)
         numbered = list(enumerate([None] * len(readings) if each is None else each))
-        return self.parts.map(_of_part, given, numbered, which, joined)
+        return self.parts.map(_of_part, given, numbered, which)
 
-    def cut(self, mapper: BinMapper, rows: Rows, weight: NDArray[np.float64] | None) -> None:
-        scale = None if weight is None else weight_scale(len(weight), float(weight.max()))
-        chosen = self.parts.chosen(rows)
-        each = list(zip(chosen, self._by_part(weight, rows, chosen), strict=True))
-        inquiry = ask_cuts(mapper, self.n_columns, scale)
-        conduct(inquiry, lambda question: self.map(_answer, question, each=each, joined=_merged))
-
-    def _by_part(
-        self, weight: NDArray[np.float64] | None, rows: Rows, chosen: Sequence[Rows]
-    ) -> Sequence[NDArray[np.float64] | None]:
-        """Weights of the chosen rows of each partition."""
-        if weight is None:
-            return [None] * len(chosen)
-        ordered = weight if rows is None else weight[np.argsort(rows, kind="stable")]
-        sizes = self.parts.lengths
-        if rows is not None:
-            sizes = np.array([len(part) for part in chosen if part is not None])
-        return list(np.split(ordered, np.cumsum(sizes)[:-1]))
+    def sample(self, rows: Rows, sampled: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Bring some rows here, 8 bytes a value: up to 1.6 MB a column. All partitions are read."""
+        own = zip(self.parts.chosen(rows), self.parts.chosen(sampled), strict=True)
+        found = self.map(_sampled, each=list(own))
+        has_missing = np.logical_or.reduce([missing for _, missing in found])
+        return np.concatenate([values for values, _ in found], axis=1), has_missing
 
     def bin(self, mapper: BinMapper, rows: Rows) -> BinnedParts:
         if self._store is None or self._store.mapper is not mapper:
@@ -231,8 +217,7 @@ class DaskTable(PartedTable):
 
     def of_parts(self, function: Callable[[Table], Any]) -> list[Any]:
         filled = np.flatnonzero(self.parts.lengths).tolist()
-        found: list[Any] = self.map(_applied, function, which=filled)
-        return found
+        return self.map(_applied, function, which=filled)
 
     def columns(self, wanted: Sequence[int], rows: Rows) -> NDArray[np.float64]:
         block = np.concatenate(self.map(_columns_of_part, list(wanted)), axis=1)
@@ -244,7 +229,7 @@ class DaskTable(PartedTable):
         if is_frame(self.parts.head):
             import pandas as pd
 
-            whole = pd.concat([part for part in parts if len(part)])
+            whole = pd.concat([part for part in parts if len(part)])[list(self.parts.head.columns)]
             place = None if rows is None else np.argsort(np.argsort(rows, kind="stable"))
             return whole if place is None else whole.iloc[place]
         whole = np.concatenate(parts)
@@ -287,15 +272,17 @@ def _of_part(part: Any, given: Any, own: tuple[int, Any]) -> Any:
     return function(readings[number].table(part), *shared, own=mine, number=number)
 
 
-def _answer(table: Table, question: PartQuestion, own: Any, number: int) -> Any:
-    rows, weight = own
-    with Threads(1) as threads:
-        return question.answer(ColumnPart(table, rows, weight, threads))
-
-
-def _merged(answers: list[Any], given: Any) -> Any:
-    (question,) = given[2]
-    return reduce(question.merge, answers)
+def _sampled(table: Table, own: tuple[Rows, Rows], number: int) -> Any:
+    """Sampled rows, and which columns have missing values in any of the chosen rows."""
+    rows, sampled = own
+    n = table.n_rows if sampled is None else len(sampled)
+    values, has_missing = np.empty((table.n_columns, n)), np.zeros(table.n_columns, dtype=bool)
+    for first in range(0, table.n_columns, BLOCK):
+        block = slice(first, min(first + BLOCK, table.n_columns))
+        read = table.columns(range(block.start, block.stop), None)
+        values[block] = read if sampled is None else read[:, sampled]
+        has_missing[block] = np.isnan(read if rows is None else read[:, rows]).any(axis=1)
+    return values, has_missing
 
 
 def _labels_of_part(table: Table, columns: list[int], own: Rows, number: int) -> Any:

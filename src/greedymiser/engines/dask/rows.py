@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.inquiries import conduct
-from greedymiser._core.inquiries.selection import ask_quantiles
+from greedymiser._core.quantiles import quantiles_of_parts
 from greedymiser.data.binning import LANES
 from greedymiser.engines import (
     Columns,
@@ -236,9 +235,10 @@ class DaskRows:
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         quantile = self._sample.loss.leaf_quantile
         if quantile is not None:
-            return conduct(
-                ask_quantiles(quantile, [self._family.count[leaf] for leaf in leaves.tolist()]),
-                lambda question: reduce(question.merge, self._ask("answer", question, leaves)),
+            return quantiles_of_parts(
+                quantile,
+                [self._family.count[leaf] for leaf in leaves.tolist()],
+                lambda question: reduce(question.merge, self._ask("tallies", question, leaves)),
             )
         by_worker: list[list[Residuals]] = self._ask("residuals", leaves)
         return np.array([self._best(parts) for parts in zip(*by_worker, strict=True)])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.inquiries import PartQuestion
+from greedymiser._core.quantiles import Tallies, Tally
 from greedymiser._core.threads import Threads
 from greedymiser.data.binning import LANES
 from greedymiser.engines import Sample, SplitRules
@@ -75,8 +75,8 @@ class HeldShard:
             found.append(Residuals(values, weight, numbers[self._shard.leaf_rows(leaf)]))
         return found
 
-    def answer(self, question: PartQuestion, leaves: NDArray[np.int64]) -> Any:
-        """What the rows of some leaves, which are arrays of residuals, say to a question."""
+    def tallies(self, question: Tallies, leaves: NDArray[np.int64]) -> list[Tally]:
+        """Where the residuals of some leaves lie."""
         return question.answer([self._shard.residuals(leaf) for leaf in leaves.tolist()])
 
     def _numbers(self) -> NDArray[np.int64]:

@@ -16,21 +16,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+import greedymiser
 import naive
-from greedymiser import CostModel, MiserClassifier, MiserRanker, MiserRegressor, ndcg_score
-from greedymiser._core.threads import Threads
-from greedymiser.cascades import _cascade_objective
-from greedymiser.cascades._cascade_objective import (
-    Cascade,
-    Charges,
-    Objective,
-    Relaxation,
-    Tolls,
-    TreeOutputs,
-    leave_softly,
-    relaxed_bills,
-)
-from greedymiser.cascades.cronus import (
+from experiments.cronus import objective
+from experiments.cronus.cronus import (
     CascadeRows,
     Cronus,
     Solver,
@@ -42,6 +31,18 @@ from greedymiser.cascades.cronus import (
     with_trees,
     without_tiny,
 )
+from experiments.cronus.objective import (
+    Cascade,
+    Charges,
+    Objective,
+    Relaxation,
+    Tolls,
+    TreeOutputs,
+    leave_softly,
+    relaxed_bills,
+)
+from greedymiser import CostModel, MiserClassifier, MiserRanker, MiserRegressor, ndcg_score
+from greedymiser._core.threads import Threads
 from greedymiser.estimators import table_for
 from greedymiser.model.exit_rules import Above
 from greedymiser.model.predictor import as_predictor
@@ -256,7 +257,7 @@ def test_tolls_of_an_ensemble():
 
 @pytest.mark.parametrize("kind", ["array", "frame", "sparse", "categories"])
 def test_tree_outputs_add_up(kind, monkeypatch):
-    monkeypatch.setattr(_cascade_objective, "BLOCK_BYTES", 2**12)  # several blocks
+    monkeypatch.setattr(objective, "BLOCK_BYTES", 2**12)  # several blocks
     X, y, _ = make()
     X = np.nan_to_num(X)
     if kind == "sparse":
@@ -538,7 +539,7 @@ def test_a_miser_is_re_weighted_too():
 
 @pytest.mark.parametrize("n_jobs", [2, None])
 def test_the_model_does_not_depend_on_threads(n_jobs, monkeypatch):
-    monkeypatch.setattr(_cascade_objective, "BLOCK_BYTES", 2**12)
+    monkeypatch.setattr(objective, "BLOCK_BYTES", 2**12)
     one, more = fitted(n_jobs=1), fitted(n_jobs=n_jobs)
     for name in ("weights_", "intercepts_", "thresholds_", "history_"):
         np.testing.assert_array_equal(getattr(one, name), getattr(more, name))
@@ -546,7 +547,7 @@ def test_the_model_does_not_depend_on_threads(n_jobs, monkeypatch):
 
 def test_single_precision_is_enough(monkeypatch):
     precise = fitted()
-    monkeypatch.setattr(_cascade_objective, "MOST_DOUBLES", 0)
+    monkeypatch.setattr(objective, "MOST_DOUBLES", 0)
     single = fitted()
     assert single.history_[0, 0] == pytest.approx(precise.history_[0, 0], rel=1e-5)
     assert single.history_[-1, 1] == pytest.approx(precise.history_[-1, 1], rel=0.02)
@@ -728,3 +729,9 @@ def test_what_happens_to_the_estimator_later_does_not_matter():
     assert np.array_equal(cascade.predict(X), before)
     with pytest.raises(ValueError, match="2 features"):
         cascade.predict(X[:, :2])
+
+
+def test_the_package_says_where_it_went():
+    with pytest.raises(AttributeError, match=r"no 'Cronus' any more: .* experiments/cronus"):
+        greedymiser.Cronus  # noqa: B018
+    assert "Cronus" not in dir(greedymiser)

@@ -6,7 +6,7 @@ whose score is not above the threshold of a stage leaves with that score; the ot
 for what the next stage needs beyond what they have paid for. Weights and thresholds of all stages
 are learned together, from the stage-wise weights on:
 
-1. The cascade is made soft and the cost smooth (``_cascade_objective``). The cost is replaced by a
+1. The cascade is made soft and the cost smooth (``objective``). The cost is replaced by a
    quadratic that touches it from above, the rest is minimised by L-BFGS-B with weights >= 0, and
    the quadratic is made anew: a *sweep*. No sweep can raise the objective.
 2. Weights near zero become zero. What each stage has paid for is now settled, and with true costs
@@ -30,9 +30,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.parallel import _get_threadpool_controller
 
-from greedymiser._core.progress import Bar
-from greedymiser._core.threads import Threads, thread_count
-from greedymiser.cascades._cascade_objective import (
+from experiments.cronus.objective import (
     Cascade,
     Charges,
     Floats,
@@ -41,6 +39,8 @@ from greedymiser.cascades._cascade_objective import (
     Tolls,
     TreeOutputs,
 )
+from greedymiser._core.progress import Bar
+from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import chosen

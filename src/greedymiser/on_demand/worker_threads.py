@@ -1,4 +1,4 @@
-"""How a function is called: here, or on a thread."""
+"""Threads that call functions for event loops."""
 
 from __future__ import annotations
 
@@ -9,42 +9,19 @@ import os
 import queue
 import sys
 import threading
-import time
-from asyncio import CancelledError
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
+from greedymiser.on_demand.request import Outcome, refusal
+from greedymiser.on_demand.scheduler import call_here
 from greedymiser.on_demand.sources import Source
 
 try:
     import sniffio
 except ImportError:  # it comes with trio; without it nobody uses it
     sniffio = None  # type: ignore[assignment, unused-ignore]
-
-
-class Outcome(NamedTuple):
-    """How a call ended."""
-
-    value: Any
-    error: BaseException | None
-    seconds: float
-    # Whether it was given up, rather than failed.
-    timed_out: bool = False
-    # Whether there was a call at all.
-    was_made: bool = True
-
-
-def call(source: Source, arguments: Sequence[Any]) -> Outcome:
-    """Call a function; what it raises is caught."""
-    start = time.perf_counter()
-    try:
-        value = source.call(arguments)
-    # A function cannot be cancelled: something that it waited for was.
-    except (Exception, CancelledError) as error:
-        return Outcome(None, error, time.perf_counter() - start)
-    return Outcome(value, None, time.perf_counter() - start)
 
 
 def running_backend() -> str | None:
@@ -85,7 +62,7 @@ class WorkerPool:
 
     def __init__(self, most_abandoned: int) -> None:
         self._most_abandoned = most_abandoned
-        self._crew = _Crew()
+        self._threads = _DaemonThreads()
         # Calls that run and for which nobody waits any more, by the name of their source.
         self._abandoned: defaultdict[str, set[Future[Outcome]]] = defaultdict(set)
 
@@ -94,20 +71,24 @@ class WorkerPool:
         answer: Future[Outcome] = Future()
         n_abandoned = len(self._abandoned[source.name])
         if n_abandoned >= self._most_abandoned:
-            error = TimeoutError(f"it was not called, since {n_abandoned} earlier calls still hang")
-            answer.set_result(Outcome(None, error, 0.0, timed_out=True, was_made=False))
+            reason = f"it was not called, since {n_abandoned} earlier calls still hang"
+            answer.set_result(refusal(reason))
             return answer
         context = context_for(None)
 
         def work() -> None:
             try:
-                outcome = context.run(call, source, arguments)
+                outcome = context.run(call_here, source, arguments)
             except BaseException as error:  # to end a thread quietly is no answer
                 outcome = Outcome(None, error, math.nan)
             answer.set_result(outcome)
 
-        self._crew.send(work)
+        self._threads.send(work)
         return answer
+
+    def is_stuck(self, source: Source) -> bool:
+        """Whether so many calls of a source hang that it is not called any more."""
+        return len(self._abandoned[source.name]) >= self._most_abandoned
 
     def abandon(self, source: Source, answer: Future[Outcome]) -> None:
         """Do not wait any longer for a call."""
@@ -117,14 +98,14 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the threads; the next call starts new ones."""
-        self._crew.dismiss()
-        self._crew = _Crew()
+        self._threads.dismiss()
+        self._threads = _DaemonThreads()
 
     def __del__(self) -> None:
-        self._crew.dismiss()
+        self._threads.dismiss()
 
 
-class _Crew:
+class _DaemonThreads:
     """Daemon threads, and the work that waits for the idle ones."""
 
     def __init__(self) -> None:

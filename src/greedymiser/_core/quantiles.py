@@ -1,4 +1,4 @@
-"""Exact quantiles: of an array, and of many arrays of which every part has some entries.
+"""Exact quantiles: of an array, and of arrays whose entries are spread over several places.
 
 A weighted quantile looks at sums of weights from the smallest value up. They are exact and rounded
 once, so the order of rows and their places do not matter, however many decimals weights have.
@@ -7,7 +7,7 @@ once, so the order of rows and their places do not matter, however many decimals
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,7 +23,6 @@ from greedymiser._core.arithmetic import (
     rounded,
 )
 from greedymiser._core.compiling import njit
-from greedymiser._core.inquiries import Inquiry
 
 Floats = NDArray[np.float64]
 ArraysPart = Sequence[tuple[Floats, Floats | None]]
@@ -87,7 +86,7 @@ def _first_above(weights: Floats | None, n: int, bound: float, strictly: bool) -
     return low
 
 
-# -- in parts -------------------------------------------------------------------------------------
+# -- in several places ----------------------------------------------------------------------------
 
 
 class FloatRange(NamedTuple):
@@ -116,7 +115,8 @@ class Tally(NamedTuple):
 class Tallies:
     """Asks how many values, of which weight, lie in which ranges of floats.
 
-    A part is a sequence with a pair (values, weights or None) for each array.
+    A part is a sequence with a pair (values, weights or None) for each array. Answers are small,
+    and adding them up is exact: what is found does not depend on the parts.
     """
 
     asked: tuple[FloatRange, ...]
@@ -145,11 +145,14 @@ class _Cursor:
     below: NDArray[np.int64]
 
 
-def ask_quantiles(quantile: float, sizes: Sequence[int | None]) -> Inquiry[Floats]:
+def quantiles_of_parts(
+    quantile: float, sizes: Sequence[int | None], ask: Callable[[Tallies], list[Tally]]
+) -> Floats:
     """``weighted_quantile`` of several arrays at once, all of them with weights or all without.
 
-    ``sizes`` says how many entries an array has; None where nobody knows. Up to ``FEW`` of them
-    take one question, and more take two to six.
+    ``sizes`` says how many entries an array has; None where nobody knows. ``ask`` returns what all
+    parts say together: ``reduce(question.merge, map(question.answer, parts))``. Up to ``FEW``
+    entries take one question, and more take two to six.
     """
     width = 1 + SUM_WORDS
     everything = [_narrowed(FloatRange(i, 0, 64, 0), size) for i, size in enumerate(sizes)]
@@ -162,8 +165,7 @@ def ask_quantiles(quantile: float, sizes: Sequence[int | None]) -> Inquiry[Float
     found: dict[tuple[int, bool], float] = {}
     while cursors:
         asked = tuple(dict.fromkeys(cursor.range for cursor in cursors.values()))
-        answers = yield Tallies(asked)
-        tallies = dict(zip(asked, answers, strict=True))
+        tallies = dict(zip(asked, ask(Tallies(asked)), strict=True))
         for name, cursor in list(cursors.items()):
             tally = tallies[cursor.range]
             if name[0] not in totals:  # the first question was about all values
