@@ -28,7 +28,7 @@ from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -384,7 +384,8 @@ class FrontierSearch:
         """
         n_first = len(pareto(candidates))
         firsts = _by_area(candidates[:n_first])
-        some, work = [], 0.0
+        some: list[Candidate] = []
+        work = 0.0
         for found in [*firsts, *candidates[n_first:]]:
             work += self._n_folds * found.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
