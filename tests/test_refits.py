@@ -25,8 +25,8 @@ from greedymiser import CostModel, MiserClassifier, MiserRegressor, load, save
 from greedymiser._core.threads import Threads
 from greedymiser.data.binning import BinMapper
 from greedymiser.data.tables import ArrayTable
-from greedymiser.engines import Sample
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.interface import Sample
 from greedymiser.losses import Huber, Loss, SquaredError
 from greedymiser.model.row_costs import MeteredTrees
 from greedymiser.model.trees import Ensemble

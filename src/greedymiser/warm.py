@@ -166,9 +166,20 @@ def _train_all() -> None:
     ranker = MiserRanker(**more).fit(X, labels, qid=qid, X_val=X, y_val=labels, qid_val=qid)
     exits = EarlyExitRanker(ranker, budget=ranker.cost_, every=5).fit(X, labels, qid=qid)
     exits.predict(X, qid)
+    _learn_gates(X, y, weight)
     _train_on_threads(more)
     _score_all()
     _train_in_pieces()
+
+
+def _learn_gates(
+    X: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]
+) -> None:
+    from greedymiser.cascades.gates import GateInputs, cross_fitted
+
+    inputs = GateInputs(X, (0, 1, 2, 3), n_features=3, n_columns=4, categorical={})
+    for given in (None, weight):
+        cross_fitted("paid", inputs, y, given, np.arange(len(y)) % 2)
 
 
 class _PythonLoss(Loss):
@@ -221,8 +232,9 @@ def _train_in_pieces() -> None:
     from greedymiser._core.threads import Threads
     from greedymiser.data.binning import BinMapper
     from greedymiser.data.tables import ArrayTable
-    from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
-    from greedymiser.engines.cpu import CpuShard, Tuning
+    from greedymiser.engines.cpu.shard import CpuShard
+    from greedymiser.engines.cpu.state import Tuning
+    from greedymiser.engines.interface import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.sharded import ShardedRows
 
     X, y, _ = _made_rows()

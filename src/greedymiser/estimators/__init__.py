@@ -15,7 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
 from greedymiser.data.lazy import or_lazily
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
 from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
 from greedymiser.estimators.validation import watch_with, works_in_kernels

@@ -25,7 +25,7 @@ from greedymiser.data.tables import (
     refuse_lazy,
     unmasked,
 )
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.losses import Kind
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol

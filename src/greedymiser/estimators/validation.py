@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.estimators.fitted import fitted_like
 from greedymiser.losses import LambdaMART
 from greedymiser.losses.ndcg import ndcg_depth

@@ -40,6 +40,8 @@ from greedymiser.model.exit_rules import (
     query_starts,
     rank_leavers,
 )
+from greedymiser.model.gated_protocols import gated_protocol
+from greedymiser.model.gating import Gates
 from greedymiser.model.links import Floats, decisions, labels, probabilities, require_probabilities
 from greedymiser.model.protocols import Count, Protocol
 from greedymiser.model.row_costs import Accounts
@@ -77,7 +79,7 @@ class Predictor:
     kind: Kind
     stages: tuple[Stage, ...]
     # Who leaves between the stages; None where there is only one.
-    rule: ExitRule | None
+    rule: ExitRule | Gates | None
     costs: CostModel
     # Only its ``response`` is used.
     loss: Loss
@@ -157,7 +159,7 @@ class Predictor:
     @cached_property
     def features(self) -> list[int]:
         """Features that any stage looks at, by position."""
-        return sorted({feature for stage in self.stages for feature in stage.features})
+        return sorted(itertools.chain.from_iterable(self._new_features))
 
     @property
     def names(self) -> Sequence[str] | None:
@@ -211,8 +213,11 @@ class Predictor:
     @cached_property
     def _new_features(self) -> list[list[int]]:
         known, new = set[int](), []
-        for stage in self.stages:
-            new.append([feature for feature in stage.features if feature not in known])
+        for k, stage in enumerate(self.stages):
+            looked_at = stage.features
+            if isinstance(self.rule, Gates):  # a gate looks at rows, too
+                looked_at = sorted({*looked_at, *self.rule.features(k)})
+            new.append([feature for feature in looked_at if feature not in known])
             known.update(new[-1])
         return new
 
@@ -228,10 +233,21 @@ class Predictor:
         """
         self.stages[k].add(rows, raw)
 
-    def stays(self, k: int, raw: Floats, starts: Starts = None) -> Mask:
-        """Rows that go on after stage k; none after the last one."""
+    def stays(
+        self,
+        k: int,
+        raw: Floats,
+        starts: Starts = None,
+        rows: NDArray[np.floating] | None = None,
+    ) -> Mask:
+        """Rows that go on after stage k; none after the last one.
+
+        ``rows`` is what is known of them, (n, n_features): gates look at it.
+        """
         if self.rule is None or k == len(self.stages) - 1:
             return np.zeros(raw.shape[1], dtype=bool)
+        if isinstance(self.rule, Gates):
+            return self.rule.goes_on(raw, k, rows)
         return self.rule.stays(raw, k, starts)
 
     def why_stopped(self, k: int) -> str:
@@ -334,7 +350,7 @@ class Predictor:
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        if self.charge != "row":
+        if self.charge != "row" and not isinstance(self.rule, Gates):
             raise ValueError(
                 "a protocol is for models with charge='row'; this one has charge='model' and asks "
                 "every row for the same, as receipt() tells"
@@ -347,6 +363,8 @@ class Predictor:
         left = np.zeros(table.n_rows, dtype=np.intp)
         if len(self.stages) > 1:
             left = self.run(table, qid)[1]
+        if isinstance(self.rule, Gates):
+            return gated_protocol(self, table, left, min_share)
         count = Count(
             self.accounts, self.stages, self.names, self.categories, table, left, min_share
         )
@@ -471,7 +489,7 @@ class Predictor:
             return raw
         stage = self.stages[0]
         if self.engine == "cuda":
-            from greedymiser.engines.cuda.predicting import raw_predict
+            from greedymiser.engines.cuda.prediction import raw_predict
 
             return raw_predict(stage.ensemble, table, stage.first, stage.last)
         with Threads(thread_count(self.n_jobs)) as threads:
@@ -491,10 +509,12 @@ class Predictor:
         # ``at[i]`` is the place in ``raw`` of row i of those that are still in the block, which
         # may hold some that have left: ``on`` marks the others.
         at, on, out = np.arange(len(rows)), np.ones(len(rows), dtype=bool), raw.copy()
+        has_gates = isinstance(self.rule, Gates)
         for k in range(len(self.stages)):
             self.advance(k, rows, out)
             going = at[on]
-            stays = self.stays(k, out[:, on], None if query is None else query_starts(query[going]))
+            together = None if query is None else query_starts(query[going])
+            stays = self.stays(k, out[:, on], together, rows[on] if has_gates else None)
             gone = going[~stays]
             raw[:, gone] = out[:, on][:, ~stays]
             left[gone] = k

@@ -159,7 +159,7 @@ class RowWalk:
             here = ended[stages == k]
             query = None if self._query is None else query_starts(self._query[here])
             raw = np.ascontiguousarray(self.raw[:, here])
-            stays = self._predictor.stays(k, raw, query)
+            stays = self._predictor.stays(k, raw, query, self.rows[here])
             self.left[here[~stays]] = k
             for i in here[~stays].tolist():
                 self.requests[i].forget()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.costs.cost_model import CostModel, Ledger
-from greedymiser.engines import Columns, Floats, PlacedRows
+from greedymiser.engines.interface import Columns, Floats, PlacedRows
 from greedymiser.engines.marks import Marks
 from greedymiser.training import splitting
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from greedymiser._core.progress import Bar
 from greedymiser.costs.cost_model import Purchase
-from greedymiser.engines import PlacedRows
+from greedymiser.engines.interface import PlacedRows
 from greedymiser.engines.sampling import ALGORITHM_1, EVERYTHING, Round, RoundRule
 from greedymiser.losses import Loss
 from greedymiser.model.trees import Tree

@@ -39,8 +39,8 @@ from greedymiser.data.tables import (
     is_lazy,
     learn_categories,
 )
-from greedymiser.engines import Engine, Floats, PlacedRows
-from greedymiser.engines import Sample as EngineSample
+from greedymiser.engines.interface import Engine, Floats, PlacedRows
+from greedymiser.engines.interface import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
 from greedymiser.losses import Kind, Loss
 from greedymiser.losses.ndcg import query_order
@@ -338,7 +338,7 @@ def brought(engine: Engine, given: Given) -> Given:
     """What is needed here of data that is elsewhere: all but X, which stays where it is."""
     if not is_elsewhere(given):
         return given
-    from greedymiser.engines.dask.door import DaskEngine
+    from greedymiser.engines.dask.engine import DaskEngine
 
     if not isinstance(engine, DaskEngine):
         raise ValueError(

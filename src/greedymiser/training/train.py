@@ -16,8 +16,14 @@ from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import Ledger, Purchase, sum_of_prices
 from greedymiser.data.binning import PartedTable
 from greedymiser.data.tables import Table, chosen
-from greedymiser.engines import Engine, EngineLostError, Floats, PlacedRows, SplitRules
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.interface import (
+    Engine,
+    EngineLostError,
+    Floats,
+    PlacedRows,
+    SplitRules,
+)
 from greedymiser.engines.sampling import RoundRule
 from greedymiser.model.predictor import Charge, Predictor, Stage
 from greedymiser.model.row_costs import Meter, Owned
@@ -31,14 +37,14 @@ from greedymiser.training.preparation import Cases, Given, HeldOut, Prepared, Sc
 
 def _cuda_engine(threads: Threads) -> Engine:
     # Nothing of CUDA is imported where it is not asked for.
-    from greedymiser.engines.cuda.door import open_engine
+    from greedymiser.engines.cuda.engine import open_engine
 
     return open_engine(threads)
 
 
 def _dask_engine(threads: Threads) -> Engine:
     try:
-        from greedymiser.engines.dask.door import open_engine
+        from greedymiser.engines.dask.engine import open_engine
     except ImportError as error:
         raise ImportError(
             f"engine='dask' needs Dask ({error}); pip install 'greedymiser[dask]'"
