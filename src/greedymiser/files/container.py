@@ -18,7 +18,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as serialize
 
 # The entry of the safetensors metadata that holds our JSON, and the one with a checksum of
-# everything else in the file. Files of version 0.1 have no checksum.
+# everything else in the file. The first files had none.
 METADATA_KEY, CHECKSUM_KEY = "greedymiser", "sha256"
 
 # Safetensors refuses longer headers.
