@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._core.threads import Team, Threads
-from greedymiser.engines import SPLIT_DTYPE, Sample
-from greedymiser.engines.cpu import marking
+from greedymiser.engines.cpu.kernels import marking
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
+from greedymiser.engines.interface import SPLIT_DTYPE, Sample
 from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
 from greedymiser.model.trees import Tree
 

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from greedymiser._core.threads import Threads
-from greedymiser.engines import Engine, PlacedRows, Sample
+from greedymiser.engines.interface import Engine, PlacedRows, Sample
 
 # The process that uses the device: its children by fork cannot.
 _owner: int | None = None
@@ -65,11 +65,11 @@ class CudaEngine:
         self.threads = threads
 
     def place(self, sample: Sample) -> PlacedRows:
-        from greedymiser.engines.cuda import placed
+        from greedymiser.engines.cuda import rows
 
         free, total = context().get_memory_info()
-        check_room(placed.bytes_needed(sample, total), free, total)
-        return placed.CudaRows(sample, self.threads)
+        check_room(rows.bytes_needed(sample, total), free, total)
+        return rows.CudaRows(sample, self.threads)
 
 
 def context() -> Any:

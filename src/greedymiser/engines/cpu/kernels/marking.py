@@ -7,8 +7,8 @@ import numpy as np
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import first_bit, prefetch
 from greedymiser._core.threads import share
-from greedymiser.engines.cpu.counting import AHEAD
-from greedymiser.engines.cpu.rows import CHUNK, child_of, plan_cuts
+from greedymiser.engines.cpu.kernels.counting import AHEAD
+from greedymiser.engines.cpu.kernels.rows import CHUNK, child_of, plan_cuts
 from greedymiser.engines.cpu.state import Data, TreeState
 
 # Groups of eight rows whose bits five planes can count.

@@ -43,7 +43,7 @@ class TreeScale(NamedTuple):
 
 
 class OpenNode(NamedTuple):
-    """An open node, as ``engines.OPEN_DTYPE`` has it."""
+    """An open node, as ``interface.OPEN_DTYPE`` has it."""
 
     gradient: int
     hessian: int

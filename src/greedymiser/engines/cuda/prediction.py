@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from greedymiser.data.tables import Table
 from greedymiser.engines.cuda.device import SIMULATED, cuda, from_bits, kernel, room_for, sent
-from greedymiser.engines.cuda.door import check_available
-from greedymiser.engines.cuda.line import WorkLine
+from greedymiser.engines.cuda.engine import check_available
+from greedymiser.engines.cuda.stream import WorkLine
 from greedymiser.model.trees import Ensemble, Steps
 
 THREADS = 4 if SIMULATED else 256

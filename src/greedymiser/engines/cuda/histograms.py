@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.data.binning import LANES, BinnedMatrix
-from greedymiser.engines import (
+from greedymiser.engines.cpu.kernels import counting as cpu_counting
+from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
+from greedymiser.engines.cuda.kernels import counting, planning, scanning
+from greedymiser.engines.cuda.layout import COUNTED, IN_BLOCK, IN_PLAY, OPEN
+from greedymiser.engines.cuda.stream import WorkLine
+from greedymiser.engines.cuda.transfer import Letter
+from greedymiser.engines.grid import Grid
+from greedymiser.engines.interface import (
     CANDIDATE_DTYPE,
     SPLIT_DTYPE,
     Columns,
@@ -16,13 +23,6 @@ from greedymiser.engines import (
     SplitTable,
     blank_table,
 )
-from greedymiser.engines.cpu import counting as cpu_counting
-from greedymiser.engines.cuda import counting, planning, scanning
-from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
-from greedymiser.engines.cuda.letters import Letter
-from greedymiser.engines.cuda.line import WorkLine
-from greedymiser.engines.cuda.words import COUNTED, IN_BLOCK, IN_PLAY, OPEN
-from greedymiser.engines.grid import Grid
 from greedymiser.model.trees import CATEGORY_WORDS
 
 NO_PAIRS = np.empty(0, dtype=cpu_counting.PAIR_DTYPE)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.engines import Sample
-from greedymiser.engines.cuda import marking
 from greedymiser.engines.cuda.device import room_for, sent
-from greedymiser.engines.cuda.letters import Letter
-from greedymiser.engines.cuda.line import WorkLine
-from greedymiser.engines.cuda.rows import THREADS
+from greedymiser.engines.cuda.kernels import marking
+from greedymiser.engines.cuda.kernels.rows import THREADS
+from greedymiser.engines.cuda.stream import WorkLine
+from greedymiser.engines.cuda.transfer import Letter
+from greedymiser.engines.interface import Sample
 from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
 from greedymiser.model.trees import Tree
 

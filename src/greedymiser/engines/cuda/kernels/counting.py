@@ -21,7 +21,7 @@ import numpy as np
 
 from greedymiser.data.binning import LANES
 from greedymiser.engines.cuda.device import SIMULATED, cuda, device, kernel
-from greedymiser.engines.cuda.words import COUNTED, PIECE, SIDE, SLOT, START, STOP
+from greedymiser.engines.cuda.layout import COUNTED, PIECE, SIDE, SLOT, START, STOP
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.scanning import BINS
 

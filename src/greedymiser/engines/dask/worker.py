@@ -31,7 +31,7 @@ from greedymiser.engines.dask.messages import (
     packed,
     unpacked,
 )
-from greedymiser.engines.dask.shards import HeldShard, owned_part
+from greedymiser.engines.dask.shard import HeldShard, owned_part
 
 # Seconds after which a session without a client is let go.
 AGE_OF_ORPHANS = 60.0

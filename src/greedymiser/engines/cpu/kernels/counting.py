@@ -13,9 +13,9 @@ from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import add_pair_to_eight, add_pair_to_four, prefetch
 from greedymiser._core.threads import share
 from greedymiser.data.binning import LANES
-from greedymiser.engines import SplitTable
 from greedymiser.engines.cpu.state import AskedLevel, CountingPieces, Data, Kept, TreeState
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
+from greedymiser.engines.interface import SplitTable
 from greedymiser.engines.scanning import BINS, SCRATCH, scan
 
 # What an engine keeps of a node: where its rows are, and its histogram.

@@ -6,8 +6,8 @@ import numpy as np
 
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import bits_of
-from greedymiser.engines.cpu.counting import size
-from greedymiser.engines.cuda.words import (
+from greedymiser.engines.cpu.kernels.counting import size
+from greedymiser.engines.cuda.layout import (
     BIN,
     CHILD,
     COUNT,

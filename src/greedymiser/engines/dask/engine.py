@@ -8,12 +8,12 @@ from distributed import Client, get_client
 
 from greedymiser._core.threads import Threads
 from greedymiser.data.tables import is_lazy
-from greedymiser.engines import Sample
 from greedymiser.engines.dask.collections import gathered, parts_of
-from greedymiser.engines.dask.parts import BinnedParts
+from greedymiser.engines.dask.partitions import BinnedParts
 from greedymiser.engines.dask.rows import DaskRows
 from greedymiser.engines.dask.session import Session
 from greedymiser.engines.dask.stores import SentStore
+from greedymiser.engines.interface import Sample
 
 
 class DaskUnavailableError(RuntimeError):

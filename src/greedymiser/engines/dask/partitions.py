@@ -27,9 +27,9 @@ from greedymiser.data.tables import (
     refuse_dates,
     unmasked,
 )
-from greedymiser.engines.dask.holding import open_session
 from greedymiser.engines.dask.session import Session
 from greedymiser.engines.dask.stores import Store
+from greedymiser.engines.dask.worker import open_session
 
 # Columns that are read at a time.
 BLOCK = 8

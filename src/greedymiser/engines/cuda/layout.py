@@ -10,7 +10,7 @@ from __future__ import annotations
 START, STOP, SIDE, SLOT, PIECE, COUNTED = range(6)
 
 # An open node: its histogram (SLOT), the one to subtract from it (-1: none), and what
-# engines.OPEN_DTYPE says of it.
+# interface.OPEN_DTYPE says of it.
 MINUS, GRADIENT, HESSIAN, COUNT, LOWER, UPPER, OPEN = 0, 1, 2, 4, 5, 6, 7
 
 # A feature: its lane, number of bins, position among the categorical ones or -1, whether any value

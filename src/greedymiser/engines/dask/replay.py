@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.engines import Floats, SplitRules
 from greedymiser.engines.dask.messages import Command
 from greedymiser.engines.grid import Grid
+from greedymiser.engines.interface import Floats, SplitRules
 from greedymiser.engines.marks import Marks
 from greedymiser.engines.sampling import RowLot
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Tree

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.engines.cuda.device import cuda, room_for
-from greedymiser.engines.cuda.line import WorkLine
+from greedymiser.engines.cuda.stream import WorkLine
 
 
 class Letter:

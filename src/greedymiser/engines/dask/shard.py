@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from greedymiser._core.quantiles import Tallies, Tally
 from greedymiser._core.threads import Threads
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Sample, SplitRules
-from greedymiser.engines.cpu import CpuShard, Tuning
+from greedymiser.engines.cpu.shard import CpuShard
+from greedymiser.engines.cpu.state import Tuning
 from greedymiser.engines.dask.messages import (
     Command,
     LevelOrder,
@@ -22,6 +22,7 @@ from greedymiser.engines.dask.messages import (
     ScannedColumns,
 )
 from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.interface import Sample, SplitRules
 from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import describe_features, describe_scale, scan_table
 from greedymiser.engines.sharded import sibling

@@ -12,8 +12,13 @@ import math
 import numpy as np
 
 from greedymiser.engines.cuda.device import SIMULATED, cuda, device, from_bits, kernel, mul
-from greedymiser.engines.cuda.formulas import OpenNode, TreeScale, admissible_score, gain_of_best
-from greedymiser.engines.cuda.words import (
+from greedymiser.engines.cuda.kernels.formulas import (
+    OpenNode,
+    TreeScale,
+    admissible_score,
+    gain_of_best,
+)
+from greedymiser.engines.cuda.layout import (
     COUNT,
     F_CATEGORICAL,
     F_HAS_MISSING,
