@@ -183,11 +183,22 @@ class TradeoffCurve:
 
         return plot_features(self, ax)
 
-    def report(self, path: str | os.PathLike[str], title: str | None = None, X: Any = None) -> None:
-        """Write a page that shows the curve, and the model that a budget buys."""
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        title: str | None = None,
+        X: Any = None,
+        *,
+        baselines: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a page that shows the curve, and what the model for a budget buys.
+
+        See ``greedymiser.plotting.report.write_report``.
+        """
         from greedymiser.plotting.report import write_report
 
-        write_report(self, path, title, X)
+        write_report(self, path, title, X, baselines=baselines, about=about)
 
     def __repr__(self) -> str:
         costs, scores = self.points["cost"], self.points["score"]

@@ -1,4 +1,4 @@
-"""Algorithm 1: boosting, round by round, with someone watching."""
+"""Algorithm 1: boosting, round by round, with callbacks, validation scores and early stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an estimator's ``scoring`` scores rows that are held out, while it trains."""
+"""Validation scores while an estimator trains, by its ``scoring``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def watch_with(estimator: Miser, schema: Schema) -> Watch:
     def watch(held_out: HeldOut) -> Validation:
         rows, cases = held_out.rows, held_out.cases
         if known is None:
-            return _recital(estimator, schema, held_out)
+            return _score_by_scikit_learn(estimator, schema, held_out)
         score = known.bind(cases.y, cases.weight, cases.starts)
         return Validation(rows, lambda: score(rows.raw()))
 
@@ -71,8 +71,8 @@ def check_scoring_of(estimator: Miser) -> None:
     check_scoring(estimator, scoring)
 
 
-def _recital(estimator: Miser, schema: Schema, held_out: HeldOut) -> Validation:
-    """Scores by scikit-learn: it meets an ordinary estimator that knows these rows by heart."""
+def _score_by_scikit_learn(estimator: Miser, schema: Schema, held_out: HeldOut) -> Validation:
+    """Scores by scikit-learn: raw predictions of these rows are taken from the engine."""
     from sklearn.metrics import check_scoring
 
     scorer = check_scoring(estimator, estimator.scoring)
@@ -89,7 +89,7 @@ def _recital(estimator: Miser, schema: Schema, held_out: HeldOut) -> Validation:
     grown = GrowingEnsemble(start.ensemble)
     model = fitted_like(estimator, schema, start)
 
-    def recite(asked: Any) -> Floats:
+    def raw_predict(asked: Any) -> Floats:
         return rows.raw().copy() if asked is X else type(estimator)._raw_predict(model, asked)
 
     def score() -> float:
@@ -97,7 +97,7 @@ def _recital(estimator: Miser, schema: Schema, held_out: HeldOut) -> Validation:
         model.model_ = Model(grown.ensemble(), charge=start.charge)
         return float(scorer(model, X, y, **weight))
 
-    model.__dict__["_raw_predict"] = recite
+    model.__dict__["_raw_predict"] = raw_predict
     return Validation(rows, score, grown.add)
 
 

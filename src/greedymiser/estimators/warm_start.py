@@ -1,4 +1,4 @@
-"""Continued fits: what is known stays, and what would change its meaning is refused."""
+"""Fits that continue a model (``warm_start=True``), and parameters that must not change then."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
         if costs_of_columns(params, known.n_features, known.columns) != known.costs:
             raise _changed("costs", "its accounts are kept in the old ones")
         given = params.categorical_features
-        found = read_categorical_features(given, checked.X, known.n_features, known.columns)
-        if sorted(found) != sorted(known.categories):
+        categorical = read_categorical_features(given, checked.X, known.n_features, known.columns)
+        if sorted(categorical) != sorted(known.categories):
             raise _changed("categorical_features", "its trees know other categories")
         if not _same_loss(known.target.loss(params.loss, params.quantile), known.loss):
             raise _changed("loss", "its trees were grown for another one")
