@@ -85,7 +85,7 @@ def check_engine(engine: str, in_parts: bool = False) -> None:
             "workers train"
         )
     if engine == "cuda":
-        from greedymiser.engines.cuda.door import CudaUnavailableError, check_available
+        from greedymiser.engines.cuda.engine import CudaUnavailableError, check_available
 
         try:
             check_available()
@@ -168,7 +168,7 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
     """Where on a curve the best model for a budget was."""
     points = trained.points
     best = points.iloc[trained.position(trained.best_row(budget))]
-    found = points["found_by"] == "search" if "found_by" in points else np.zeros(len(points), bool)
+    found = points["found_by"] != "path" if "found_by" in points else np.zeros(len(points), bool)
     n_sets, n_tradeoffs = int(np.sum(found)), int(np.sum(~found))
     tried = "1 trade-off" if n_tradeoffs == 1 else f"{n_tradeoffs} trade-offs"
     if n_sets:
@@ -176,6 +176,8 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
         tried += " of features"
     were = "was" if n_tradeoffs + n_sets == 1 else "were"
     told = f"{tried} {were} tried within the budget; this model has the best validation score."
+    if best.get("found_by") == "gates":
+        return f"{told} It is a cascade of {best['n_iter']:g} sets, with gates between them"
     if best.get("found_by") == "search":
         why = ": all features of the set may be used" if best["tradeoff"] == 0 else ""
         return f"{told} It is one of the sets, trained with trade-off {best['tradeoff']:.3g}{why}"

@@ -96,7 +96,10 @@ def front_steps(curve: TradeoffCurve, most: int | None = MOST_STEPS) -> list[Fro
     '+ bmi, s5'
     """
     front = curve.pareto().sort_values(["cost", "score"], ignore_index=True)
-    kept = _kept(front["cost"].to_numpy(float), front["score"].to_numpy(float), most)
+    costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
+    best = front.iloc[-1]
+    error = score_error(curve, curve.position(best), int(best["n_iter"]))
+    kept = _kept(costs, scores, most, int(np.argmax(scores >= scores[-1] - _slack(scores, error))))
     return _steps(curve, front.iloc[kept])
 
 
@@ -162,8 +165,10 @@ def kept_errors(curve: TradeoffCurve) -> dict[tuple[int, int], float | None]:
     return {(step.position, step.n_iter): step.error for step in front_steps(curve)}
 
 
-def _kept(costs: NDArray[np.float64], scores: NDArray[np.float64], most: int | None) -> list[int]:
-    """Which points of a rising staircase to keep: always the first and the last."""
+def _kept(
+    costs: NDArray[np.float64], scores: NDArray[np.float64], most: int | None, chosen: int
+) -> list[int]:
+    """Which points of a rising staircase to keep: always the first, the last and the chosen one."""
     kept = list(range(len(costs)))
     if most is None or len(kept) <= most:
         return kept
@@ -171,13 +176,13 @@ def _kept(costs: NDArray[np.float64], scores: NDArray[np.float64], most: int | N
     # In logarithms, so that the cheap end counts as much as the expensive one.
     place = np.log(np.maximum(costs, positive.min() / 2 if len(positive) else 1.0))
     while len(kept) > most:
-        inner = range(1, len(kept) - 1)
+        inner = [i for i in range(1, len(kept) - 1) if kept[i] != chosen]
         # Without a point, the staircase is lower from it to the next one.
         lost = [
             (scores[kept[i]] - scores[kept[i - 1]]) * (place[kept[i + 1]] - place[kept[i]])
             for i in inner
         ]
-        del kept[1 + int(np.argmin(lost))]
+        del kept[inner[int(np.argmin(lost))]]
     return kept
 
 
@@ -281,10 +286,13 @@ def recommended(steps: Sequence[FrontStep]) -> int:
     the first step.
     """
     best = steps[-1]
-    slack = (1 - NEARLY_ALL) * (best.score - steps[0].score)
-    if best.error is not None:
-        slack = max(slack, best.error)
+    slack = _slack([step.score for step in steps], best.error)
     return next(i for i, step in enumerate(steps) if step.score >= best.score - slack)
+
+
+def _slack(scores: Any, error: float | None) -> float:
+    """How far below the best score a model may be that is nearly as good; scores rise."""
+    return max((1 - NEARLY_ALL) * float(scores[-1] - scores[0]), error or 0.0)
 
 
 def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = None) -> str:
@@ -332,6 +340,10 @@ class ValidationRows:
         self._groups = _groups(self._cases)
         self._known: dict[tuple[int, int], tuple[Any, float | None]] = {}
 
+    @property
+    def n_rows(self) -> int:
+        return len(self._cases.y)
+
     @classmethod
     def of(cls, estimator: Any, prepared: Prepared) -> ValidationRows | None:
         """The validation rows; None where they are on a cluster."""
@@ -365,7 +377,7 @@ class ValidationRows:
 
     def _score_of(self, model: Any) -> Callable[[NDArray[np.intp]], float] | None:
         """From some units of the validation rows (queries, where there are some) to the score."""
-        from greedymiser.scoring import known_score
+        from greedymiser.scoring.known import known_score
 
         cases, schema, scoring = self._cases, self._schema, self._scoring
         by_loss = scoring is None or scoring == "loss"

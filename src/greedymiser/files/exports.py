@@ -34,7 +34,7 @@ def whole_ensemble(predictor: Predictor, reader: str) -> Ensemble:
 
 
 @dataclass(frozen=True)
-class Trees:
+class ExportedTrees:
     """Trees that say it all: the baseline is part of the first tree of each output."""
 
     nodes: NDArray[np.void]
@@ -43,7 +43,7 @@ class Trees:
     n_outputs: int
 
     @classmethod
-    def of(cls, ensemble: Ensemble) -> Trees:
+    def of(cls, ensemble: Ensemble) -> ExportedTrees:
         """A model without trees becomes trees of a single leaf."""
         nodes, starts, k = ensemble.nodes.copy(), ensemble.tree_starts, ensemble.n_outputs
         if ensemble.n_trees == 0:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.files.exports import (
-    Trees,
+    ExportedTrees,
     finite_single,
     nested,
     shortest_single,
@@ -90,7 +90,7 @@ def to_ltr(model: Any, features: Any, *, name: str = "greedymiser") -> LtrBodies
         raise ValueError(f"name must be a string that is not empty, got {name!r}")
     given = _listed(features)
     names = _names_of_columns(predictor, [feature["name"] for feature in given])
-    trees = Trees.of(whole_ensemble(predictor, "the plugin"))
+    trees = ExportedTrees.of(whole_ensemble(predictor, "the plugin"))
     dump = [_tree(trees.nodes_of(i), names) for i in range(len(trees.starts) - 1)]
     used = _with_origins({names[feature] for feature in predictor.features}, given)
     kept = [feature for feature in given if feature["name"] in used]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.files.exports import (
-    Trees,
+    ExportedTrees,
     finite_single,
     nested,
     single_above,
@@ -98,7 +98,7 @@ def _model(predictor: Predictor) -> str:
     names = _checked_names(predictor)
     used = sorted(predictor.categories.keys() & predictor.features)
     categories = {feature: predictor.categories[feature].tolist() for feature in used}
-    trees = Trees.of(ensemble)
+    trees = ExportedTrees.of(ensemble)
     sizes = {feature: len(known) for feature, known in categories.items()}
     dump = {
         "name": "tree",

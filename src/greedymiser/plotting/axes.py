@@ -31,7 +31,7 @@ def found_by_search(points: Any) -> NDArray[np.bool_]:
     """Which points of a curve are not of its path."""
     if "found_by" not in points:
         return np.zeros(len(points), dtype=bool)
-    return np.asarray(points["found_by"] == "search")
+    return np.asarray(points["found_by"] != "path")
 
 
 def spread_over(n: int, most: int) -> list[int]:
@@ -79,9 +79,7 @@ def cost_axis(
     if not len(values) or values[-1] <= 0:
         ax.set_xlim(-0.05, 1)
         return
-    low = min(values[0], 0.0) if values[0] < 0.5 * values[-1] else values[0]
-    high = values[-1] if values[-1] > low else low + 1.0
-    power = _best_power(values, low, high)
+    low, high, power = cost_scale(values)
     if power != 1.0:
         scale = _power_scale(power, low)
         ax.set_xscale("function", functions=scale)
@@ -91,10 +89,19 @@ def cost_axis(
     else:
         pad = 0.03 * (high - low)
         ax.set_xlim(low - pad, high + pad)
-    ticks = _cost_ticks(ax, values, low, high)
+    ticks = _cost_ticks(ax, values, low, high, power)
     ax.xaxis.set_major_locator(FixedLocator(ticks))
     ax.xaxis.set_major_formatter(FixedFormatter([tick_label(tick, unit) for tick in ticks]))
     ax.xaxis.set_minor_locator(NullLocator())
+
+
+def cost_scale(values: Floats) -> tuple[float, float, float]:
+    """The ends of an axis of costs, and the power that it is bent by; 1 for a linear one."""
+    if values[-1] <= 0:
+        return 0.0, 1.0, 1.0
+    low = min(float(values[0]), 0.0) if values[0] < 0.5 * values[-1] else float(values[0])
+    high = float(values[-1]) if values[-1] > low else low + 1.0
+    return low, high, _best_power(values, low, high)
 
 
 def tick_label(value: float, unit: str) -> str:
@@ -134,17 +141,23 @@ def _power_scale(power: float, low: float) -> tuple[Any, Any]:
     return forward, backward
 
 
-def _cost_ticks(ax: Axes, values: Floats, low: float, high: float) -> list[float]:
-    """Round numbers that are far enough apart on the axis for their labels."""
-    if ax.get_xscale() == "linear":
-        few = 5 if is_narrow(ax) else 8
-        ticks = MaxNLocator(few, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+def nice_costs(values: Floats, low: float, high: float, power: float) -> list[float]:
+    """Round numbers along an axis of costs, more than there may be room for."""
+    if power == 1.0:
+        ticks = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
         return [float(tick) for tick in ticks if low - 1e-9 <= tick <= high * (1 + 1e-9)]
     decades = range(int(np.floor(np.log10(high))) - 12, int(np.floor(np.log10(high))) + 1)
     wanted = [0.0, *(step * 10.0**decade for decade in decades for step in (1, 2, 5))]
     # Between nothing and the cheapest there is nothing to read off.
     cheapest = values[values > 0].min()
-    wanted = [tick for tick in wanted if low <= tick <= high and not 0 < tick < cheapest / 2]
+    return [tick for tick in wanted if low <= tick <= high and not 0 < tick < cheapest / 2]
+
+
+def _cost_ticks(ax: Axes, values: Floats, low: float, high: float, power: float) -> list[float]:
+    """Round numbers that are far enough apart on the axis for their labels."""
+    wanted = nice_costs(values, low, high, power)
+    if power == 1.0:
+        return wanted[:: 2 if is_narrow(ax) and len(wanted) > 5 else 1]
     to_axes = ax.transData + ax.transAxes.inverted()
     gap = 0.14 if is_narrow(ax) else 0.085
     kept: list[float] = []
@@ -168,17 +181,22 @@ def label_score(ax: Axes, scoring: str, kind: str = "") -> None:
 
 def focus(ax: Axes, chosen: Floats, others: Floats, pad: float = 0.06) -> None:
     """Show the chosen scores in full, and what is below them unless it is very far."""
+    ax.set_ylim(*score_limits(chosen, others, pad))
+
+
+def score_limits(chosen: Floats, others: Floats, pad: float = 0.06) -> tuple[float, float]:
+    """The ends of an axis of scores."""
     chosen, others = chosen[np.isfinite(chosen)], others[np.isfinite(others)]
     every = np.concatenate([chosen, others])
     if not len(chosen) or np.ptp(every) == 0:
-        return
+        middle = float(every[0]) if len(every) else 0.0
+        return middle - 0.5 * (abs(middle) or 1.0), middle + 0.5 * (abs(middle) or 1.0)
     spread = np.ptp(chosen) or np.ptp(every)
-    low = every.min()
+    low, high = float(every.min()), float(every.max())
     if low < chosen.min() - 3 * spread:
-        low = max(low, chosen.min() - spread)
-    high = every.max()
+        low = max(low, float(chosen.min() - spread))
     pad *= high - low
-    ax.set_ylim(low - pad, high + pad)
+    return low - pad, high + pad
 
 
 def note_below(ax: Axes, score: float, what: str) -> None:

@@ -77,16 +77,13 @@ def plot_curve(
     steps = front_steps(curve)
     front = curve.pareto().sort_values(["cost", "score"])
     costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
-    others = {name: _cost_and_score(name, given) for name, given in (baselines or {}).items()}
-    free = _without_prices(curve)
-    if free is not None and free not in zip(costs, scores, strict=True):
-        others[PRICES_IGNORED] = free
+    others = reference_models(curve, baselines or {})
     last = _right_end(curve, costs[-1], list(others.values()), paths)
     cost_axis(
         ax,
         [costs, [last]],
         curve.cost_unit,
-        "mean cost of one prediction" if _is_by_row(curve) else "cost of one prediction",
+        "mean cost of one prediction" if is_by_row(curve) else "cost of one prediction",
     )
     handles = _draw_paths(ax, curve) if paths else []
     handles += _draw_steps(ax, curve, steps, costs, scores, last)
@@ -103,8 +100,20 @@ def plot_curve(
     return ax
 
 
-def _is_by_row(curve: TradeoffCurve) -> bool:
+def is_by_row(curve: TradeoffCurve) -> bool:
+    """Whether costs are means over rows."""
     return any(getattr(model, "charge", "model") == "row" for model in curve.models)
+
+
+def reference_models(
+    curve: TradeoffCurve, baselines: Mapping[str, Any]
+) -> dict[str, tuple[float, float]]:
+    """Cost and score of models to compare with: the user's, and the one that ignores prices."""
+    others = {str(name): _cost_and_score(name, given) for name, given in baselines.items()}
+    free, front = _without_prices(curve), curve.pareto()
+    if free is not None and free not in zip(front["cost"], front["score"], strict=True):
+        others[PRICES_IGNORED] = free
+    return others
 
 
 def _cost_and_score(name: str, given: Any) -> tuple[float, float]:
@@ -207,7 +216,9 @@ def _draw_steps(
     if tested:
         mark: dict[str, Any] = {"marker": "D", "markersize": 5, "markerfacecolor": "none",
                                 "markeredgecolor": COLOURS[1], "linestyle": "none"}  # fmt: skip
-        ax.plot([s.cost for s in tested], [s.test_score for s in tested], zorder=4.5, **mark)
+        ax.plot(
+            [s.cost for s in tested], np.array([s.test_score for s in tested]), zorder=4.5, **mark
+        )
         handles.append(Line2D([], [], label="the same models, test rows", **mark))
     chosen = steps[recommended(steps)]
     ring: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none",
@@ -238,12 +249,12 @@ def _write_labels(
     gains = [0.0, *np.diff([step.score for step in steps]).tolist()]
     for i in sorted(range(1, len(steps)), key=lambda i: (i != chosen, -gains[i])):
         step, bold = steps[i], {"fontweight": "bold"} if i == chosen else {}
-        for words in _phrases(step):
+        for words in phrases(step):
             if placer.place(words, step.cost, step.score, **bold) is not None:
                 break
 
 
-def _phrases(step: FrontStep) -> list[str]:
+def phrases(step: FrontStep) -> list[str]:
     """What a step adds, in fewer and fewer words; none where it adds nothing."""
     shortest = replace(step, drops=()).change(1) or step.change(1)
     phrases = [words for words in (step.change(2), step.change(1)) if len(words) <= LONGEST_LABEL]

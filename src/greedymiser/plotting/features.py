@@ -91,7 +91,9 @@ def _name_lines(ax: Axes, lines: Sequence[Any], unit: str) -> None:
 
 def _name_columns(ax: Axes, names: Sequence[str]) -> None:
     wide = max(map(len, names)) * len(names) > 11 * ax.get_window_extent().width / figure_of(ax).dpi
-    slant = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if wide else {}
+    slant: dict[str, Any] = (
+        {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if wide else {}
+    )
     ax.set_xticks(np.arange(len(names)) + 0.5, names, fontsize="small", **slant)
     ax.set_xlim(0, len(names))
     for label in ax.get_xticklabels():

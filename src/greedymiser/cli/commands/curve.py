@@ -112,7 +112,9 @@ def curve(
     )  # fmt: skip
     steps = all_steps(trained) if every else front_steps(trained)
     # Written before anything is shown: whatever happens to the terminal, the work is kept.
-    files = write_curve(trained, steps, out, None if job.valid is None else job.valid.X)
+    about = {"data": data.name, "rows": f"{len(job.train.y):,}", "costs": costs.name}
+    rows = None if job.valid is None else job.valid.X
+    files = write_curve(trained, steps, out, rows, about=about)
     show_steps(trained, steps)
     show_files(files)
     tell_of_half_a_curve(len(steps), out)

@@ -112,7 +112,7 @@ def _score_of(
     raw: NDArray[np.float64],
     queries: NDArray[Any] | None,
 ) -> float:
-    from greedymiser.scoring import KNOWN_SCORES, known_score
+    from greedymiser.scoring.known import KNOWN_SCORES, known_score
 
     known = known_score(name, trained.kind, trained.loss, trained.classes)
     if known is None:
