@@ -139,6 +139,9 @@ class Neighbourhood:
         price = {need: self.sets.price(need & ~twice) for need in worth}
         most_first = sorted(worth, key=lambda need: -worth[need] / max(price[need], 1e-300))
         n_kept = min(len(most_first) - 1, math.ceil(KEPT * len(most_first)))
+        # What one bundle needs may be what the others need anyway.
+        while n_kept > 0 and union(most_first[:n_kept]) == once:
+            n_kept -= 1
         return union(most_first[: max(n_kept, 0)])
 
     def neighbours(self, have: ResourceBits, given: Floats, gains: Floats) -> list[ResourceBits]:

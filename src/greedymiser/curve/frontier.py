@@ -378,7 +378,8 @@ class FrontierSearch:
         """
         n_first = len(pareto(candidates))
         firsts = _by_area(candidates[:n_first])
-        some, work = [], 0.0
+        some: list[Candidate] = []
+        work = 0.0
         for found in [*firsts, *candidates[n_first:]]:
             work += self._n_folds * found.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
