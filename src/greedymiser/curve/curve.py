@@ -85,7 +85,7 @@ class TradeoffCurve:
         self._take(traces, models)
         # The points between which gaps are filled: what fills one must not make another.
         best = _unbeaten(self.points)
-        self._first_front = best["cost"].tolist(), best["score"].tolist()
+        self._first_front = best["cost"].tolist(), best[chosen_by(best)].tolist()
 
     def _take(self, traces: pd.DataFrame, models: Sequence[Miser]) -> None:
         self.traces, self.models = traces, list(models)
@@ -477,15 +477,21 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
 
 
 def _unbeaten(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows than which none is as cheap and scores better, the cheapest first."""
+    """Rows than which none is as cheap and better, the cheapest first."""
     scored = rows[rows["score"].notna()]
-    best = front(scored["cost"].tolist(), scored["score"].tolist())
+    best = front(scored["cost"].tolist(), scored[chosen_by(rows)].tolist())
     return scored.iloc[best].reset_index(drop=True)
 
 
 def best_first(rows: pd.DataFrame) -> pd.DataFrame:
     """Best score first; of equals the cheapest, then the shortest."""
-    return rows.sort_values(["score", "cost", "n_trees"], ascending=[False, True, True])
+    by = [chosen_by(rows), "cost", "n_trees"]
+    return rows.sort_values(by, ascending=[False, True, True])
+
+
+def chosen_by(rows: pd.DataFrame) -> str:
+    """Name of the column that choices are made by."""
+    return "choice_score" if "choice_score" in rows else "score"
 
 
 def _warn_of_budget(curve: TradeoffCurve, budget: float, best: pd.Series) -> None:
