@@ -112,7 +112,7 @@ def binary_patterns(pixels):
 
 
 # %%
-# Descriptors, roughly from cheap to dear
+# Descriptors, roughly from cheap to expensive
 # ---------------------------------------
 # Each makes some columns. Together they make 314.
 

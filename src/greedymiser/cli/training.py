@@ -168,7 +168,7 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
     """Where on a curve the best model for a budget was."""
     points = trained.points
     best = points.iloc[trained.position(trained.best_row(budget))]
-    found = points["found_by"] == "search" if "found_by" in points else np.zeros(len(points), bool)
+    found = points["found_by"] != "path" if "found_by" in points else np.zeros(len(points), bool)
     n_sets, n_tradeoffs = int(np.sum(found)), int(np.sum(~found))
     tried = "1 trade-off" if n_tradeoffs == 1 else f"{n_tradeoffs} trade-offs"
     if n_sets:

@@ -31,7 +31,7 @@ def found_by_search(points: Any) -> NDArray[np.bool_]:
     """Which points of a curve are not of its path."""
     if "found_by" not in points:
         return np.zeros(len(points), dtype=bool)
-    return np.asarray(points["found_by"] == "search")
+    return np.asarray(points["found_by"] != "path")
 
 
 def spread_over(n: int, most: int) -> list[int]:
