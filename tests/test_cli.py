@@ -44,7 +44,7 @@ from greedymiser.cli.outputs import WRITES_CURVE
 from greedymiser.cli.printing import COMPILING, emit, escaped, shown_progress
 from greedymiser.costs.files import read_costs, template
 from greedymiser.datasets import load_thyroid
-from greedymiser.engines.cuda.door import CudaUnavailableError
+from greedymiser.engines.cuda.engine import CudaUnavailableError
 from greedymiser.training.train import ENGINES
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -677,7 +677,7 @@ def test_the_engine_is_passed_on(here, monkeypatch, command):
         return ENGINES["cpu"](threads)
 
     monkeypatch.setitem(ENGINES, "cuda", gpu)
-    monkeypatch.setattr("greedymiser.engines.cuda.door.check_available", lambda: None)
+    monkeypatch.setattr("greedymiser.engines.cuda.engine.check_available", lambda: None)
     more = {"fit": ["--tradeoff", "0"], "curve": ["--tradeoffs", "0.0"]}[command]
     for engine, expected in (("cpu", []), ("auto", []), ("cuda", ["cuda"])):
         succeed(command, *REGRESSION, *more, "--engine", engine, "--out", engine, *FAST)
@@ -689,7 +689,7 @@ def test_a_gpu_that_is_not_there(here, monkeypatch, command):
     def complaint() -> None:
         raise CudaUnavailableError("engine='cuda' needs an NVIDIA GPU; here is none")
 
-    monkeypatch.setattr("greedymiser.engines.cuda.door.check_available", complaint)
+    monkeypatch.setattr("greedymiser.engines.cuda.engine.check_available", complaint)
     # It is known before anything is read.
     said = complain(command, "no.csv", "--costs", "no.toml", "--engine", "cuda", "--out", "o")
     assert said == "engine='cuda' needs an NVIDIA GPU; here is none"

@@ -27,10 +27,10 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.data import binning
-from greedymiser.engines import EngineLostError
 from greedymiser.engines.dask import session
 from greedymiser.engines.dask.chunks import Chunk
-from greedymiser.engines.dask.door import DaskUnavailableError
+from greedymiser.engines.dask.engine import DaskUnavailableError
+from greedymiser.engines.interface import EngineLostError
 from greedymiser.losses import Loss
 from on_cluster import two_workers
 
@@ -55,7 +55,7 @@ def nothing_is_left_behind(request):
         import sys
         import threading
 
-        holding = sys.modules.get("greedymiser.engines.dask.holding")
+        holding = sys.modules.get("greedymiser.engines.dask.worker")
         ours = [thread.name for thread in threading.enumerate() if "greedymiser" in thread.name]
         return 0 if holding is None else len(holding._HOLDERS), ours
 

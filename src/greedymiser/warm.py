@@ -30,8 +30,8 @@ from greedymiser.losses import (
     SquaredError,
 )
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
-from greedymiser.model.predictor import Predictor, stages_every
-from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
+from greedymiser.model.predictor import Predictor
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree, stages_every
 
 # So many rows are walked one by one, asked together, and divided between threads.
 FEW, SOME, MANY = 1, 40, 3000
@@ -86,7 +86,7 @@ def _charge_rows(model: Predictor, rows: NDArray[Any]) -> None:
     model.prediction_costs(rows)
     model.protocol(rows)
     known = np.ones(rows.shape, dtype=np.uint8)
-    way = model.accounts.meter.setting_out(len(rows), model.n_features)
+    way = model.accounts.meter.start_positions(len(rows), model.n_features)
     raw, index = model.begin(len(rows)), np.arange(len(rows))
     model.accounts.walk(0).on(index, rows.astype(np.float64), known, way, raw, 1)
 
@@ -166,9 +166,20 @@ def _train_all() -> None:
     ranker = MiserRanker(**more).fit(X, labels, qid=qid, X_val=X, y_val=labels, qid_val=qid)
     exits = EarlyExitRanker(ranker, budget=ranker.cost_, every=5).fit(X, labels, qid=qid)
     exits.predict(X, qid)
+    _learn_gates(X, y, weight)
     _train_on_threads(more)
     _score_all()
     _train_in_pieces()
+
+
+def _learn_gates(
+    X: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]
+) -> None:
+    from greedymiser.cascades.gates import GateInputs, cross_fitted
+
+    inputs = GateInputs(X, (0, 1, 2, 3), n_features=3, n_columns=4, categorical={})
+    for given in (None, weight):
+        cross_fitted("paid", inputs, y, given, np.arange(len(y)) % 2)
 
 
 class _PythonLoss(Loss):
@@ -221,8 +232,9 @@ def _train_in_pieces() -> None:
     from greedymiser._core.threads import Threads
     from greedymiser.data.binning import BinMapper
     from greedymiser.data.tables import ArrayTable
-    from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
-    from greedymiser.engines.cpu import CpuShard, Tuning
+    from greedymiser.engines.cpu.shard import CpuShard
+    from greedymiser.engines.cpu.state import Tuning
+    from greedymiser.engines.interface import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.sharded import ShardedRows
 
     X, y, _ = _made_rows()

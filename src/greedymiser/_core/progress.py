@@ -1,4 +1,4 @@
-"""How far things are, in a terminal or a notebook: the one room that knows tqdm."""
+"""Progress bars, in a terminal or a notebook."""
 
 from __future__ import annotations
 

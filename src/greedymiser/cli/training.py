@@ -85,7 +85,7 @@ def check_engine(engine: str, in_parts: bool = False) -> None:
             "workers train"
         )
     if engine == "cuda":
-        from greedymiser.engines.cuda.door import CudaUnavailableError, check_available
+        from greedymiser.engines.cuda.engine import CudaUnavailableError, check_available
 
         try:
             check_available()
@@ -176,6 +176,8 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
         tried += " of features"
     were = "was" if n_tradeoffs + n_sets == 1 else "were"
     told = f"{tried} {were} tried within the budget; this model has the best validation score."
+    if best.get("found_by") == "gates":
+        return f"{told} It is a cascade of {best['n_iter']:g} sets, with gates between them"
     if best.get("found_by") == "search":
         why = ": all features of the set may be used" if best["tradeoff"] == 0 else ""
         return f"{told} It is one of the sets, trained with trade-off {best['tradeoff']:.3g}{why}"

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -140,6 +141,8 @@ class FrontierSearch:
         What can be bought.
     params : Parameters
         Of the estimator; its trade-off counts for nothing here.
+    starts : iterable of sets
+        Sets to begin with, beside single purchases.
     effort : float
         More than 1 for a longer search, less for a shorter one.
     tell : callable, optional
@@ -151,6 +154,7 @@ class FrontierSearch:
         pool: TrainerPool,
         sets: ResourceSets,
         params: Parameters,
+        starts: Iterable[ResourceBits] = (),
         effort: float = 1.0,
         tell: Callable[[float], object] | None = None,
     ):
@@ -166,7 +170,7 @@ class FrontierSearch:
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
         self._params = _faster(self._final_params, costs, trainer.start.ensemble.n_outputs)
         self._around = Neighbourhood(sets, effort)
-        self._starts: dict[ResourceBits, None] = {}
+        self._starts = dict.fromkeys(starts)
         self._has_begun = False
         # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
@@ -182,9 +186,8 @@ class FrontierSearch:
 
     # -- the search -------------------------------------------------------------------------------
 
-    def run(self, starts: Iterable[ResourceBits]) -> None:
-        """Search from some sets until nothing new comes, or the allowance is spent."""
-        self._starts = dict.fromkeys(starts)
+    def run(self) -> None:
+        """Search until nothing new comes, or the allowance is spent."""
         self._begin()
         self._expand(_most_for_work)
 
@@ -203,11 +206,12 @@ class FrontierSearch:
 
         The dearest sets are expanded first. This search stays as it is.
         """
-        search = FrontierSearch(self._pool, self.sets, self._final_params, effort)
+        given = (self._pool, self.sets, self._final_params, self._starts, effort)
+        search = FrontierSearch(*given)
         search.archive = {key: replace(found) for key, found in self.archive.items()}
         search.below = below
         search._around.chains = self._around.chains
-        search._starts, search._has_begun = self._starts, self._has_begun
+        search._has_begun = self._has_begun
         return search
 
     def go_on(self) -> None:
@@ -234,7 +238,12 @@ class FrontierSearch:
                     continue
                 self._around.chains.setdefault(package, []).append(found.used)
                 following[package] = self._around.smaller(found.used, found.gains)
-            left = {package: part for package, part in following.items() if part}
+            # What several bundles need may be all that is left: then nothing becomes smaller.
+            left = {
+                package: part
+                for package, part in following.items()
+                if part and part != left[package]
+            }
 
     def _expand(self, order: Callable[[list[Candidate]], list[Candidate]]) -> None:
         """Expand sets of the frontier until all are, or the allowance is spent."""
@@ -454,6 +463,14 @@ class Frontier:
         self._search = self._run(tell)
         self._add(self._search, self._search.judged())
 
+    def flat_models(self, tell: Callable[[float], object] | None = None) -> list[FlatModel]:
+        """Search, and train the models of the frontier, the cheapest first, as if all paid alike.
+
+        They are not handed to the curve.
+        """
+        self._search = self._run(tell)
+        return self._search.finished(self._search.judged())
+
     def find(self) -> list[Candidate]:
         """Search, and tell what the frontier is made of."""
         return self._run().frontier()
@@ -467,11 +484,13 @@ class Frontier:
         """
         low, high = costs[position : position + 2]
         with self._lock:
-            if self._search is None or low in self._filled:
+            if low in self._filled:
                 return False
             self._filled.add(low)
             n_before = len(self.models)
             with self.models.threads:
+                if self._search is None:  # it was interrupted
+                    self._search = self._prepared()
                 search = self._search.resumed(high, max(self._effort, 1.0) * FILL_EFFORT)
                 if _is_open(costs, scores, position):
                     search.go_on()
@@ -482,11 +501,15 @@ class Frontier:
             return len(self.models) > n_before
 
     def _run(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
+        search = self._prepared(tell)
+        search.run()
+        return search
+
+    def _prepared(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
-        search = FrontierSearch(self.models.pool, self.sets, flat, self._effort, tell)
-        search.run(self._starts())
-        return search
+        starts = self._starts()
+        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort, tell)
 
     def _add(
         self,
@@ -494,13 +517,18 @@ class Frontier:
         candidates: Sequence[Candidate],
         box: tuple[float, float, float] | None = None,
     ) -> None:
+        """Hand the models of some sets to the curve; ``box`` are bounds, as ``fill`` has them."""
         params = replace(self.models.params, tradeoff=0.0)
+        paid = {"charge": params.charge, "row_budget": params.row_budget}
+        flat = search.finished(candidates, **paid)
+        for found in flat:
+            self.models.add(found.model, params, "search", box)
+        if params.charge == "row" and box is None:
+            for gated in gated_candidates(self.models, self.sets, flat):
+                self.models.add_fitted(gated)
         if params.charge == "row":
             for model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
-            return
-        for found in search.finished(candidates):
-            self.models.add(found.model, params, "search", box)
 
     def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
@@ -508,7 +536,7 @@ class Frontier:
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
         root, and then more. Here a set of the frontier is the beginning: some rounds make do with
         it, and have done with the rows for which it is enough. Then more is bought, for the others;
-        the set itself counts as paid. Each set is also tried by itself.
+        the set itself counts as paid.
         """
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
@@ -525,7 +553,6 @@ class Frontier:
             opening = Opening(self.sets.marked(paid), features, n_iter)
             for factor in BEYOND:
                 tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
-            tasks.append((replace(params, tradeoff=0.0), features, None, None))
         models = self.models.pool.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What a fitted estimator knows, answers and costs."""
+"""What the three estimators share once they are fitted: predictions, costs and attributes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from greedymiser.data.tables import (
     refuse_lazy,
     unmasked,
 )
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.losses import Kind
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
@@ -158,9 +158,9 @@ class Fitted(ModelBacked):
     def is_categorical_(self) -> NDArray[np.bool_] | None:
         if not self.categories_:
             return None
-        found = np.zeros(self.n_features_in_, dtype=bool)
-        found[list(self.categories_)] = True
-        return found
+        mask = np.zeros(self.n_features_in_, dtype=bool)
+        mask[list(self.categories_)] = True
+        return mask
 
     @property
     def n_trees_per_iteration_(self) -> int:

@@ -13,6 +13,7 @@ one runs nothing that is in it, and everything in it is checked before a kernel 
     exports          what all other formats need
     lightgbm_format, xgboost_format, ltr_format, vespa_format
                      a format each
+    mlflow_flavor    model files in MLflow
 """
 
 from greedymiser.files.container import ModelFileError

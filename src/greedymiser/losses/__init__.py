@@ -233,10 +233,10 @@ class Huber(_Known):
             return self
         distances = np.abs(y - self.prior(y, weight))
         near, far = weighted_quantile(distances, weight, 0.9), float(distances.max())
-        found = copy.copy(self)
+        adapted = copy.copy(self)
         # Where most targets are equal, the others say what is far.
-        found.delta = near or far or 1.0
-        return found
+        adapted.delta = near or far or 1.0
+        return adapted
 
     @property
     def _formula(self) -> Formula:
@@ -439,8 +439,8 @@ class LambdaMART(Loss):
     ) -> None:
         """Add the NDCG of all queries, times their weights, to an exact sum."""
         judged, weights = self._judge(y, weight)
-        found = judged.ndcg(raw, team=team)
-        add_exactly(total, found if weights is None else found * weights)
+        values = judged.ndcg(raw, team=team)
+        add_exactly(total, values if weights is None else values * weights)
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
         gradient, hessian = np.zeros_like(raw), np.zeros_like(raw)

@@ -40,10 +40,13 @@ from greedymiser.model.exit_rules import (
     query_starts,
     rank_leavers,
 )
-from greedymiser.model.links import Floats, decisions, labels, probabilities, refuse_improbable
+from greedymiser.model.gated_protocols import gated_protocol
+from greedymiser.model.gating import Gates
+from greedymiser.model.links import Floats, decisions, labels, probabilities, require_probabilities
 from greedymiser.model.protocols import Count, Protocol
 from greedymiser.model.row_costs import Accounts
-from greedymiser.model.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
+from greedymiser.model.trees import CELLS_AT_A_TIME, ROW_BLOCK
+from greedymiser.model.trees import Stage as Stage
 
 Charge = Literal["model", "row"]
 """Who pays for a feature: every row that meets a tree with it, or those whose paths ask for it."""
@@ -54,34 +57,6 @@ ROWS_TOGETHER = 1024
 # Rows that have left are taken out once so large a share of a block has gone: each removal copies
 # the others.
 SHARE_GONE = 0.125
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """Trees that a row meets before it may leave: rounds ``first:last`` of an ensemble.
-
-    They add to what earlier stages said; a stage that begins with round 0 scores the row anew.
-    """
-
-    ensemble: Ensemble
-    first: int
-    last: int
-    # Distinct trees that a row has met, and pays for, at the end of this stage.
-    n_trees: int
-
-    @cached_property
-    def features(self) -> list[int]:
-        """Features that the trees of this stage split on."""
-        starts, k = self.ensemble.tree_starts, self.ensemble.n_outputs
-        used = self.ensemble.nodes["feature"][starts[self.first * k] : starts[self.last * k]]
-        return np.unique(used[used >= 0]).tolist()
-
-    def add(self, rows: NDArray[np.floating], raw: Floats) -> None:
-        """Add what the trees say about each row to ``raw`` (n_outputs, n)."""
-        if self.first == 0:
-            raw[:] = self.ensemble.baseline[:, None]
-        k = self.ensemble.n_outputs
-        self.ensemble.serving.add(rows, raw, self.first * k, self.last * k)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,7 +79,7 @@ class Predictor:
     kind: Kind
     stages: tuple[Stage, ...]
     # Who leaves between the stages; None where there is only one.
-    rule: ExitRule | None
+    rule: ExitRule | Gates | None
     costs: CostModel
     # Only its ``response`` is used.
     loss: Loss
@@ -184,7 +159,7 @@ class Predictor:
     @cached_property
     def features(self) -> list[int]:
         """Features that any stage looks at, by position."""
-        return sorted({feature for stage in self.stages for feature in stage.features})
+        return sorted(itertools.chain.from_iterable(self._new_features))
 
     @property
     def names(self) -> Sequence[str] | None:
@@ -238,8 +213,11 @@ class Predictor:
     @cached_property
     def _new_features(self) -> list[list[int]]:
         known, new = set[int](), []
-        for stage in self.stages:
-            new.append([feature for feature in stage.features if feature not in known])
+        for k, stage in enumerate(self.stages):
+            looked_at = stage.features
+            if isinstance(self.rule, Gates):  # a gate looks at rows, too
+                looked_at = sorted({*looked_at, *self.rule.features(k)})
+            new.append([feature for feature in looked_at if feature not in known])
             known.update(new[-1])
         return new
 
@@ -255,10 +233,21 @@ class Predictor:
         """
         self.stages[k].add(rows, raw)
 
-    def stays(self, k: int, raw: Floats, starts: Starts = None) -> Mask:
-        """Rows that go on after stage k; nobody does after the last one."""
+    def stays(
+        self,
+        k: int,
+        raw: Floats,
+        starts: Starts = None,
+        rows: NDArray[np.floating] | None = None,
+    ) -> Mask:
+        """Rows that go on after stage k; nobody does after the last one.
+
+        ``rows`` is what is known of them, (n, n_features): gates look at it.
+        """
         if self.rule is None or k == len(self.stages) - 1:
             return np.zeros(raw.shape[1], dtype=bool)
+        if isinstance(self.rule, Gates):
+            return self.rule.goes_on(raw, k, rows)
         return self.rule.stays(raw, k, starts)
 
     def why_stopped(self, k: int) -> str:
@@ -302,7 +291,7 @@ class Predictor:
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
         self.classes_  # noqa: B018 - before any work is done
-        refuse_improbable(self.loss)
+        require_probabilities(self.loss)
         return self.probabilities(self.raw_predict(X))
 
     @or_lazily
@@ -361,7 +350,7 @@ class Predictor:
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        if self.charge != "row":
+        if self.charge != "row" and not isinstance(self.rule, Gates):
             raise ValueError(
                 "a protocol is for models with charge='row'; this one has charge='model' and asks "
                 "every row for the same, as receipt() tells"
@@ -374,6 +363,8 @@ class Predictor:
         left = np.zeros(table.n_rows, dtype=np.intp)
         if len(self.stages) > 1:
             left = self.run(table, qid)[1]
+        if isinstance(self.rule, Gates):
+            return gated_protocol(self, table, left, min_share)
         count = Count(
             self.accounts, self.stages, self.names, self.categories, table, left, min_share
         )
@@ -498,7 +489,7 @@ class Predictor:
             return raw
         stage = self.stages[0]
         if self.engine == "cuda":
-            from greedymiser.engines.cuda.predicting import raw_predict
+            from greedymiser.engines.cuda.prediction import raw_predict
 
             return raw_predict(stage.ensemble, table, stage.first, stage.last)
         with Threads(thread_count(self.n_jobs)) as threads:
@@ -518,10 +509,12 @@ class Predictor:
         # ``at[i]`` is the place in ``raw`` of row i of those that are still in the block, which
         # may hold some that have left: ``on`` marks the others.
         at, on, out = np.arange(len(rows)), np.ones(len(rows), dtype=bool), raw.copy()
+        has_gates = isinstance(self.rule, Gates)
         for k in range(len(self.stages)):
             self.advance(k, rows, out)
             going = at[on]
-            stays = self.stays(k, out[:, on], None if query is None else query_starts(query[going]))
+            together = None if query is None else query_starts(query[going])
+            stays = self.stays(k, out[:, on], together, rows[on] if has_gates else None)
             gone = going[~stays]
             raw[:, gone] = out[:, on][:, ~stays]
             left[gone] = k
@@ -551,13 +544,13 @@ def as_predictor(model: Any, engine: str | None = None) -> Predictor:
     >>> bool((as_predictor(model).predict(X) == model.predict(X)).all())
     True
     """
-    found = model if isinstance(model, Predictor) else getattr(model, "predictor_", None)
-    if engine is not None and isinstance(found, Predictor):
-        found = replace(found, engine=engine)
-    if not isinstance(found, Predictor):
+    predictor = model if isinstance(model, Predictor) else getattr(model, "predictor_", None)
+    if engine is not None and isinstance(predictor, Predictor):
+        predictor = replace(predictor, engine=engine)
+    if not isinstance(predictor, Predictor):
         hint = "; take one of it: .best(budget)" if hasattr(model, "best") else ""
         raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser{hint}")
-    return found
+    return predictor
 
 
 def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
@@ -567,12 +560,3 @@ def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
     if starts is not None:
         edges = np.unique(np.append(starts[np.searchsorted(starts, edges)], [0, n]))
     return [(int(a), int(b)) for a, b in itertools.pairwise(edges) if b > a]
-
-
-def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
-    """Cut an ensemble into stages of ``every`` rounds."""
-    n_iter, k = ensemble.n_iter, ensemble.n_outputs
-    edges: Sequence[int] = [*range(0, n_iter, every), n_iter] if n_iter else [0, 0]
-    return tuple(
-        Stage(ensemble, first, last, last * k) for first, last in itertools.pairwise(edges)
-    )

@@ -36,7 +36,7 @@ class Billing:
     """Writes the receipts of a model's predictions."""
 
     def __init__(self, served: ServedModel):
-        self._served = served
+        self.served = served
         self._predictor = served.predictor
         # Texts are made once per node, however many objects pass it.
         self._conditions = {
@@ -118,8 +118,8 @@ class Billing:
     def _question(
         self, walk: RowWalk, i: int, k: int, node: int, feature: int, cost: float
     ) -> Question:
-        name = self._served.names[feature]
-        source = self._served.maker[name]
+        name = self.served.names[feature]
+        source = self.served.maker[name]
         answer: Any = float(walk.rows[i, feature])
         labels = self._predictor.categories.get(feature)
         if source in walk.requests[i].unavailable or answer != answer:
@@ -134,11 +134,11 @@ class Billing:
     ) -> ObjectReceipt:
         missing: tuple[str, ...] = ()
         not_called: tuple[str, ...] = ()
-        asked = [self._served.names[f] for f in bill.features]
+        asked = [self.served.names[f] for f in bill.features]
         if request.unavailable:
             missing = tuple(name for name in asked if self._makes(name) in request.unavailable)
             uncalled = request.unavailable.difference(request.seconds)
-            not_called = tuple(s.name for s in self._served.plan if s.name in uncalled)
+            not_called = tuple(s.name for s in self.served.plan if s.name in uncalled)
         return ObjectReceipt(
             index=request.index,
             cost=bill.cost,
@@ -156,11 +156,11 @@ class Billing:
         )
 
     def _makes(self, column: str) -> str:
-        return self._served.maker[column]
+        return self.served.maker[column]
 
     def _in_vain(self, request: Request, features: Sequence[int]) -> tuple[str, ...]:
         """Sources that were called and that nothing on the object's path has needed."""
-        needed = {source.name for f in features for source in self._served.supplies[f].plan}
+        needed = {source.name for f in features for source in self.served.supplies[f].plan}
         return tuple(name for name in request.seconds if name not in needed)
 
 
@@ -188,11 +188,20 @@ class Bills:
         receipt = billing.receipts(taken.walk)[0]
         names, maker = self._model.names, self._model.maker
         called = [f for f in main.features_asked(request) if maker[names[f]] in request.seconds]
-        before = self._main.prices_of(called)
-        resources = {**before, **receipt.resources}
+        resources = {**self._main.prices_of(called), **receipt.resources}
         n_trees = main.n_trees_met(request)
         tree_cost = receipt.tree_cost + n_trees * self._model.predictor.costs.tree_cost
         needed = {s.name for f in called for s in self._model.supplies[f].plan}
+        for walk in taken.before:  # fallbacks that failed, too
+            served = walk.served
+            asked = [
+                f
+                for f in walk.features_asked(request)
+                if served.maker[served.names[f]] in request.seconds
+            ]
+            billing = next(b for b in self._fallbacks if b.served is served)
+            resources.update(billing.prices_of(asked))
+            needed.update(s.name for f in asked for s in served.supplies[f].plan)
         return replace(
             receipt,
             cost=math.fsum([*resources.values(), tree_cost]),

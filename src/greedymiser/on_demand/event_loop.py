@@ -133,9 +133,19 @@ class LoopCaller:
     is_limited : bool
         Whether calls wait for others to end where there is a limit. A prediction that a source
         makes with the very predictor that called it must not: it would wait for itself.
+    reserve : function, optional
+        Seconds before the deadline that must be left if a call fails; None if nobody knows, then
+        half of what is left is kept.
     """
 
-    def __init__(self, workplace: Workplace, deadline: Deadline | None, is_limited: bool):
+    def __init__(
+        self,
+        workplace: Workplace,
+        deadline: Deadline | None,
+        is_limited: bool,
+        reserve: Callable[[Request, Source], float | None] | None = None,
+    ):
+        self._reserve = reserve
         self._place = workplace
         self._deadline = deadline
         self._is_limited = is_limited
@@ -271,7 +281,8 @@ class LoopCaller:
             # The clock of a time-out starts here: waiting for others is not the source's fault.
             limit = None if policy is None else policy.timeout
             if deadline is not None:
-                limit = min(limit or deadline.left, max(deadline.left, 0.0))
+                left = self._time_for(call, deadline)
+                limit = left if limit is None else min(limit, left)
             self._tell.source_called(source.name, len(call.requests))
             arguments = call.arguments(self._place.raw)
             if source.is_coroutine:
@@ -285,6 +296,17 @@ class LoopCaller:
             health.note(outcome)
         self._tell.ended(source.name, len(call.requests), outcome)
         return outcome
+
+    def _time_for(self, call: Call, deadline: Deadline) -> float:
+        """Seconds that a call may take, so that there is time for what is done if it fails."""
+        left = max(deadline.left, 0.0)
+        if self._reserve is None:
+            return left
+        kept = [self._reserve(request, call.source) for request in call.requests]
+        known = max((seconds for seconds in kept if seconds is not None), default=0.0)
+        if None in kept or known > left / 2:
+            return left / 2
+        return left - known
 
     def _limiter(self, source: Source) -> anyio.CapacityLimiter | None:
         """What counts the calls of a source on this event loop; functions share the threads."""

@@ -87,6 +87,8 @@ class Taken(NamedTuple):
     number: int
     why: str
     walk: ObjectWalk
+    # The walks of fallbacks that were chosen before it, and failed too.
+    before: tuple[ObjectWalk, ...] = ()
 
 
 class FallbackWalk:
@@ -99,6 +101,8 @@ class FallbackWalk:
         The best first.
     refused : function
         Says why a source would not be called now, if so.
+    slowest : function
+        The longest time that a source took of late; None where nothing is known.
     is_strict : bool
         Whether an object that no fallback can answer is an error.
     """
@@ -108,12 +112,14 @@ class FallbackWalk:
         main: ObjectWalk,
         fallbacks: Sequence[ServedModel],
         refused: Callable[[Source], Outcome | None],
+        slowest: Callable[[Source], float | None],
         is_strict: bool,
     ):
         self.main = main
         self.in_step = main.in_step
         self._fallbacks = fallbacks
         self._refused = refused
+        self._slowest = slowest
         self._is_strict = is_strict
         # By the number of the object.
         self.taken: dict[int, Taken] = {}
@@ -157,10 +163,12 @@ class FallbackWalk:
             unknown = [source for source in served.plan if not request.knows(source)]
             if any(self._refused(source) is not None for source in unknown):
                 continue
-            if request.index not in self.taken:
+            earlier = self.taken.get(request.index)
+            if earlier is None:
                 self.main.leave(request)
+            before = () if earlier is None else (*earlier.before, earlier.walk)
             walk = walk_of(served, [request])
-            self.taken[request.index] = Taken(number, str(failure), walk)
+            self.taken[request.index] = Taken(number, str(failure), walk, before)
             return self._next(request, walk, is_new=True)
         if self._is_strict:
             raise failure from failure.__cause__
@@ -169,6 +177,21 @@ class FallbackWalk:
             self._given_up.add(request.index)
             return self.main.follow(request)
         return self._next(request, taken.walk)
+
+    def time_to_fall_back(self, request: Request, source: Source) -> float | None:
+        """Seconds that the best fallback would take if a source failed now; None: not known."""
+        without = request.unavailable | {source.name}
+        for served in self._fallbacks:
+            if served.source_names.isdisjoint(without):
+                more = [
+                    other
+                    for other in served.plan
+                    if not request.knows(other) and other.name not in request.open
+                ]
+                # One after the other, at worst; what is being fetched will be there.
+                times = [self._slowest(other) for other in more]
+                return None if None in times else sum(filter(None, times))
+        return 0.0
 
     def _next(self, request: Request, walk: ObjectWalk, is_new: bool = False) -> Plan:
         """What an object needs next that is alone on its walk."""

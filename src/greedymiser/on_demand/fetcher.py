@@ -194,10 +194,11 @@ class Fetcher:
     ) -> None:
         from greedymiser.on_demand.event_loop import LoopCaller, run_on_loop
 
-        caller = LoopCaller(self._workplace, deadline, is_limited)
         token = _inside.set(_inside.get() | {id(self)})
         try:
             for walk in walks:
+                reserve = getattr(walk, "time_to_fall_back", None) if deadline else None
+                caller = LoopCaller(self._workplace, deadline, is_limited, reserve)
                 await run_on_loop(self._scheduler(walk, deadline), caller)
         finally:
             _inside.reset(token)
@@ -217,3 +218,7 @@ class Fetcher:
         if not source.is_coroutine and place.pool.is_stuck(source):
             return refusal("it was not called, since too many earlier calls still hang")
         return place.health[source.name].refusal(source, deadline, reserve=False)
+
+    def slowest(self, source: Source) -> float | None:
+        """The longest time that a source took of late; None where nothing is known."""
+        return self._workplace.health[source.name].slowest()

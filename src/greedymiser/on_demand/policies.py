@@ -218,9 +218,16 @@ class Health:
 
     def _fastest(self) -> float:
         """The least time that an answer took of late; 0 where nothing is known."""
+        return min(self._of_late(), default=0.0)
+
+    def slowest(self) -> float | None:
+        """The longest time that an answer took of late; None where nothing is known."""
+        return max(self._of_late(), default=None)
+
+    def _of_late(self) -> list[float]:
         since = time.monotonic() - REMEMBERED_SECONDS
         with self._lock:
-            return min((seconds for when, seconds in self._answers if when >= since), default=0.0)
+            return [seconds for when, seconds in self._answers if when >= since]
 
     def note(self, outcome: Outcome) -> None:
         """Take how a call ended."""

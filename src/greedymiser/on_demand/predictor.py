@@ -86,7 +86,8 @@ class OnDemandPredictor:
     deadline : float, optional
         Seconds after which the answer must be there, for each call of ``predict`` and the like,
         which take their own, too. A tenth of it (at most 20 ms) is kept for the model. What of late
-        has always taken longer than what is left is not begun; what has not come in time fails.
+        has always taken longer than what is left is not begun; what has not come in time fails, so
+        early that a fallback can still fetch what it needs.
     prefetch : float, optional
         Fetch at once what at least this share of the rows of ``sample`` needs, instead of when an
         object gets there: faster, and dearer. Receipts tell what was bought in vain.
@@ -411,6 +412,7 @@ class _Prediction:
                     main,
                     served._fallbacks,
                     lambda source: served._fetcher.refusal(source, self._deadline),
+                    served._fetcher.slowest,
                     served._is_strict,
                 )
             yield walk

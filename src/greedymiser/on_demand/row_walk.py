@@ -41,7 +41,7 @@ class RowWalk:
         # What is known of the objects: values, and whether a value (or its absence) is known.
         self.rows = np.full((n, n_features), np.nan)
         self._known = np.zeros((n, n_features), dtype=np.uint8)
-        self.way = predictor.accounts.meter.setting_out(n, n_features)
+        self.way = predictor.accounts.meter.start_positions(n, n_features)
         # Raw predictions, the stage in which an object is, and the one after which it left.
         self.raw = predictor.begin(n)
         self._stage = np.zeros(n, dtype=np.intp)
@@ -159,7 +159,7 @@ class RowWalk:
             here = ended[stages == k]
             query = None if self._query is None else query_starts(self._query[here])
             raw = np.ascontiguousarray(self.raw[:, here])
-            stays = self._predictor.stays(k, raw, query)
+            stays = self._predictor.stays(k, raw, query, self.rows[here])
             self.left[here[~stays]] = k
             for i in here[~stays].tolist():
                 self.requests[i].forget()

@@ -289,6 +289,29 @@ class Sources:
         sources_of(transformer, sources)
         return sources
 
+    @classmethod
+    def from_feast(cls, store: Any, features: Any, *, full_feature_names: bool = False) -> Sources:
+        """Make a source of every feature view of a Feast store that some features belong to.
+
+        A view is read once, whatever number of its features is asked for, so it is one resource;
+        views that a model does not need are not read. An object is a mapping of the entity's join
+        keys, such as ``{"driver_id": 1001}``.
+
+        Parameters
+        ----------
+        store : feast.FeatureStore
+        features : list of str, or a feature service or its name
+            Features as Feast names them, ``"view:feature"``. They become columns; text holds
+            labels.
+        full_feature_names : bool
+            Columns are called ``view__feature``, for features of the same name.
+        """
+        from greedymiser.on_demand.feast_views import sources_of_store
+
+        sources = cls(raw="entity")
+        sources_of_store(store, features, sources, full_feature_names)
+        return sources
+
     # -- looking up -----------------------------------------------------------------------------
 
     @property

@@ -100,7 +100,7 @@ class StageWalk:
         self._predictor.advance(k, self.rows[going], scores)
         self.raw[:, going] = scores
         query = None if self._query is None else query_starts(self._query[going])
-        stays = self._predictor.stays(k, scores, query)
+        stays = self._predictor.stays(k, scores, query, self.rows[going])
         self.left[going[~stays]] = k
         for i in going[~stays].tolist():
             self.requests[i].forget()

@@ -1,4 +1,4 @@
-"""What scores are called, wherever they are told: on a terminal, in a plot, a report or a file."""
+"""What scores are called on a terminal, in a plot, a report or a file."""
 
 from __future__ import annotations
 

@@ -13,7 +13,19 @@ from numpy.typing import NDArray
 
 from greedymiser._core.quantiles import quantiles_of_parts
 from greedymiser.data.binning import LANES
-from greedymiser.engines import (
+from greedymiser.engines.dask.messages import (
+    Command,
+    LevelOrder,
+    Residuals,
+    ScannedColumns,
+    Share,
+)
+from greedymiser.engines.dask.replay import Story
+from greedymiser.engines.dask.session import WorkersLostError
+from greedymiser.engines.dask.shares import shares_of
+from greedymiser.engines.dask.stores import Store
+from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.interface import (
     Columns,
     EngineLostError,
     Floats,
@@ -23,12 +35,6 @@ from greedymiser.engines import (
     SplitTable,
     blank_table,
 )
-from greedymiser.engines.dask.messages import Command, LevelOrder, Residuals, ScannedColumns, Share
-from greedymiser.engines.dask.session import WorkersLostError
-from greedymiser.engines.dask.shares import shares_of
-from greedymiser.engines.dask.stores import Store
-from greedymiser.engines.dask.story import Story
-from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.marks import Marks, distinct_patterns
 from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.sharded import Family, blocks_in_play, mean_loss, total_of
