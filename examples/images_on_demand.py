@@ -113,7 +113,7 @@ def binary_patterns(pixels):
 
 # %%
 # Descriptors, roughly from cheap to expensive
-# ---------------------------------------
+# --------------------------------------------
 # Each makes some columns. Together they make 314.
 
 

@@ -88,7 +88,7 @@ print(sources)
 
 # %%
 # A model that buys the expensive things last
-# --------------------------------------
+# -------------------------------------------
 # The first rounds have a budget that no report fits into. The next ones may have it. An exit after
 # every ten rounds lets orders go whose answer is clear.
 

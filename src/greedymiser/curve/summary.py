@@ -228,7 +228,7 @@ def named_purchases(costs: CostModel, resources: Iterable[str]) -> tuple[str, ..
     """What people would say was bought, the most expensive first.
 
     A test that needs a blood draw is called by the test, since the draw is the smaller part of the
-    price; columns of a paid report are called by the report.
+    price; columns of a paid report are called by the report. What is free is not named.
 
     Examples
     --------
@@ -254,8 +254,7 @@ def named_purchases(costs: CostModel, resources: Iterable[str]) -> tuple[str, ..
         else:
             hidden.add(name)
     shown = sorted(bought - hidden, key=lambda name: (-price.get(name, 0.0), names.index(name)))
-    paid = tuple(name for name in shown if price.get(name, 0.0) > 0)
-    return paid or tuple(shown)
+    return tuple(name for name in shown if price.get(name, 0.0) > 0)
 
 
 @dataclass(frozen=True)
