@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         measure_costs,
     )
     from greedymiser.plotting import ProtocolDisplay
+    from greedymiser.scoring.errors import TotalCost, total_cost
     from greedymiser.training.boosting import Action, Progress
 
 # Where each public name lives. A room is entered when somebody asks for one of its names: to load
@@ -64,6 +65,7 @@ _ROOM_OF = {
         "plotting": ("ProtocolDisplay",),
         "model.protocols": ("Protocol",),
         "model.predictor": ("Predictor", "as_predictor"),
+        "scoring.errors": ("TotalCost", "total_cost"),
         "curve.search": ("MiserSearchCV",),
         "curve.curve": ("TradeoffCurve", "tradeoff_curve"),
     }.items()
@@ -94,6 +96,7 @@ __all__ = [
     "Receipt",
     "SourceTimeoutError",
     "Sources",
+    "TotalCost",
     "TradeoffCurve",
     "UnreadableModelError",
     "__version__",
@@ -106,6 +109,7 @@ __all__ = [
     "ndcg_score",
     "save",
     "to_lightgbm",
+    "total_cost",
     "tradeoff_curve",
 ]
 

@@ -209,13 +209,15 @@ class TradeoffPath:
         validation = self.trainer.watch(self._test)
         mean_cost = mean_cost_of(prepared, self._test.rows)
         n_outputs, pays = ensemble.n_outputs, model.charge == "row"
-        scores, costs = [validation.score()], [0.0] * pays
+        bills = [0.0] if pays else _trace(fitted_like(self.blank, prepared.schema, model))["cost"]
+        scores, costs = [validation.total(float(bills[0]))], [0.0] * pays
         for round_ in range(ensemble.n_iter):
             for k in range(n_outputs):
                 validation.add_tree(ensemble.tree(round_ * n_outputs + k), k)
-            scores.append(validation.score())
+            bill = mean_cost((round_ + 1) * n_outputs) if pays else float(bills[round_ + 1])
+            scores.append(validation.total(bill))
             if pays:
-                costs.append(mean_cost((round_ + 1) * n_outputs))
+                costs.append(bill)
         return scores, costs
 
     def _last_line(self) -> str:

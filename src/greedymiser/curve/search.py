@@ -101,6 +101,12 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.best_estimator_.predict_proba(X)
 
+    @available_if(_has_method("expected_costs"))
+    def expected_costs(self, X: Any) -> Any:
+        """What each answer of the best model is expected to cost."""
+        check_is_fitted(self)
+        return self.best_estimator_.expected_costs(X)
+
     @available_if(_has_method("decision_function"))
     def decision_function(self, X: Any) -> Any:
         """Raw predictions of the best model."""

@@ -90,6 +90,12 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
         raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
     predictor = as_predictor(model)
     whole = _whole_ensemble(predictor)
+    if predictor.error_costs is not None:
+        warnings.warn(
+            "error_costs are left out: LightGBM gives class probabilities, and knows no costs of "
+            "errors; take the class of the least expected cost yourself, as expected_costs does",
+            stacklevel=2,
+        )
     _warn_of_splits_near_zero(whole, predictor.names)
     ensemble = _readable(whole, dtype)
     sizes = {feature: len(known) for feature, known in predictor.categories.items()}

@@ -37,6 +37,7 @@ class Parameters:
     charge: Charge = "model"
     row_budget: float | None = None
     class_weight: Any = None
+    error_costs: Any = None
 
     @classmethod
     def of(cls, estimator: Any) -> Self:

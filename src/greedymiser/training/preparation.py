@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel, Feature, as_cost_model
+from greedymiser.costs.errors import ErrorCosts, as_error_costs
 from greedymiser.costs.prices import positions
 from greedymiser.data.binning import BinMapper, BinnedMatrix, Cuts
 from greedymiser.data.splits import divide
@@ -44,6 +45,7 @@ from greedymiser.engines import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
 from greedymiser.losses import Kind, Loss
 from greedymiser.losses.ndcg import query_order
+from greedymiser.model.links import gives_probabilities
 from greedymiser.training.grower import Interactions
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.targets import Classes, Target, learn_target
@@ -143,6 +145,8 @@ class Schema:
     monotonic_cst: tuple[int, ...] | None = None
     # Which features may meet on a path; None for any.
     interactions: Interactions | None = None
+    # What errors cost; None where a prediction is the likeliest class.
+    error_costs: ErrorCosts | None = None
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -293,9 +297,25 @@ def learn_schema(
         categories = learn_categories(checked.X, categorical, checked.rows, params.max_bins)
         loss = target.loss(params.loss)
         costs = costs_of_columns(params, n_features, columns)
-        return Schema(kind, n_features, columns, categories, target, costs, loss, seed)
+        errors = read_error_costs(params.error_costs, target, loss)
+        return Schema(
+            kind, n_features, columns, categories, target, costs, loss, seed, error_costs=errors
+        )
 
     return learn
+
+
+def read_error_costs(given: Any, target: Target, loss: Loss) -> ErrorCosts | None:
+    """What errors cost, by the classes of the target; None where nobody says."""
+    if given is None:
+        return None
+    assert isinstance(target, Classes)  # only the classifier has the parameter
+    if not gives_probabilities(loss):
+        raise ValueError(
+            "error_costs need class probabilities, and the loss "
+            f"{type(getattr(loss, '_loss', loss)).__name__} gives none: it has no response"
+        )
+    return as_error_costs(given, target.labels)
 
 
 def _placed(engine: Engine, binned: BinnedMatrix, cases: Cases, loss: Loss) -> PlacedRows:
