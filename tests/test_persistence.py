@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -31,11 +32,13 @@ from greedymiser import (
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
+    ModelFamily,
     ModelFileError,
     Predictor,
     as_predictor,
     load,
     save,
+    tradeoff_curve,
 )
 from greedymiser.cascades.cronus import Cronus
 from greedymiser.files.container import TENSOR_DTYPES, from_safetensors, to_safetensors
@@ -345,6 +348,40 @@ def test_what_a_file_tells_about_training(numbers, target, tmp_path):
     }  # fmt: skip
 
 
+def test_one_flipped_bit_is_noticed(frame, target, tmp_path):
+    """Wherever it is: the file is refused, or it is the same model (spaces, the checksum's key)."""
+    path, flipped = tmp_path / "m.miser", tmp_path / "flipped.miser"
+    save(MiserRegressor(max_iter=2, max_depth=2, n_jobs=1).fit(frame, target), path)
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    body = 8 + int.from_bytes(data[:8], "little")
+    positions = [*rng.integers(body, size=300), *rng.integers(body, len(data), size=300)]
+    kept = 0
+    for position in positions:
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << rng.integers(8)
+        flipped.write_bytes(damaged)
+        try:
+            loaded = load(flipped)
+        except ModelFileError:
+            continue
+        assert position < body
+        assert encoded(loaded) == data
+        kept += 1
+    assert kept < 10
+
+
+def test_a_changed_number_is_told_apart_from_what_was_saved(numbers, target, tmp_path):
+    path = tmp_path / "m.miser"
+    model = MiserRegressor(**SMALL).fit(numbers, target)
+    save(model, path)
+    data, value = path.read_bytes(), model.ensemble_.nodes["value"][1:2].tobytes()
+    assert data.count(value) == 1
+    path.write_bytes(data.replace(value, np.array([0.5]).tobytes()))
+    with pytest.raises(ModelFileError, match="its checksum is wrong: it was damaged, or changed"):
+        load(path)
+
+
 def test_number_of_threads():
     assert load(KEPT[0]).n_jobs is None
     assert load(KEPT[0], n_jobs=1).n_jobs == 1
@@ -597,6 +634,119 @@ def test_an_interruption_leaves_the_old_file(model, tmp_path, monkeypatch, where
     assert [found.name for found in tmp_path.iterdir()] == ["m.miser"]
 
 
+# Families
+
+
+@pytest.fixture(scope="module")
+def curves(frame, target) -> dict[str, Any]:
+    """Curves of all kinds; trees cost something, so that rounds of one model are many models."""
+    costs = shared_costs(list(frame.columns))
+    three = np.digitize(target, [0.5, 1.5])
+    stars = np.clip(np.round(target), 0, 4)
+    data = {"X": frame[:200], "X_val": frame[200:], "tradeoffs": [0.0, 0.01, 0.1]}
+
+    def curve(estimator: Any, y: np.ndarray, **more: Any) -> Any:
+        return tradeoff_curve(estimator, y=y[:200], y_val=y[200:], **data, **more)
+
+    queries = {"qid": QID[:200], "qid_val": QID[200:]}
+    return {
+        "regressor": curve(MiserRegressor(costs, **SMALL), target, cost_unit="euros"),
+        "classes": curve(MiserClassifier(costs, **SMALL), three),
+        "row": curve(MiserClassifier(costs, charge="row", **SMALL), three > 0),
+        "ranker": curve(MiserRanker(costs, **SMALL), stars, **queries),
+    }
+
+
+@pytest.mark.parametrize("kind", ["regressor", "classes", "row", "ranker"])
+def test_the_front_of_a_curve_comes_back(curves, kind, frame, tmp_path):
+    curve, path = curves[kind], tmp_path / "family.miser"
+    front = curve.pareto()
+    assert len(front) > 4
+    save(curve, path)
+    family = load(path, n_jobs=1)
+    assert isinstance(family, ModelFamily)
+    assert (family.model_costs, family.scores) == (tuple(front["cost"]), tuple(front["score"]))
+    assert family.scoring == curve.scoring
+    assert all(model.n_jobs == 1 for model in (family, *family.models))
+    for model, cost in zip(family.models, family.model_costs, strict=True):
+        with contextlib.suppress(UserWarning):
+            expected = curve.best(cost, train=False)
+            assert family.best(cost) is model
+            assert model.raw_predict(frame).tobytes() == (
+                expected.predictor_.raw_predict(frame).tobytes()
+            )
+            assert model.prediction_costs(frame).tolist() == (
+                expected.prediction_costs(frame).tolist()
+            )
+            assert model.receipt() == expected.receipt()
+            assert model.about["estimator"] == type(expected).__name__
+    # It predicts as its best model does.
+    assert family.best() is family.models[-1]
+    assert family.predict(frame).tolist() == family.models[-1].predict(frame).tolist()
+    assert family.about == ({"cost_unit": "euros"} if kind == "regressor" else {})
+    again = tmp_path / "again.miser"
+    save(family, again)
+    assert again.read_bytes() == path.read_bytes()
+    save(family.models[1], again)
+    assert not isinstance(load(again), ModelFamily)
+
+
+def test_trees_that_models_share_are_kept_once(curves, tmp_path):
+    save(curves["regressor"], tmp_path / "family.miser")
+    tensors, _ = from_safetensors((tmp_path / "family.miser").read_bytes())
+    n_models = sum(name.endswith(".stages") for name in tensors)
+    n_ensembles = sum(name.endswith(".baseline") for name in tensors)
+    assert n_ensembles <= 3 < n_models
+    family = load(tmp_path / "family.miser")
+    n_trees = [model.stages[0].ensemble.n_trees for model in family.models]
+    assert n_trees == [model.stages[-1].n_trees for model in family.models]
+
+
+def test_early_exits_in_a_family(frame, target, tmp_path):
+    """Two ensembles of one model stay two, also where one begins as the other does."""
+    model = MiserRegressor(**SMALL).fit(frame, target)
+    short, whole = model.truncate(4).ensemble_, model.ensemble_
+    stages = (Stage(short, 0, 4, 4), Stage(whole, 0, 2, 4), Stage(whole, 2, 12, 12))
+    cascade = replace(as_predictor(model), stages=stages, rule=Above((0.5, 1.0)))
+    family = ModelFamily.of([model.truncate(2).predictor_, cascade], [1, 2], [0.1, 0.2], "r2")
+    save(family, tmp_path / "family.miser")
+    loaded = load(tmp_path / "family.miser")
+    assert loaded.raw_predict(frame).tobytes() == cascade.raw_predict(frame).tobytes()
+    assert loaded.leaving_stages(frame).tolist() == cascade.leaving_stages(frame).tolist()
+    assert loaded.prediction_costs(frame).tolist() == cascade.prediction_costs(frame).tolist()
+
+
+def test_a_budget_chooses_in_a_family(curves, tmp_path):
+    save(curves["classes"], tmp_path / "family.miser")
+    family = load(tmp_path / "family.miser")
+    costs = family.model_costs
+    assert family.best(costs[2]) is family.models[2]
+    assert family.best((costs[2] + costs[3]) / 2) is family.models[2]
+    assert family.best(np.inf) is family.models[-1]
+    with pytest.raises(TypeError, match="budget must be a number, got 'all'"):
+        family.best("all")
+    with pytest.raises(ValueError, match="budget must not be negative, got -1"):
+        family.best(-1)
+    dear = replace(family, models=family.models[1:], model_costs=costs[1:])
+    with pytest.raises(ValueError, match="no model costs at most 0; the cheapest costs"):
+        dear.best(0)
+    assert repr(family).startswith(f"<ModelFamily of {len(costs)} classifiers, cost 0 to ")
+
+
+def test_models_of_a_family_must_be_alike(numbers, target, frame):
+    one = as_predictor(MiserRegressor(**SMALL).fit(numbers, target))
+    others = [
+        MiserRegressor(**SMALL).fit(numbers[:, :2], target),
+        MiserRegressor(costs=[1, 2, 3], **SMALL).fit(numbers, target),
+        MiserClassifier(**SMALL).fit(numbers, target > 0),
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match="must have the same features, costs, classes"):
+            ModelFamily.of([one, as_predictor(other)], [0, 1], [0, 1], "r2")
+    with pytest.raises(ValueError, match="at least one model, got none"):
+        ModelFamily.of([], [], [], "r2")
+
+
 # Kept files
 
 
@@ -620,15 +770,19 @@ def test_kept_files_load_for_ever(path):
     assert str(model.receipt()) == answers["receipt"]
     assert model.features_used_ == answers["features_used"]
     assert model.resources_used_ == answers["resources_used"]
+    for member, expected in zip(
+        getattr(model, "models", ()), answers.get("models", ()), strict=True
+    ):
+        assert member.raw_predict(X).tolist() == expected["raw"]
 
 
 def test_every_format_has_kept_files():
     kinds = {"regressor", "classes", "early-exit", "ranker", "cascade", "constant"}
-    for number in range(1, FORMAT + 1):
-        for kind in kinds:
+    for number, kept in {1: kinds, 2: kinds, FORMAT: {"family"}}.items():
+        for kind in kept:
             path = FILES / f"format-{number}-{kind}.miser"
             assert path in KEPT
-            assert load(path).charge == ("model" if number == 1 else "row")
+            assert load(path).charge == ("row" if number == 2 else "model")
 
 
 # Files that are wrong
@@ -638,7 +792,8 @@ class Opened:
     """A model file, to be changed and closed again."""
 
     def __init__(self, kind: str):
-        number, kind = (2, kind.removeprefix("row ")) if kind.startswith("row ") else (1, kind)
+        number = 2 if kind.startswith("row ") else FORMAT if kind == "family" else 1
+        kind = kind.removeprefix("row ")
         tensors, text = from_safetensors((FILES / f"format-{number}-{kind}.miser").read_bytes())
         self.model = json.loads(text)
         self.arrays = {
@@ -872,6 +1027,23 @@ BAD = [
     ("row regressor", tell("charge", "mean_cost", "inf"), "is negative, or infinite"),
     ("row regressor", tell("charge", "mean_cost", "2"), "is '2', not a number"),
     ("row regressor", tell("charge", "max", 2), "an unknown entry 'max'"),
+    # families
+    ("family", tell("models", []), "it is a family without models"),
+    ("family", tell("models", 0, 5), "model 0 is not a JSON object"),
+    ("family", tell("models", 1, "cost", 1e9), "its models are not in the order of their costs"),
+    ("family", tell("models", 0, "cost", -1), "'cost' of model 0 is negative"),
+    ("family", tell("models", 0, "score", "nan"), "'score' of model 0 is 'nan', not a number"),
+    ("family", tell("models", 0, "kind", "ranker"), "model 0 has an unknown entry 'kind'"),
+    ("family", tell("rule", None), "the model has an unknown entry 'rule'"),
+    ("family", tell("scoring", 1), "'scoring' of the model is not a string"),
+    ("family", tell("format", 2), "the model has an unknown entry 'models'"),
+    ("family", leave_out("models.1.stages"), "it has no array 'stages'"),
+    ("family", put("models.1.stages", (0, 0), 99), "a stage is of an unknown ensemble"),
+    ("family", put("models.1.stages", (0, 2), 99), "a stage has more rounds than its ensemble"),
+    ("family", lambda file: file.arrays.update({"models.99.stages": np.zeros((1, 4), int)}),
+     "it has an unknown array 'models.99.stages'"),
+    ("family", lambda file: file.arrays.update({"models.0.x": np.zeros(1)}),
+     "it has an unknown array 'x'"),
     ("regressor", tell("about", [1]), "'about' of the model is not a JSON object"),
     ("regressor", tell("about", "a", [[[[[[[[[[[[1]]]]]]]]]]]]), "nested too deeply"),
 ]  # fmt: skip
@@ -1050,6 +1222,7 @@ def test_a_bool_is_0_or_1(tmp_path):
     header_end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:header_end])
     header[f"{E0}.nodes.missing_left"]["dtype"] = "BOOL"
+    del header["__metadata__"]["sha256"]  # as in a file of version 0.1
     (tmp_path / "m.miser").write_bytes(with_header(json.dumps(header).encode(), data[header_end:]))
     with pytest.raises(ModelFileError, match="neither true nor false"):
         load(tmp_path / "m.miser")

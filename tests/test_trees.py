@@ -297,6 +297,7 @@ def test_truncating_keeps_whole_rounds():
     for n_iter in range(5):
         shorter = ensemble.truncated(n_iter)
         assert (shorter.n_iter, shorter.n_trees) == (n_iter, 2 * n_iter)
+        assert len(shorter.category_sets) == sum(len(t.category_sets) for t in trees[: 2 * n_iter])
         expected = raw_predict(ensemble, X, last=n_iter)
         assert raw_predict(shorter, X).tobytes() == expected.tobytes()
     again = ensemble.truncated(2).extended(trees[4:])

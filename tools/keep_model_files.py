@@ -1,7 +1,8 @@
-"""Write model files of the current format, and what they must predict, to tests/files.
+"""Write model files, and what they must predict, to tests/files.
 
-Run it once when the format number goes up: ``python tools/keep_model_files.py``. Files that are
-there are never written again, since the point of them is to be old.
+Run it once when the format number goes up: ``python tools/keep_model_files.py``. A file is named
+after the format that its model needs. Files that are there are never written again, since the point
+of them is to be old.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from greedymiser import (
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
+    ModelFamily,
     Predictor,
     as_predictor,
+    load,
     save,
+    tradeoff_curve,
 )
-from greedymiser.files.layout import FORMAT
+from greedymiser.files.container import from_safetensors
 from greedymiser.losses import Huber
 from greedymiser.model.exit_rules import Above
 from greedymiser.model.predictor import Stage
@@ -79,6 +83,11 @@ def models() -> Iterator[tuple[str, Any, Any, Any]]:
     yield "cascade", cascade(regressor), X[:30], None
     counts = MiserRegressor(loss="poisson", tradeoff=1e6, **small).fit(plain, stars)
     yield "constant", counts, plain[:5], None
+    paid = MiserRegressor(COSTS, **small)
+    curve = tradeoff_curve(
+        paid, X[:300], y[:300], X_val=X[300:], y_val=y[300:], tradeoffs=[0.0, 1e-3, 1e-2]
+    )
+    yield "family", curve, X[:30], None
 
 
 def cascade(regressor: MiserRegressor) -> Predictor:
@@ -101,6 +110,13 @@ def expected(predictor: Predictor, X: Any, qid: Any) -> dict[str, Any]:
     }
     if predictor.kind == "classifier":
         answers["predict_proba"] = predictor.predict_proba(X).tolist()
+    if isinstance(predictor, ModelFamily):
+        answers["models"] = [
+            {"cost": cost, "score": score, "raw": model.raw_predict(X).tolist()}
+            for model, cost, score in zip(
+                predictor.models, predictor.model_costs, predictor.scores, strict=True
+            )
+        ]
     columns = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X)
     rows = {
         str(name): [None if value != value else value for value in columns[name].tolist()]
@@ -119,11 +135,16 @@ def expected(predictor: Predictor, X: Any, qid: Any) -> dict[str, Any]:
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, model, X, qid in models():
-        path = FOLDER / f"format-{FORMAT}-{name}.miser"
+        draft = FOLDER / "draft.miser"
+        save(model, draft)
+        number = json.loads(from_safetensors(draft.read_bytes())[1])["format"]
+        path = draft.with_name(f"format-{number}-{name}.miser")
         if path.exists():
+            draft.unlink()
             continue
-        save(model, path)
-        told = json.dumps(expected(as_predictor(model), X, qid), ensure_ascii=False)
+        draft.rename(path)
+        family = load(path) if name == "family" else as_predictor(model)
+        told = json.dumps(expected(family, X, qid), ensure_ascii=False)
         path.with_suffix(".json").write_text(told + "\n", encoding="utf-8")
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         to_lightgbm,
     )
     from greedymiser.losses.ndcg import ndcg_score
+    from greedymiser.model.family import ModelFamily
     from greedymiser.model.predictor import Predictor, as_predictor
     from greedymiser.model.protocols import Protocol
     from greedymiser.on_demand import (
@@ -64,6 +65,7 @@ _ROOM_OF = {
         "files": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
         "plotting": ("ProtocolDisplay",),
         "model.protocols": ("Protocol",),
+        "model.family": ("ModelFamily",),
         "model.predictor": ("Predictor", "as_predictor"),
         "scoring.errors": ("TotalCost", "total_cost"),
         "curve.search": ("MiserSearchCV",),
@@ -87,6 +89,7 @@ __all__ = [
     "MiserRanker",
     "MiserRegressor",
     "MiserSearchCV",
+    "ModelFamily",
     "ModelFileError",
     "OnDemandPredictor",
     "Predictor",

@@ -304,6 +304,8 @@ def use(path: Path) -> str:
             assert model.prediction_costs(X).shape == (n,)
             if model.kind == "classifier" and gives_probabilities(model.loss):
                 model.predict_proba(X)
+    for member in getattr(model, "models", ()):
+        member.predict(X), member.prediction_costs(X)
     model.receipt()
     assert len(model.features_used_) <= model.n_features
     assert len(model.resources_used_) <= len(model.costs.resource_names)

@@ -149,11 +149,19 @@ class Arrays:
     def __init__(self, tensors: Mapping[str, Tensor]):
         self._left = dict(tensors)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._left
+
     def take(self, name: str, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> NDArray[Any]:
         tensor = self._left.pop(name, None)
         if tensor is None:
             raise ContentError(f"it has no array {name!r}")
         return tensor.array(f"the array {name!r}", dtype, shape)
+
+    def inside(self, prefix: str) -> Arrays:
+        """Take all whose names begin with a prefix out, under the rest of their names."""
+        names = [name for name in self._left if name.startswith(prefix)]
+        return Arrays({name.removeprefix(prefix): self._left.pop(name) for name in names})
 
     def check_all_used(self) -> None:
         if self._left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as serialize
 
-# The entry of the safetensors metadata that holds our JSON. There is only one, because
-# safetensors does not promise to keep several in order, and equal models make equal files.
-METADATA_KEY = "greedymiser"
+# The entry of the safetensors metadata that holds our JSON, and the one with a checksum of
+# everything else in the file. Files of version 0.1 have no checksum.
+METADATA_KEY, CHECKSUM_KEY = "greedymiser", "sha256"
 
 # Safetensors refuses longer headers.
 LONGEST_HEADER = 100_000_000
@@ -89,7 +90,13 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
 def to_safetensors(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
     """Write arrays and a text as safetensors: the same ones always give the same bytes."""
     plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    return serialize(plain, {METADATA_KEY: text})
+    data = serialize(plain, {METADATA_KEY: text})
+    header, body = _parts(data)
+    # Not by safetensors, which does not promise to keep several entries in order.
+    header["__metadata__"][CHECKSUM_KEY] = _checksum(header, body)
+    written = json.dumps(header, separators=(",", ":")).encode()
+    written += b" " * (-len(written) % 8)  # arrays begin at a multiple of eight
+    return len(written).to_bytes(8, "little") + written + body
 
 
 def from_safetensors(data: bytes) -> tuple[dict[str, Tensor], str]:
@@ -103,7 +110,24 @@ def from_safetensors(data: bytes) -> tuple[dict[str, Tensor], str]:
         name: Tensor(str(held["dtype"]), tuple(held["shape"]), held["data"]) for name, held in found
     }
     # Safetensors has parsed this header and found it good; ``deserialize`` leaves the metadata out.
-    return tensors, _text_of(_parsed(data[8 : 8 + int.from_bytes(data[:8], "little")]))
+    header, body = _parts(data)
+    text = _text_of(header)
+    if header["__metadata__"].pop(CHECKSUM_KEY, None) not in (None, _checksum(header, body)):
+        raise ContentError("its checksum is wrong: it was damaged, or changed by another program")
+    return tensors, text
+
+
+def _parts(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The header of a file, and the bytes of its arrays."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    return _parsed(data[8:start]), memoryview(data)[start:]
+
+
+def _checksum(header: Mapping[str, Any], body: memoryview) -> str:
+    """A digest of the arrays and of what the header says of them, however it is spelled."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(body)
+    return digest.hexdigest()
 
 
 def _parsed(header: bytes) -> dict[str, Any]:

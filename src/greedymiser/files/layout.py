@@ -2,7 +2,7 @@
 
 The JSON text of a model file (arrays in brackets are tensors of the container):
 
-    format           1, or 2 where rows pay for themselves
+    format           the lowest number that has all that is there: see ``SINCE``
     version          the greedymiser that wrote the file
     kind             "regressor", "classifier" or "ranker"
     feature_names    list, or null
@@ -15,15 +15,27 @@ The JSON text of a model file (arrays in brackets are tensors of the container):
     categories       list of {feature, dtype} [categories.<feature>], or {feature, dtype, values}
     purchases        list of lists, in the order of the fields of ``Purchase``
     about            information only: the estimator and its parameters
-    charge           format 2 only: {by, mean_cost}: "row", and the mean over the training rows or
-                     null
+    charge           optional: {by, mean_cost}: "row" (from format 3 on also "model"), and the mean
+                     over the training rows or null
 
     [stages]         one row (ensemble, first round, last round, number of trees) each
     [ensemble.<i>.tree_starts] [ensemble.<i>.category_sets] [ensemble.<i>.baseline]
     [ensemble.<i>.nodes.<field>]: the fields of ``NODE_DTYPE``
+
+A family of models has what they share, and a list of what is each one's own:
+
+    scoring          name of the score that they were compared by
+    models           the cheapest first: {cost, score} and rule, purchases, about, charge
+
+    [models.<i>.stages], [models.<i>.rule.thresholds] ...
+    [ensemble.<i>...]                of models that begin with the same trees the longest; a model
+                     has as many rounds of it as its stages say
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -32,10 +44,15 @@ from greedymiser.losses import BinaryLogLoss, Floats, Loss, MultinomialLogLoss, 
 
 # Raised when a file of the new form would be misread by the old code. Files of all earlier
 # numbers stay readable: one of each kind is kept in tests/files. What the old code can read is
-# still written in its number: 1 is a model that charges every row for all that it met, 2 one that
-# charges each row for its own paths.
-FORMATS = {"model": 1, "row": 2}
-FORMAT = max(FORMATS.values())
+# still written in its number.
+FORMAT = 3
+
+# The format that brought each entry which not every file has.
+SINCE = {"charge": 2, "models": 3}
+
+# What models of a family share, and what is each model's own. All of it is always there.
+SHARED = {"kind", "feature_names", "costs", "loss", "classes", "categories"}
+OWN = {"rule", "purchases", "about"}
 
 # Ranking exits look at so many places at most.
 MOST_PLACES = 2**16
@@ -59,6 +76,14 @@ DEEPEST_ABOUT = 12
 
 # Losses of a user are code, and not stored. What serving needs of them is how they answer.
 OWN_LOSS = "own"
+
+
+def format_of(text: Mapping[str, Any]) -> int:
+    """The lowest format that has all that is in a description."""
+    numbers = [since for name, since in SINCE.items() if name in text]
+    if text.get("charge", {}).get("by") == "model":
+        numbers.append(FORMAT)
+    return max(numbers, default=1)
 
 
 class OwnLoss(Loss):

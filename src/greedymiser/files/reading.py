@@ -42,36 +42,25 @@ from greedymiser.files.container import (
 from greedymiser.files.layout import (
     DEEPEST_ABOUT,
     FORMAT,
-    FORMATS,
     MOST_DIGITS,
     MOST_PLACES,
     NUMBERS,
+    OWN,
     OWN_LOSS,
     RESPONSES,
     RULES,
+    SHARED,
+    SINCE,
     SPACE_PER_LETTER,
     SPARE_LETTERS,
     WIDEST_SPARE_TEXT,
 )
-from greedymiser.files.reading_trees import FLOAT, INTEGER, read_stages
+from greedymiser.files.reading_trees import FLOAT, INTEGER, read_ensembles, read_stages
 from greedymiser.losses import KNOWN_LOSSES, Kind, Loss
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
-from greedymiser.model.predictor import Charge, Predictor
-from greedymiser.model.trees import CATEGORY_WORDS
-
-FIELDS = {
-    "format",
-    "version",
-    "kind",
-    "feature_names",
-    "costs",
-    "loss",
-    "rule",
-    "classes",
-    "categories",
-    "purchases",
-    "about",
-}
+from greedymiser.model.family import ModelFamily
+from greedymiser.model.predictor import Charge, Predictor, Stage
+from greedymiser.model.trees import CATEGORY_WORDS, Ensemble
 
 
 def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predictor:
@@ -89,7 +78,7 @@ def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predicto
     -------
     Predictor
         It predicts as the model did, bit for bit, and knows its costs and its receipt. ``about``
-        tells the estimator's name and parameters.
+        tells the estimator's name and parameters. Where a curve was saved, it is a ``ModelFamily``.
 
     Raises
     ------
@@ -107,67 +96,132 @@ def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predicto
     """
     path = Path(os.path.expanduser(path))
     try:
-        return replace(decode(read_bytes(path)), n_jobs=n_jobs)
+        return _with_threads(decode(read_bytes(path)), n_jobs)
     except ContentError as fault:
         raise ModelFileError(f"{str(path)!r} is not a model of greedymiser: {fault}") from None
     except MemoryError as error:
         raise ModelFileError(f"{str(path)!r} needs more memory than there is") from error
 
 
+def _with_threads(model: Predictor, n_jobs: int | None) -> Predictor:
+    if isinstance(model, ModelFamily):
+        models = tuple(_with_threads(each, n_jobs) for each in model.models)
+        return replace(model, n_jobs=n_jobs, models=models)
+    return replace(model, n_jobs=n_jobs)
+
+
 def decode(data: bytes) -> Predictor:
     """Turn the bytes of a model file into a model; raises ContentError where anything is wrong."""
     tensors, text = from_safetensors(data)
     model, arrays = Entries(parse(text), "the model"), Arrays(tensors)
-    charge, mean_cost = _charge(model, _format(model))
+    number = _format(model)
+    optional = _optional(model, number)
+    is_family = "models" in optional
+    own = {"models", "scoring", "about"} if is_family else OWN | optional
+    model.only({"format", "version", *SHARED, *own})
+    shared, ensembles = _shared(model, arrays)
+    if is_family:
+        predictor: Predictor = _family(model, arrays, shared, ensembles, number)
+    else:
+        stages = read_stages(arrays, ensembles, is_family=False)
+        predictor = _model(model, arrays, shared, stages, number)
+    arrays.check_all_used()
+    return predictor
+
+
+def _format(model: Entries) -> int:
+    number, version = model.integer("format", 1), model.text("version")
+    if number > FORMAT:
+        raise ContentError(
+            f"it has format {number}, written by greedymiser {brief(version)}, and greedymiser "
+            f"{__version__} reads up to format {FORMAT}; install that version or a newer one"
+        )
+    return number
+
+
+def _optional(model: Entries, number: int) -> set[str]:
+    """Entries that a model of a format may have; all models of format 2 charge by row."""
+    known = {name for name, since in SINCE.items() if since <= number}
+    return known & (model.values.keys() if number > SINCE["charge"] else known)
+
+
+def _shared(model: Entries, arrays: Arrays) -> tuple[dict[str, Any], list[Ensemble]]:
+    """What models of a family have in common, as arguments of ``Predictor``; and all ensembles."""
     costs = _costs(model.entries("costs"), arrays)
     categories = _all_categories(model.listed("categories"), costs.n_features, arrays)
-    stages = read_stages(arrays, costs.n_features, categories)
-    n_outputs = stages[0].ensemble.n_outputs
+    ensembles = read_ensembles(arrays, costs.n_features, categories)
+    n_outputs = ensembles[0].n_outputs
     kind = _kind(model)
+    shared = {
+        "kind": kind,
+        "costs": costs,
+        "n_features": costs.n_features,
+        "categories": categories,
+        "loss": _loss(model.entries("loss"), kind, n_outputs),
+        "classes": _classes(model, kind, n_outputs, arrays),
+        "feature_names": _feature_names(model, costs),
+    }
+    return shared, ensembles
+
+
+def _model(
+    model: Entries,
+    arrays: Arrays,
+    shared: Mapping[str, Any],
+    stages: tuple[Stage, ...],
+    number: int,
+) -> Predictor:
+    costs, n_outputs = shared["costs"], stages[0].ensemble.n_outputs
+    charge, mean_cost = _charge(model, number)
     predictor = Predictor(
-        kind=kind,
+        **shared,
         stages=stages,
-        rule=_rule(model, kind, len(stages), arrays),
-        costs=costs,
-        loss=_loss(model.entries("loss"), kind, n_outputs),
-        n_features=costs.n_features,
-        classes=_classes(model, kind, n_outputs, arrays),
-        categories=categories,
-        feature_names=_feature_names(model, costs),
+        rule=_rule(model, shared["kind"], len(stages), arrays),
         purchases=_purchases(model.listed("purchases"), costs, n_outputs, charge),
         charge=charge,
         mean_cost=mean_cost,
         about=_about(model),
     )
-    arrays.check_all_used()
     _check_bill(predictor)
     return predictor
 
 
-def _format(model: Entries) -> int:
-    found, version = model.integer("format", 1), model.text("version")
-    if found > FORMAT:
-        raise ContentError(
-            f"it has format {found}, written by greedymiser {brief(version)}, and greedymiser "
-            f"{__version__} reads up to format {FORMAT}; install that version or a newer one"
-        )
-    return found
+def _family(
+    family: Entries,
+    arrays: Arrays,
+    shared: Mapping[str, Any],
+    ensembles: Sequence[Ensemble],
+    number: int,
+) -> ModelFamily:
+    models, costs, scores = [], [], []
+    for i, given in enumerate(family.listed("models")):
+        model, mine = Entries(given, f"model {i}"), arrays.inside(f"models.{i}.")
+        model.only({"cost", "score", *OWN, *(_optional(model, number))})
+        stages = read_stages(mine, ensembles, is_family=True)
+        models.append(_model(model, mine, shared, stages, number))
+        mine.check_all_used()
+        costs.append(_not_negative(model, "cost"))
+        scores.append(model.number("score"))
+    require(len(models) > 0, "it is a family without models")
+    require(costs == sorted(costs), "its models are not in the order of their costs")
+    return ModelFamily.of(models, costs, scores, family.text("scoring"), _about(family))
 
 
-def _charge(model: Entries, format_number: int) -> tuple[Charge, float | None]:
+def _charge(model: Entries, number: int) -> tuple[Charge, float | None]:
     """Who pays for a feature, and what the training rows paid on average."""
-    if format_number == FORMATS["model"]:
-        model.only(FIELDS)
+    if "charge" not in model.values:
         return "model", None
-    model.only({*FIELDS, "charge"})
     entries = model.entries("charge")
     entries.only({"by", "mean_cost"})
-    require(entries.text("by") == "row", f"'by' of {entries.what} is not 'row'")
+    by = entries.text("by")
+    if number == SINCE["charge"]:
+        require(by == "row", f"'by' of {entries.what} is not 'row'")
+    require(by in get_args(Charge), f"'by' of {entries.what} is neither 'row' nor 'model'")
     if entries.any("mean_cost") is None:
-        return "row", None
+        return cast(Charge, by), None
     mean_cost = entries.number("mean_cost")
     require(0 <= mean_cost < math.inf, f"'mean_cost' of {entries.what} is negative, or infinite")
-    return "row", mean_cost
+    return cast(Charge, by), mean_cost
 
 
 def _kind(model: Entries) -> Kind:

@@ -5,6 +5,8 @@ The kernels that walk trees do not check their indices, and a wrong one would re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,44 +20,67 @@ Mask = NDArray[np.bool_]
 FLOAT, INTEGER = np.dtype(np.float64), np.dtype(np.int64)
 
 
-def read_stages(arrays: Arrays, n_features: int, categories: Categories) -> tuple[Stage, ...]:
-    """Read all ensembles, and the stages that cut them up.
+def read_ensembles(arrays: Arrays, n_features: int, categories: Categories) -> list[Ensemble]:
+    """Read all ensembles of a file."""
+    categorical = np.zeros(n_features, dtype=bool)
+    categorical[list(categories)] = True
+    ensembles = [read_ensemble("ensemble.0", arrays, categorical)]
+    while f"ensemble.{len(ensembles)}.baseline" in arrays:
+        ensembles.append(read_ensemble(f"ensemble.{len(ensembles)}", arrays, categorical))
+    require(
+        len({ensemble.n_outputs for ensemble in ensembles}) == 1,
+        "its ensembles differ in their number of outputs",
+    )
+    return ensembles
+
+
+def read_stages(
+    arrays: Arrays, ensembles: Sequence[Ensemble], is_family: bool
+) -> tuple[Stage, ...]:
+    """Read the stages that cut up the ensembles: all of them, or some of those of a family.
 
     Every tree is in one stage at most, so a row meets no tree twice however a file is made up.
     """
     table = arrays.take("stages", INTEGER, (None, 4))
     require(len(table) > 0, "it has no stages")
     require(((table >= 0) & (table <= MOST)).all(), "a stage has a number that is out of range")
-    categorical = np.zeros(n_features, dtype=bool)
-    categorical[list(categories)] = True
-    ensembles: list[Ensemble] = []
+    rows = table.tolist()
+    order = list(dict.fromkeys(which for which, *_ in rows))
+    if not is_family:
+        require(order == list(range(len(ensembles))), "the stages are out of order")
+    require(max(order) < len(ensembles), "a stage is of an unknown ensemble")
+    ends = {which: last for which, _, last, _ in rows}
+    known: dict[int, Ensemble] = {}
     stages: list[Stage] = []
-    for which, first, last, n_trees in table.tolist():
-        if which == len(ensembles):
-            ensembles.append(_ensemble(f"ensemble.{which}", arrays, categorical))
+    for which, first, last, n_trees in rows:
+        if which not in known:
+            ensemble = known[which] = _beginning(ensembles[which], ends[which], is_family)
             require(first == 0, "a stage does not begin where its ensemble does")
         else:
-            require(which == len(ensembles) - 1, "the stages are out of order")
+            ensemble = known[which]
+            require(ensemble is stages[-1].ensemble, "the stages are out of order")
             require(0 < first == stages[-1].last < last, "a stage does not begin where one ends")
-        stage = Stage(ensembles[which], first, last, n_trees)
+        stage = Stage(ensemble, first, last, n_trees)
         _check_stage(stage, stages[-1] if stages else None)
         stages.append(stage)
-    require(
-        len({ensemble.n_outputs for ensemble in ensembles}) == 1,
-        "its ensembles differ in their number of outputs",
-    )
     return tuple(stages)
 
 
+def _beginning(ensemble: Ensemble, n_iter: int, is_family: bool) -> Ensemble:
+    """What a model has of an ensemble; models of a family may have its first rounds only."""
+    require(n_iter <= ensemble.n_iter, "a stage has more rounds than its ensemble")
+    return ensemble.truncated(n_iter) if is_family else ensemble
+
+
 def _check_stage(stage: Stage, before: Stage | None) -> None:
-    require(stage.last <= stage.ensemble.n_iter, "a stage has more rounds than its ensemble")
     # A tree that is met twice is paid for once.
     new = stage.n_trees - (0 if before is None else before.n_trees)
     met = (stage.last - stage.first) * stage.ensemble.n_outputs
     require(0 <= new <= met, "a stage counts more trees than it has, or fewer than the last")
 
 
-def _ensemble(name: str, arrays: Arrays, categorical: Mask) -> Ensemble:
+def read_ensemble(name: str, arrays: Arrays, categorical: Mask) -> Ensemble:
+    """Read the ensemble whose arrays have names that begin with this one."""
     baseline = arrays.take(f"{name}.baseline", FLOAT, (None,))
     starts = arrays.take(f"{name}.tree_starts", INTEGER, (None,))
     sets = arrays.take(f"{name}.category_sets", np.dtype(np.uint64), (None, CATEGORY_WORDS))

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,19 @@ from greedymiser.costs.cost_model import CostModel, Purchase
 from greedymiser.files.container import ContentError, to_safetensors
 from greedymiser.files.layout import (
     DEEPEST_ABOUT,
-    FORMATS,
     MOST_DIGITS,
     NUMBERS,
     OWN_LOSS,
     RESPONSES,
     WIDEST_SPARE_TEXT,
+    format_of,
 )
 from greedymiser.files.reading import decode
 from greedymiser.losses import KNOWN_LOSSES, Loss
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
-from greedymiser.model.predictor import Predictor, Stage, as_predictor
+from greedymiser.model.family import ModelFamily, as_family
+from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.model.trees import NODE_DTYPE, Ensemble
-from greedymiser.scoring.names import score_name
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -55,7 +56,8 @@ def save(
 
     Parameters
     ----------
-    model : fitted estimator, search, early exit, cascade, or Predictor
+    model : fitted estimator, search, early exit, cascade, Predictor, or TradeoffCurve
+        Of a curve, the models of its front are kept: ``load`` gives a ``ModelFamily``.
     path : str or Path
         By custom it ends in ``.miser``. An existing file is replaced at once or not at all.
     response : {"identity", "exp", "sigmoid", "two_classes", "softmax"} or None
@@ -82,15 +84,22 @@ def save(
     >>> bool((load("diabetes.miser").predict(X) == model.predict(X)).all())
     True
     """
-    predictor = as_predictor(model)
+    predictor = _finished(model)
     place = check_place(os.path.expanduser(path))
     try:
-        told = about(model) | ({"cost_unit": _unit(cost_unit)} if cost_unit else {})
+        told = {**predictor.about, **({"cost_unit": _unit(cost_unit)} if cost_unit else {})}
         data = encode(predictor, told, response)
         decode(data)  # what is written can be read
     except ContentError as fault:
         raise ValueError(f"cannot save the model: {fault}") from None
     write_atomically(place, data)
+
+
+def _finished(model: Any) -> Predictor:
+    """A model for serving, or a family of them, that knows how it came about."""
+    if hasattr(model, "pareto") and hasattr(model, "best"):  # a curve
+        return as_family(model, _finished)
+    return replace(as_predictor(model), about=about(model))
 
 
 def _unit(cost_unit: Any) -> str:
@@ -102,27 +111,15 @@ def _unit(cost_unit: Any) -> str:
 def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None = None) -> bytes:
     """Turn a model into the bytes of a model file."""
     arrays: Tensors = {}
-    text = {
-        "format": FORMATS[predictor.charge],
-        "version": __version__,
-        "kind": predictor.kind,
-        "feature_names": _names(predictor.feature_names),
-        "costs": _costs(predictor.costs, arrays),
-        "loss": _loss(predictor, response),
-        "rule": _rule(predictor.rule, arrays),
-        "classes": None,
-        "categories": [],
-        "purchases": [_purchase(line) for line in predictor.purchases],
-        "about": told,
-    }
-    if predictor.charge == "row":
-        text["charge"] = {"by": "row", "mean_cost": predictor.mean_cost}
-    if predictor.classes is not None:
-        text["classes"] = _labels(predictor.classes, "classes", "the classes", arrays)
-    text["categories"] = [
-        _categories(predictor, feature, arrays) for feature in sorted(predictor.categories)
-    ]
-    _stages(predictor.stages, arrays)
+    text = _shared(predictor, response, arrays)
+    if isinstance(predictor, ModelFamily):
+        text |= _family(predictor, arrays) | {"about": told}
+    else:
+        ensembles = _ensembles_of(predictor)
+        for i, ensemble in enumerate(ensembles):
+            write_ensemble(ensemble, f"ensemble.{i}", arrays)
+        text |= _own(predictor, told, arrays, range(len(ensembles)))
+    text |= {"format": format_of(text), "version": __version__}
     # One spelling: equal models make equal files.
     return to_safetensors(
         arrays,
@@ -130,27 +127,109 @@ def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None =
     )
 
 
+def _shared(predictor: Predictor, response: str | None, arrays: Tensors) -> dict[str, Any]:
+    """What all models of a family have in common."""
+    classes = None
+    if predictor.classes is not None:
+        classes = _labels(predictor.classes, "classes", "the classes", arrays)
+    return {
+        "kind": predictor.kind,
+        "feature_names": _names(predictor.feature_names),
+        "costs": _costs(predictor.costs, arrays),
+        "loss": _loss(predictor, response),
+        "classes": classes,
+        "categories": [
+            _categories(predictor, feature, arrays) for feature in sorted(predictor.categories)
+        ],
+    }
+
+
+def _own(
+    predictor: Predictor, told: Mapping[str, Any], arrays: Tensors, numbers: Sequence[int]
+) -> dict[str, Any]:
+    """What a model has to itself; its ensembles are known by these numbers."""
+    text = {
+        "rule": _rule(predictor.rule, arrays),
+        "purchases": [_purchase(line) for line in predictor.purchases],
+        "about": told,
+    }
+    if predictor.charge == "row" or predictor.mean_cost is not None:
+        text["charge"] = {"by": predictor.charge, "mean_cost": predictor.mean_cost}
+    number = {
+        id(ensemble): k for ensemble, k in zip(_ensembles_of(predictor), numbers, strict=True)
+    }
+    rows = [
+        [number[id(stage.ensemble)], stage.first, stage.last, stage.n_trees]
+        for stage in predictor.stages
+    ]
+    arrays["stages"] = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return text
+
+
+def _family(family: ModelFamily, arrays: Tensors) -> dict[str, Any]:
+    pool, numbers = _pooled([_cut_ensembles(model) for model in family.models])
+    for i, ensemble in enumerate(pool):
+        write_ensemble(ensemble, f"ensemble.{i}", arrays)
+    models = []
+    for i, model in enumerate(family.models):
+        mine: Tensors = {}
+        own = _own(model, model.about, mine, numbers[i])
+        models.append(
+            {"cost": _float(family.model_costs[i]), "score": _float(family.scores[i]), **own}
+        )
+        arrays |= {f"models.{i}.{name}": array for name, array in mine.items()}
+    return {"scoring": family.scoring, "models": models}
+
+
 # -- trees --------------------------------------------------------------------------------------
 
 
-def _stages(stages: Sequence[Stage], arrays: Tensors) -> None:
-    """Write every ensemble once, however many stages share it."""
-    number: dict[int, int] = {}
-    rows = []
-    for stage in stages:
-        known = number.setdefault(id(stage.ensemble), len(number))
-        if known == len(number) - 1 and f"ensemble.{known}.baseline" not in arrays:
-            _ensemble(stage.ensemble, f"ensemble.{known}", arrays)
-        rows.append([known, stage.first, stage.last, stage.n_trees])
-    arrays["stages"] = np.array(rows, dtype=np.int64).reshape(-1, 4)
+def _ensembles_of(predictor: Predictor) -> list[Ensemble]:
+    """Every ensemble once, however many stages share it, in the order of the stages."""
+    return list({id(stage.ensemble): stage.ensemble for stage in predictor.stages}.values())
 
 
-def _ensemble(ensemble: Ensemble, name: str, arrays: Tensors) -> None:
+def _cut_ensembles(predictor: Predictor) -> list[Ensemble]:
+    """The ensembles without rounds that no stage asks for."""
+    ends = {id(stage.ensemble): stage.last for stage in predictor.stages}
+    return [ensemble.truncated(ends[id(ensemble)]) for ensemble in _ensembles_of(predictor)]
+
+
+def _pooled(models: Sequence[Sequence[Ensemble]]) -> tuple[list[Ensemble], list[list[int]]]:
+    """Of ensembles that begin alike the longest, and which of them stands for each model's own.
+
+    The models of a path's front are beginnings of few ensembles. No model has one of them twice.
+    """
+    pool: list[Ensemble] = []
+    numbers: list[list[int]] = [[-1] * len(ensembles) for ensembles in models]
+    every = [(i, k) for i, ensembles in enumerate(models) for k in range(len(ensembles))]
+    for i, k in sorted(every, key=lambda at: -models[at[0]][at[1]].n_trees):
+        mine = models[i][k]
+        free = (
+            j for j, whole in enumerate(pool) if j not in numbers[i] and _begins_with(whole, mine)
+        )
+        number = next(free, len(pool))
+        if number == len(pool):
+            pool.append(mine)
+        numbers[i][k] = number
+    return pool, numbers
+
+
+def _begins_with(whole: Ensemble, start: Ensemble) -> bool:
+    same = [
+        (whole.baseline, start.baseline),
+        (whole.tree_starts[: len(start.tree_starts)], start.tree_starts),
+        (whole.category_sets[: len(start.category_sets)], start.category_sets),
+        (whole.nodes[: len(start.nodes)], start.nodes),
+    ]
+    return all(mine.tobytes() == other.tobytes() for mine, other in same)
+
+
+def write_ensemble(ensemble: Ensemble, name: str, arrays: Tensors) -> None:
+    """Add the arrays of an ensemble, under names that begin with this one."""
     for field in NODE_DTYPE.names or ():
         arrays[f"{name}.nodes.{field}"] = ensemble.nodes[field]
-    # A truncated model still has the sets of the trees that it lost.
-    n_sets = ensemble.nodes["category_set"].max(initial=-1) + 1
-    arrays[f"{name}.category_sets"] = ensemble.category_sets[:n_sets]
+    arrays[f"{name}.category_sets"] = ensemble.category_sets
     arrays[f"{name}.tree_starts"] = ensemble.tree_starts
     arrays[f"{name}.baseline"] = ensemble.baseline
 
@@ -339,6 +418,9 @@ def _outcome(model: Any) -> dict[str, Any]:
     scores = getattr(model, "validation_score_", ())
     n_iter = getattr(model, "n_iter_", 0)
     if len(scores) > n_iter:
+        # Not above: to load a model needs no score, and scores need scikit-learn.
+        from greedymiser.scoring.names import score_name
+
         told["validation_score"] = _plain_json(float(scores[n_iter]))
         told["score"] = score_name(model.scoring, as_predictor(model).loss)
     return told

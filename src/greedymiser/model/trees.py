@@ -148,10 +148,14 @@ class Ensemble:
     def truncated(self, n_iter: int) -> Ensemble:
         """Keep only the first rounds."""
         n_trees = n_iter * self.n_outputs
+        nodes = self.nodes[: self.tree_starts[n_trees]]
+        # Sets of categories lie in the order of the trees that ask for them.
+        n_sets = nodes["category_set"].max(initial=-1) + 1
         return replace(
             self,
-            nodes=self.nodes[: self.tree_starts[n_trees]],
+            nodes=nodes,
             tree_starts=self.tree_starts[: n_trees + 1],
+            category_sets=self.category_sets[:n_sets],
         )
 
     @cached_property
