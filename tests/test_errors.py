@@ -19,6 +19,8 @@ from greedymiser import (
     MiserSearchCV,
     TotalCost,
     baseline,
+    load,
+    save,
     to_lightgbm,
     total_cost,
     tradeoff_curve,
@@ -217,6 +219,38 @@ def test_the_best_of_a_curve_costs_least_in_all(patients, charge):
     row = curve.best_row()
     if "test_score" in row:
         assert row["test_score"] == pytest.approx(-total_cost(best, X[600:], y[600:]).total)
+
+
+@pytest.mark.parametrize("errors", [ERRORS, WITH_REFERRAL])
+def test_a_saved_model_decides_as_before(patients, tmp_path, errors):
+    X, y = patients
+    model = MiserClassifier(max_iter=5, error_costs=errors).fit(X, y)
+    save(model, tmp_path / "model.miser")
+    again = load(tmp_path / "model.miser")
+    assert again.predict(X).tolist() == model.predict(X).tolist()
+    assert (again.expected_costs(X) == model.expected_costs(X)).all()
+    assert again.error_costs.said.tolist() == model.said_.tolist()
+
+
+def test_answers_of_two_kinds_are_saved_too(patients, tmp_path):
+    X, y = patients
+    errors = {0: {1: 10.0, "refer": 4.0}, 1: {0: 50.0, "refer": 4.0}}
+    model = MiserClassifier(max_iter=30, error_costs=errors).fit(X, (y == "ill").astype(int))
+    save(model, tmp_path / "model.miser")
+    assert load(tmp_path / "model.miser").predict(X).tolist() == model.predict(X).tolist()
+    assert set(model.predict(X).tolist()) == {0, 1, "refer"}
+
+
+def test_a_curve_with_error_costs_is_saved_as_a_family(patients, tmp_path):
+    X, y = patients
+    model = MiserClassifier(costs=[0.2, 3.0, 1.0], max_iter=5, error_costs=ERRORS)
+    curve = tradeoff_curve(
+        model, X[:400], y[:400], X_val=X[400:], y_val=y[400:], tradeoffs=3, search="path",
+        scoring="total_cost",
+    )  # fmt: skip
+    save(curve, tmp_path / "curve.miser")
+    again = load(tmp_path / "curve.miser")
+    assert (again.predict(X) == curve.best().predict(X)).all()
 
 
 def test_exports_say_what_they_drop(patients):

@@ -99,6 +99,29 @@ def as_error_costs(given: Any, classes: Sequence[Any] | NDArray[Any]) -> ErrorCo
     return ErrorCosts(matrix, said)
 
 
+def by_text(
+    given: Mapping[str, Mapping[str, float]], classes: Sequence[Any] | NDArray[Any]
+) -> dict[Any, dict[Any, float]]:
+    """Error costs whose classes are written as text, as in a file: in terms of the classes.
+
+    Examples
+    --------
+    >>> by_text({"1": {"0": 5.0, "refer": 1.0}, "0": {"1": 2.0}}, [0, 1])
+    {1: {0: 5.0, 'refer': 1.0}, 0: {1: 2.0}}
+    """
+    spelled = {str(label): label for label in np.asarray(classes).tolist()}
+    # A whole number may be a float in the data, and 1.0 there.
+    spelled |= {
+        str(int(label)): label
+        for label in np.asarray(classes).tolist()
+        if isinstance(label, float) and label.is_integer()
+    }
+    return {
+        spelled.get(true, true): {spelled.get(said, said): cost for said, cost in costs.items()}
+        for true, costs in given.items()
+    }
+
+
 def _rows_of(errors: ErrorCosts, n_classes: int) -> list[dict[Any, float]]:
     if len(errors.matrix) != n_classes:
         raise ValueError(

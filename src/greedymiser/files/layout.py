@@ -12,6 +12,8 @@ The JSON text of a model file (arrays in brackets are tensors of the container):
     loss             {name, parameters}
     rule             null, or {name, parameters} [rule.thresholds]
     classes          null, or {dtype} [classes], or {dtype, values}
+    error_costs      optional: {dtype} [error_costs.said], or {dtype, values}: what may be said
+                     [error_costs.matrix]: its cost, by the true class
     categories       list of {feature, dtype} [categories.<feature>], or {feature, dtype, values}
     purchases        list of lists, in the order of the fields of ``Purchase``
     about            information only: the estimator and its parameters
@@ -48,7 +50,7 @@ from greedymiser.losses import BinaryLogLoss, Floats, Loss, MultinomialLogLoss, 
 FORMAT = 3
 
 # The format that brought each entry which not every file has.
-SINCE = {"charge": 2, "models": 3}
+SINCE = {"charge": 2, "models": 3, "error_costs": 3}
 
 # What models of a family share, and what is each model's own. All of it is always there.
 SHARED = {"kind", "feature_names", "costs", "loss", "classes", "categories"}
