@@ -240,14 +240,29 @@ class Prepared:
             take = train.take_queries
         fold_of = np.empty(len(order), dtype=np.intp)
         fold_of[order] = np.arange(len(order)) % n_folds
-        found = []
-        for fold in range(n_folds):
-            learn = take(np.flatnonzero(fold_of != fold))
-            binned = self.mapper.transform(learn.table, learn.rows, self.threads)
-            rows = _placed(self.engine, binned, learn, self.schema.loss)
-            held_out = self.hold_out(take(np.flatnonzero(fold_of == fold)))
-            found.append(replace(self, train=learn, rows=rows, validation=held_out, binned=binned))
-        return found
+        return [
+            self.with_rows(
+                take(np.flatnonzero(fold_of != fold)), take(np.flatnonzero(fold_of == fold))
+            )
+            for fold in range(n_folds)
+        ]
+
+    def divided(self, fold_of: NDArray[np.intp], n_folds: int) -> list[Prepared]:
+        """The training rows, those of each fold held out once; rows of fold -1 never are."""
+        return [
+            self.with_rows(
+                self.train.take(np.flatnonzero(fold_of != fold)),
+                self.train.take(np.flatnonzero(fold_of == fold)),
+            )
+            for fold in range(n_folds)
+        ]
+
+    def with_rows(self, train: Cases, held_out: Cases | None = None) -> Prepared:
+        """The same bins and columns, with other rows to learn from and to score with."""
+        binned = self.mapper.transform(train.table, train.rows, self.threads)
+        rows = _placed(self.engine, binned, train, self.schema.loss)
+        part = replace(self, train=train, rows=rows, validation=None, binned=binned)
+        return part if held_out is None else replace(part, validation=self.hold_out(held_out))
 
 
 def prepare(
