@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks._common import machine
 from greedymiser.losses import BinaryLogLoss, LambdaMART, MultinomialLogLoss, Poisson
 from greedymiser.losses.ndcg import ndcg_score
-from greedymiser.scoring import KNOWN_SCORES, known_score
+from greedymiser.scoring.known import KNOWN_SCORES, known_score
 from greedymiser.scoring.rows import Rows, ask_scikit_learn
 
 SIZES = (7_500, 200_000)

@@ -30,6 +30,34 @@ def on_grid(values, bits):
     return [round(float(v) / step) for v in values], step
 
 
+# -- sums of prices -------------------------------------------------------------------------------
+
+
+def as_written(number):
+    """The decimal that a person wrote for a float of at most 15 digits; others are as they are.
+
+    As the float and, rounded to one, what is left: the decimal to 32 digits.
+    """
+    if isinstance(number, Fraction):
+        return number
+    digits = f"{number:.15g}"
+    exact = Fraction(digits) if float(digits) == number else Fraction(float(number))
+    return Fraction(float(number)) + Fraction(float(exact - Fraction(float(number))))
+
+
+def sum_of_prices(numbers):
+    """Decimals are added up as a person does it, and the sum is rounded once."""
+    return float(sum(map(as_written, numbers), Fraction(0)))
+
+
+def cost_of_trees(tree_cost, n):
+    """So many times the cost of a tree: of a decimal exactly, of a computed number rounded."""
+    product, digits = tree_cost * n, f"{tree_cost:.15g}"
+    if float(digits) != tree_cost:
+        return Fraction(product)
+    return Fraction(product) + Fraction(float(Fraction(digits) * n - Fraction(product)))
+
+
 # -- lots -----------------------------------------------------------------------------------------
 
 
@@ -119,14 +147,14 @@ class Shop:
     owned: set = field(default_factory=set)
 
     def price(self, f, rows=None):
-        return math.fsum(self.resource_costs[r] for r in self.needs[f] if r not in self.owned)
+        return sum_of_prices(self.resource_costs[r] for r in self.needs[f] if r not in self.owned)
 
     def total(self, tree_costs):
-        return math.fsum([*(self.resource_costs[r] for r in self.owned), tree_costs])
+        return sum_of_prices([*(self.resource_costs[r] for r in self.owned), tree_costs])
 
     def total_with(self, f, tree_costs, rows=None):
         owned = self.owned | set(self.needs[f])
-        return math.fsum([*(self.resource_costs[r] for r in owned), tree_costs])
+        return sum_of_prices([*(self.resource_costs[r] for r in owned), tree_costs])
 
     def can_pay(self, f, rows, settings, tree_costs):
         budget = settings.budget
@@ -180,8 +208,13 @@ class RowShop:
 
     def mean(self, charged, tree_costs):
         total = sum(self.weights)
-        shares = [c * (w / total) for c, w in zip(self.resource_costs, charged, strict=True)]
-        return math.fsum([*shares, tree_costs])
+        shares = [w / total for w in charged]
+        parts = [
+            Fraction(part * share)
+            for cost, share in zip(self.resource_costs, shares, strict=True)
+            for part in (cost, float(as_written(cost) - Fraction(cost)))
+        ]
+        return sum_of_prices([*parts, tree_costs])
 
     def total(self, tree_costs):
         return self.mean(self.charged(), tree_costs)
@@ -206,7 +239,7 @@ class RowShop:
         return max(bills) <= settings.row_budget
 
     def bill(self, owned, tree_costs):
-        return math.fsum([*(self.resource_costs[r] for r in owned), tree_costs])
+        return sum_of_prices([*(self.resource_costs[r] for r in owned), tree_costs])
 
     def is_within(self, settings, tree_costs):
         if settings.budget is not None and self.total(tree_costs) > settings.budget:
@@ -359,11 +392,11 @@ class NaiveTree:
         by_code = {}
         for i in rows:
             by_code.setdefault(self.codes[i][f], []).append(i)
-        per_row = self.sums(rows)[1] * self.h_step / max(1, len(rows))
+        borrowed = (self.sums(rows)[1] * self.h_step) / 16
 
         def key(code):
             g, h = self.sums(by_code[code])
-            stiffness = h * self.h_step + 10.0 * per_row
+            stiffness = h * self.h_step + borrowed
             return (g * self.g_step / stiffness if stiffness > 0 else 0.0, code)
 
         order = sorted(by_code, key=key)
@@ -504,7 +537,7 @@ def boost(X, y, weight, edges, loss, settings, shop, max_iter, tree_cost=0.0):
     raw = np.repeat(np.array(baseline)[:, None], n, axis=1)
     model.costs.append(shop.total(0.0))
     for t in range(max_iter):
-        tree_costs = tree_cost * (t + 1) * K
+        tree_costs = cost_of_trees(tree_cost, (t + 1) * K)
         if not shop.is_within(settings, tree_costs):
             break
         g, h = loss.gradients(np.asarray(y, float), raw if K > 1 else raw[0])
@@ -544,13 +577,13 @@ def boost(X, y, weight, edges, loss, settings, shop, max_iter, tree_cost=0.0):
 def prices(resource_costs, needs, bought):
     """What each feature costs if the features in ``bought`` are paid for."""
     owned = {r for f in bought for r in needs[f]}
-    return [math.fsum(resource_costs[r] for r in set(wanted) - owned) for wanted in needs]
+    return [sum_of_prices(resource_costs[r] for r in set(wanted) - owned) for wanted in needs]
 
 
 def total(resource_costs, needs, features, tree_costs=0.0):
     """Equation 3."""
     owned = {r for f in features for r in needs[f]}
-    return math.fsum([*(resource_costs[r] for r in owned), tree_costs])
+    return sum_of_prices([*(resource_costs[r] for r in owned), tree_costs])
 
 
 # -- ranking --------------------------------------------------------------------------------------
@@ -823,7 +856,8 @@ def row_bill(trees, row, resource_costs, needs, tree_cost):
     for nodes, category_sets in trees:
         for f in features_asked(nodes, category_sets, row):
             owned |= set(needs[f])
-    return owned, math.fsum([*(resource_costs[r] for r in owned), tree_cost * len(trees)])
+    trees_paid = cost_of_trees(tree_cost, len(trees))
+    return owned, sum_of_prices([*(resource_costs[r] for r in owned), trees_paid])
 
 
 # -- an engine ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import dataclasses
 import gc
 import io
 import itertools
+import logging
 import math
 import pickle
 import re
@@ -16,9 +17,11 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import anyio
@@ -42,6 +45,7 @@ from greedymiser import (
     load,
     save,
 )
+from greedymiser.costs.cost_model import sum_of_prices
 from greedymiser.model.exit_rules import Above
 from greedymiser.model.predictor import Stage
 from greedymiser.on_demand import (
@@ -75,6 +79,21 @@ async def gathered(*functions):
         for i in range(len(functions)):
             group.start_soon(keep, i)
     return found
+
+
+@contextmanager
+def told_of_failures(match):
+    """Failures are warned of, source by source, and logged with what ``match`` says."""
+    lines, logger = [], logging.getLogger("greedymiser.on_demand")
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        with pytest.warns(AcquisitionWarning) as caught:
+            yield caught
+    finally:
+        logger.removeHandler(handler)
+    assert re.search(match, "\n".join(lines)), lines
 
 
 def n_running():
@@ -535,7 +554,7 @@ def test_receipts_add_up(regressor, hasty, rows, X):
         )
         assert np.array_equal(receipts.costs, model.prediction_costs(X))
         for receipt in receipts:
-            paid = math.fsum([*receipt.resources.values(), receipt.tree_cost])
+            paid = sum_of_prices([*receipt.resources.values(), receipt.tree_cost])
             assert receipt.cost == paid
             assert receipt.tree_cost == COSTS.tree_cost * receipt.n_trees
             # These costs and these sources speak of the same things.
@@ -581,7 +600,7 @@ def test_prices_of_other_resources_than_the_sources(X, y, rows):
     _, receipts = OnDemandPredictor(model, ROW_SOURCES).predict(rows, return_receipts=True)
     assert np.array_equal(receipts.costs, model.prediction_costs(X))
     assert {"lab", "desk"} <= set(receipts[0].resources)
-    assert receipts[0].cost == math.fsum([*receipts[0].resources.values(), 7 * 0.3])
+    assert receipts[0].cost == sum_of_prices([*receipts[0].resources.values(), 2.1])
 
 
 # Failures
@@ -649,7 +668,7 @@ def test_a_fault_is_raised_with_its_place(regressor, fault, n_jobs):
 def test_a_fault_counts_as_missing_and_no_other_object_is_lost(regressor, fault, n_jobs):
     objects = [good_object(), good_object(fault), good_object(math.nan), good_object(2.0)]
     served = OnDemandPredictor(regressor, Fussy().sources, n_jobs=n_jobs, on_error="missing")
-    with pytest.warns(AcquisitionWarning, match=r"'low' on 1 of 4 objects \(first on object 1:"):
+    with told_of_failures(r"'low' failed on 1 of 4 objects, .* \(first on object 1:"):
         predictions, receipts = served.predict(objects, return_receipts=True)
     frame = pd.DataFrame([good_object(low) for low in (0.5, math.nan, math.nan, 2.0)])
     frame = frame.reindex(columns=COLUMNS)
@@ -686,7 +705,7 @@ def test_what_needs_a_failed_intermediate_is_not_called(regressor, rows):
         function = decoded if source.name == "decoded" else source.function
         sources.add(function, source.columns, name=source.name, needs=source.needs)
     served = OnDemandPredictor(regressor, sources, on_error="missing")
-    with pytest.warns(AcquisitionWarning, match=r"missing: 'decoded' on 1 of 3 objects"):
+    with told_of_failures(r"'decoded' failed on 1 of 3 objects"):
         _, receipts = served.predict(rows[:3], return_receipts=True)
     assert receipts[1].fetched == ("cheap", "decoded")
     assert list(receipts[1].failures) == ["decoded"]
@@ -700,20 +719,41 @@ def test_what_needs_a_failed_intermediate_is_not_called(regressor, rows):
     assert counting.called(2) == {"cheap", "pair", "dear"}
 
 
-def test_one_warning_for_many_failures(regressor, rows):
+def test_one_warning_per_source_however_often_it_fails(regressor, rows, caplog):
+    """Python keeps the text of every warning: what a source says is logged, not warned of."""
+    n_calls = 0
+
     def broken(raw):
-        raise ValueError("x" * 10_000)
+        nonlocal n_calls
+        n_calls += 1
+        raise ValueError(f"number {n_calls} " + "x" * 10_000)
 
     sources = Sources()
     sources.add(broken, COLUMNS)
     served = OnDemandPredictor(regressor, sources, on_error="missing")
     with pytest.warns(AcquisitionWarning) as caught:
         predictions = served.predict(rows)
+    for i in range(50):
+        served.predict(rows[i : i + 1])  # a warning would be an error
     assert len(caught) == 1
     assert caught[0].filename == __file__
-    assert len(str(caught[0].message)) < 1000
+    assert "'broken' failed" in str(caught[0].message)
+    assert "number" not in str(caught[0].message)
+    assert len(caplog.records) == 51
+    assert {record.name for record in caplog.records} == {"greedymiser.on_demand"}
+    assert "failed on 400 of 400 objects" in caplog.messages[0]
+    assert "(first on object 0: ValueError: number 450 x" in caplog.messages[-1]
+    assert max(map(len, caplog.messages)) < 1000
     missing = pd.DataFrame(np.full((1, 6), math.nan), columns=COLUMNS)
     assert np.array_equal(predictions, np.repeat(regressor.predict(missing), len(rows)))
+    # Another predictor warns again, with a text that is known: the registry does not grow.
+    another = OnDemandPredictor(regressor, sources, on_error="missing")
+    with warnings.catch_warnings(record=True) as again:
+        warnings.simplefilter("default")
+        another.predict(rows[:1])
+        another = OnDemandPredictor(regressor, sources, on_error="missing")
+        another.predict(rows[:1])
+    assert {str(w.message) for w in again} == {str(caught[0].message)}
 
 
 def test_the_warning_is_about_the_first_object(ranker, rows):
@@ -725,7 +765,7 @@ def test_the_warning_is_about_the_first_object(ranker, rows):
     sources = Sources()
     sources.add(broken, COLUMNS)
     served = OnDemandPredictor(ranker, sources, on_error="missing", batch_size=1)
-    with pytest.warns(AcquisitionWarning, match="on 4 of 4 objects .first on object 0: .* no 0"):
+    with told_of_failures("on 4 of 4 objects.* .first on object 0: .* no 0"):
         served.predict(rows[:4], qid=[3, 2, 1, 0])
 
 
@@ -846,7 +886,7 @@ def test_a_cancellation_that_a_source_raises_is_a_failure(
         with pytest.raises(AcquisitionError, match="'low' failed on object 0: CancelledError: inn"):
             served.predict(rows[:1])
     else:
-        with pytest.warns(AcquisitionWarning, match="CancelledError: inner"):
+        with told_of_failures("CancelledError: inner"):
             _, receipts = served.predict(rows[:1], return_receipts=True)
         assert receipts[0].seconds["low"] >= 1  # readings of the clock
     served.close()
@@ -1662,7 +1702,7 @@ def test_a_source_that_was_cancelled_from_within(regressor, rows, policy, what):
         with pytest.raises(AcquisitionError, match="'low' failed on object 0: CancelledError"):
             served.predict(rows[:1])
     else:
-        with pytest.warns(AcquisitionWarning, match="CancelledError"):
+        with told_of_failures("CancelledError"):
             served.predict(rows[:1])
 
 
@@ -1691,7 +1731,7 @@ def test_a_function_that_hangs_is_left_behind(regressor, rows, X, never, n_jobs,
         regressor, sources, n_jobs=n_jobs, timeout=limits, on_error="missing"
     )
     ask = partial(served.apredict, rows[:5], return_receipts=True)
-    with pytest.warns(AcquisitionWarning, match=r"'low' on 2 of 5 .*not answer within 0.5 s"):
+    with told_of_failures(r"'low' failed on 2 of 5 .*not answer within 0.5 s"):
         predictions, receipts = anyio.run(ask, backend=backend)
     without = X[:5].copy()
     without.loc[[1, 2], "low"] = math.nan
@@ -1716,7 +1756,7 @@ def test_a_coroutine_that_hangs_is_cancelled(regressor, rows, X, backend):
         return raw[2]
 
     served = OnDemandPredictor(regressor, async_sources(low=low), timeout=0.5, on_error="missing")
-    with pytest.warns(AcquisitionWarning, match="not answer within 0.5 s"):
+    with told_of_failures("not answer within 0.5 s"):
         predictions = anyio.run(served.apredict, rows[:3], backend=backend)
     assert cancelled == [1]
     assert np.array_equal(predictions[[0, 2]], regressor.predict(X[:3])[[0, 2]])
@@ -1762,7 +1802,7 @@ def test_calls_that_hang_do_not_pile_up(regressor, rows, X, never, n_jobs):
         on_error="missing",
         batch_size=400,
     )
-    with pytest.warns(AcquisitionWarning, match="'low' on 400 of 400 objects"):
+    with told_of_failures("'low' failed on 400 of 400 objects"):
         predictions, receipts = served.predict(rows, return_receipts=True)
     assert np.array_equal(predictions, regressor.predict(X.assign(low=math.nan)))
     most = 4 * n_jobs + n_jobs - 1  # some may have begun before the last one was given up
@@ -1776,8 +1816,8 @@ def test_calls_that_hang_do_not_pile_up(regressor, rows, X, never, n_jobs):
         assert isinstance(failure, SourceTimeoutError)
         assert re.search(r"it was not called, since \d+ earlier calls still hang", str(failure))
     served.close()  # which must not make room for more
-    with pytest.warns(AcquisitionWarning, match="earlier calls still hang"):
-        served.predict(rows[:1])
+    _, receipts = served.predict(rows[:1], return_receipts=True)
+    assert "earlier calls still hang" in str(receipts[0].failures["low"])
     hang = False
     never.set()
     end = time.monotonic() + PATIENCE
@@ -1788,55 +1828,71 @@ def test_calls_that_hang_do_not_pile_up(regressor, rows, X, never, n_jobs):
 
 
 @on_every_backend
-def test_a_coroutine_that_blocks_the_event_loop_is_late(regressor, rows, X, monkeypatch, backend):
-    now = 0.0
-    monkeypatch.setattr(calls.time, "perf_counter", lambda: now)
+def test_an_answer_that_is_there_wins_over_a_time_out_that_has_passed(regressor, rows, X, backend):
+    """The event loop is blocked, and notices the answer and the end of the time-out together."""
 
+    async def main():
+        waits, came = anyio.Event(), anyio.Event()
+
+        async def low(raw):
+            waits.set()
+            await came.wait()
+            return raw[2]
+
+        async def cheap(raw):
+            await waits.wait()
+            await anyio.sleep(0.01)
+            came.set()
+            time.sleep(0.4)
+            return raw[1]
+
+        sources = async_sources(cheap=cheap, low=low)
+        served = OnDemandPredictor(regressor, sources, timeout={"low": 0.2}, on_error="missing")
+        return await served.apredict(rows[:1], return_receipts=True)
+
+    found, receipts = anyio.run(main, backend=backend)
+    assert np.array_equal(found, regressor.predict(X[:1]))
+    assert not receipts[0].failures
+
+
+@on_every_backend
+def test_a_coroutine_that_blocks_the_event_loop_has_answered(regressor, rows, X, backend):
     async def low(raw):
-        nonlocal now
-        now += 2 * PATIENCE
+        time.sleep(0.1)
         return raw[2]
 
-    served = OnDemandPredictor(
-        regressor, async_sources(low=low), timeout={"low": PATIENCE}, on_error="missing"
-    )
+    served = OnDemandPredictor(regressor, async_sources(low=low), timeout={"low": 0.02})
     ask = partial(served.apredict, rows[:1], return_receipts=True)
-    with pytest.warns(AcquisitionWarning, match="'low' .* did not answer within 20 s"):
-        predictions, receipts = anyio.run(ask, backend=backend)
-    assert np.array_equal(predictions, regressor.predict(X[:1].assign(low=math.nan)))
-    assert receipts[0].seconds["low"] == 2 * PATIENCE
+    predictions, receipts = anyio.run(ask, backend=backend)
+    assert np.array_equal(predictions, regressor.predict(X[:1]))
+    assert receipts[0].seconds["low"] >= 0.1
 
 
-@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("extra", [0.0, 0.7])
 @on_every_backend
-def test_a_function_is_judged_by_its_own_time(regressor, rows, X, backend, is_late):
+def test_a_function_has_answered_although_the_event_loop_was_blocked(
+    regressor, rows, X, backend, extra
+):
     """A coroutine blocks the event loop, which hears of the function's answer too late."""
     began, blocked = threading.Event(), threading.Event()
 
     def low(raw):
         began.set()
         assert blocked.wait(PATIENCE)
-        time.sleep(0.7 if is_late else 0.0)
+        time.sleep(extra)
         return raw[2]
 
     async def cheap(raw):
         while not began.is_set():
             await anyio.sleep(0)
         blocked.set()
-        time.sleep(1.0)
+        time.sleep(1.2)
         return raw[1]
 
     sources = async_sources(cheap=cheap, low=low)
-    served = OnDemandPredictor(regressor, sources, timeout={"low": 0.5}, on_error="missing")
-    ask = partial(served.apredict, rows[:1], return_receipts=True)
-    if is_late:
-        with pytest.warns(AcquisitionWarning, match="'low' .* did not answer within 0.5 s"):
-            found, receipts = anyio.run(ask, backend=backend)
-    else:
-        found, receipts = anyio.run(ask, backend=backend)
-    expected = X[:1].assign(low=math.nan) if is_late else X[:1]
-    assert np.array_equal(found, regressor.predict(expected))
-    assert (receipts[0].seconds["low"] > 0.5) == is_late
+    served = OnDemandPredictor(regressor, sources, timeout={"low": 0.5})
+    found = anyio.run(served.apredict, rows[:1], backend=backend)
+    assert np.array_equal(found, regressor.predict(X[:1]))
     served.close()
 
 

@@ -10,6 +10,8 @@ import anyio
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import naive
 from greedymiser import (
@@ -22,14 +24,16 @@ from greedymiser import (
     MiserRegressor,
     as_predictor,
 )
+from greedymiser.costs.cost_model import sum_of_prices
+from greedymiser.model.exit_rules import Confident, Proximity
+from greedymiser.model.predictor import Stage
 from greedymiser.on_demand import (
     AcquisitionError,
-    AcquisitionWarning,
     OnDemandPredictor,
     Sources,
     build_matrix,
 )
-from test_acquisition import COSTS, PATIENCE, Counting, on_every_backend
+from test_acquisition import COSTS, PATIENCE, Counting, on_every_backend, told_of_failures
 from test_trees import plain_trees
 
 SMALL = {"costs": COSTS, "max_iter": 10, "max_depth": 3, "min_samples_leaf": 5, "n_jobs": 1}
@@ -98,7 +102,7 @@ def check_receipts(predictor, X, receipts, qid=None):
     np.testing.assert_array_equal(receipts.costs, predictor.prediction_costs(X, qid))
     for i, receipt in enumerate(receipts):
         assert receipt.index == i
-        assert receipt.cost == math.fsum([*receipt.resources.values(), receipt.tree_cost])
+        assert receipt.cost == sum_of_prices([*receipt.resources.values(), receipt.tree_cost])
         check_questions(receipt, list(X.columns))
 
 
@@ -239,7 +243,7 @@ def test_failures_are_paid_for_and_taken_as_missing(regressor, rows, X):
     damaged = X.copy()
     damaged.loc[1::2, "low"] = math.nan
     served = OnDemandPredictor(regressor, sources, on_error="missing")
-    with pytest.warns(AcquisitionWarning, match="'low' on "):
+    with told_of_failures("'low' failed on "):
         answer, receipts = served.predict(rows, return_receipts=True)
     np.testing.assert_array_equal(answer, regressor.predict(damaged))
     check_receipts(regressor, damaged, receipts)
@@ -379,7 +383,7 @@ def test_batches_that_fail(rows, X, regressor):
         made.sources["decoded"], function=lambda raw: raw[:-1]
     )
     served = OnDemandPredictor(regressor, made.sources, on_error="missing")
-    with pytest.warns(AcquisitionWarning, match=r"ValueError: it returned \d+ results for \d+"):
+    with told_of_failures(r"ValueError: it returned \d+ results for \d+"):
         _, receipts = served.predict(rows, return_receipts=True)
     broken = X.copy()
     broken[["low", "high", "dear"]] = math.nan
@@ -396,3 +400,89 @@ def test_batches_in_stages_of_models_that_charge_alike(rows, X, y):
     answer = OnDemandPredictor(model, made.sources, batch_size=100).predict(rows)
     np.testing.assert_array_equal(answer, model.predict(X))
     assert {len(objects) for _, objects in made.batches} == {100}
+
+
+# Any stages, any sources
+
+
+def sources_of_kind(kind, is_shared):
+    """A source per column of ``Counting``, of one kind; perhaps all of them need ``decoded``."""
+    need = "decoded" if is_shared else "raw"
+    made = Sources()
+    if is_shared:
+        made.add(lambda raw: raw, name="decoded")
+    for i, name in enumerate(COSTS.feature_names, start=1):
+        is_batch = kind in ("batches", "coroutines of batches") or (kind == "mixed" and i % 3 == 0)
+
+        def read(values, i=i, is_batch=is_batch):
+            return [row[i] for row in values] if is_batch else values[i]
+
+        async def read_later(values, read=read):
+            await anyio.sleep(0)
+            return read(values)
+
+        is_async = kind in ("coroutines", "coroutines of batches") or (kind == "mixed" and i % 2)
+        function = read_later if is_async else read
+        made.add(function, [name], name=name, needs=[need], batch=is_batch)
+    return made
+
+
+def stages_of(ensemble, steps):
+    """Stages of so many rounds, which go on with the trees of the one before, or score anew."""
+    found, n_trees, last = [], 0, 0
+    for n_rounds, is_anew in steps:
+        first = 0 if is_anew else last
+        last = min(first + n_rounds, ensemble.n_iter)
+        n_trees += (last - first) * ensemble.n_outputs
+        found.append(Stage(ensemble, first, last, n_trees))
+    return tuple(found)
+
+
+@pytest.fixture(scope="module")
+def quick_learners(rows, X):
+    """Models that ask each object for something else, and that objects leave after any stage."""
+    y = rows[:, 1] + rows[:, 2] * rows[:, 3] + 0.5 * rows[:, 6]
+    fast = {"max_iter": 12, "max_depth": 2, "learning_rate": 0.5, "min_samples_leaf": 5}
+    qid = np.arange(len(y)) // 10
+    return {
+        "binary": as_predictor(MiserClassifier(**fast).fit(X, y > 0)),
+        "three": as_predictor(MiserClassifier(**fast).fit(X, np.digitize(y, [-0.5, 0.5]))),
+        "ranker": as_predictor(MiserRanker(**fast).fit(X, np.digitize(y, [0]), qid=qid)),
+    }
+
+
+SOURCE_KINDS = ["functions", "coroutines", "batches", "coroutines of batches", "mixed"]
+STEPS = st.tuples(st.integers(0, 4), st.sampled_from([False, False, False, True]))
+
+
+@settings(max_examples=60, deadline=None)
+@example("binary", [(2, False)] * 6, 0.8, "row", "functions", False, 300, 1, 256)
+@example("three", [(1, False)] * 9, 0.7, "row", "batches", True, 300, 2, 256)
+@given(
+    task=st.sampled_from(["binary", "three", "ranker"]),
+    steps=st.lists(STEPS, min_size=1, max_size=6),
+    threshold=st.sampled_from([0.5, 0.7, 0.8, 0.9]),
+    charge=st.sampled_from(["model", "row"]),
+    kind=st.sampled_from(SOURCE_KINDS),
+    is_shared=st.booleans(),
+    # Those that get to the ends of different stages together were once mixed up.
+    n=st.sampled_from([1, 60, 300, 300]),
+    n_jobs=st.sampled_from([1, 1, 3]),
+    batch_size=st.sampled_from([1, 7, 256, 256]),
+)
+def test_on_demand_is_the_matrix_whatever_the_stages(
+    quick_learners, rows, X, task, steps, threshold, charge, kind, is_shared, n, n_jobs, batch_size
+):
+    """Stages, charge, sources and batches of all kinds: the same bits, and the same bills."""
+    model, is_ranker = quick_learners[task], task == "ranker"
+    cut = stages_of(model.stages[0].ensemble, steps)
+    rule = Proximity(threshold, len(cut), place=2) if is_ranker else Confident(threshold)
+    model = replace(model, stages=cut, rule=rule, charge=charge)
+    qid = np.arange(n) % 4 if is_ranker else None
+    sources = sources_of_kind(kind, is_shared)
+    with OnDemandPredictor(model, sources, n_jobs=n_jobs, batch_size=batch_size) as served:
+        found, receipts = served.predict(rows[:n], qid=qid, return_receipts=True)
+        raw = found if is_ranker else served.predict_proba(rows[:n])
+    np.testing.assert_array_equal(found, model.predict(X[:n], qid))
+    np.testing.assert_array_equal(raw, found if is_ranker else model.predict_proba(X[:n]))
+    np.testing.assert_array_equal(receipts.costs, model.prediction_costs(X[:n], qid))

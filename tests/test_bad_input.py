@@ -176,6 +176,36 @@ def test_bad_y_of_a_regressor(bad, message):
         regressor().fit(X, bad)
 
 
+@pytest.mark.parametrize("loss", ["squared_error", "huber", "poisson"])
+@pytest.mark.parametrize(
+    ("scale", "weight", "what"),
+    [
+        (1e-170, None, "vanish"),
+        (1e-310, None, "vanish"),
+        (1e-80, 1e-90, "vanish"),
+        (1e153, None, "overflow"),
+        (1e60, 1e99, "overflow"),
+    ],
+)
+def test_y_whose_squares_are_no_numbers(loss, scale, weight, what):
+    """Every gain would be 0, or infinite: the model would be a constant, or any trees at all."""
+    weights = None if weight is None else np.full(N, weight)
+    with error(f"(y reaches .* squares would {what}; rescale y|loss of the first model is inf)"):
+        regressor(loss=loss).fit(X, scale * np.abs(Y), weights)
+
+
+@pytest.mark.parametrize("loss", ["absolute_error", "gamma"])
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e170])
+def test_losses_that_square_nothing_take_y_of_any_size(loss, scale):
+    model, plain = (regressor(loss=loss).fit(X, s * (np.abs(Y) + 1)) for s in (scale, 1.0))
+    np.testing.assert_allclose(model.predict(X) / scale, plain.predict(X))
+
+
+def test_a_constant_y_is_no_y_whose_squares_vanish():
+    assert regressor().fit(X, np.zeros(N)).predict(X[:1]) == 0.0
+    assert regressor().fit(X, np.full(N, 1e-200)).predict(X[:1]) == 1e-200
+
+
 @pytest.mark.parametrize("scale", [1e150, 1e-150])
 def test_large_and_small_y(scale):
     np.testing.assert_allclose(

@@ -31,6 +31,7 @@ from greedymiser import (
     EarlyExitClassifier,
     EarlyExitRanker,
     UnreadableModelError,
+    as_predictor,
     baseline,
     load,
     save,
@@ -168,6 +169,24 @@ def test_classifiers_of_decision_trees_predict_as_before(model, y):
     # A tree of a forest is paid for once, however many classes it has.
     n_trees = model.estimators_.size if hasattr(model, "loss") else len(model.estimators_)
     assert metered.cost_ == COSTS.total(metered.features_used_, n_trees)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "exponential"])
+def test_of_equally_likely_classes_gradient_boosting_says_the_second(loss, tmp_path):
+    """Everybody else says the first."""
+    rows = np.array([[0.0], [0.0], [1.0], [1.0]])
+    labels = np.array(["no", "yes", "no", "yes"])
+    model = GradientBoostingClassifier(n_estimators=2, loss=loss).fit(rows, labels)
+    assert model.decision_function(rows).tolist() == [0.0] * 4
+    metered = baseline(model)
+    save(metered, tmp_path / "model.miser")
+    for told in (metered, as_predictor(metered), load(tmp_path / "model.miser")):
+        assert told.predict(rows).tolist() == model.predict(rows).tolist() == ["yes"] * 4
+        assert told.predict_proba(rows).tolist() == model.predict_proba(rows).tolist()
+    for stage in metered.staged_predict(rows):
+        assert stage.tolist() == ["yes"] * 4
+    other = HistGradientBoostingClassifier(max_iter=2).fit(rows, labels)
+    assert baseline(other).predict(rows).tolist() == other.predict(rows).tolist() == ["no"] * 4
 
 
 def test_rankers_predict_as_before():
@@ -478,10 +497,18 @@ def test_a_model_must_be_fitted(model):
         baseline(model)
 
 
-def test_xgboosts_categories_are_refused(frame):
-    model = xgb(xgboost.XGBRegressor, enable_categorical=True, max_cat_to_onehot=1)
-    model.fit(frame, categorical_signal(frame))
-    with pytest.raises(UnreadableModelError, match="splits by category"):
+@pytest.mark.parametrize("most_one_hot", [1, 100])
+def test_xgboosts_categories(frame, most_one_hot):
+    y = categorical_signal(frame)
+    model = xgb(xgboost.XGBRegressor, enable_categorical=True, max_cat_to_onehot=most_one_hot)
+    read = baseline(model.fit(frame, y))
+    np.testing.assert_allclose(read.predict(frame), model.predict(frame), rtol=1e-5, atol=1e-5)
+    # Without a frame nobody knows which categories there are.
+    codes = frame.assign(**{name: frame[name].cat.codes for name in ("colour", "size")})
+    types = ["float", "c", "c"]
+    model = xgb(xgboost.XGBRegressor, enable_categorical=True, feature_types=types)
+    model.fit(codes.replace(-1, np.nan).to_numpy(dtype=float), y)
+    with pytest.raises(UnreadableModelError, match="splits by category, and its file does not"):
         baseline(model)
 
 

@@ -7,12 +7,21 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt, as_cost_model
+from greedymiser.costs.cost_model import (
+    CostModel,
+    Ledger,
+    Purchase,
+    Receipt,
+    as_cost_model,
+    sum_of_prices,
+)
 from greedymiser.costs.files import write_costs
+from greedymiser.model.row_costs import Meter
+from greedymiser.training.accounts import mean_bill
 
 
 def blood():
@@ -118,7 +127,7 @@ def test_total_does_not_depend_on_the_order():
     costs = CostModel([0.1, 0.2, 0.3, 1e16, 0.4])
     forward = costs.total([0, 1, 2, 3, 4], n_trees=3)
     assert costs.total([3, 4, 0, 2, 1], n_trees=3) == forward
-    assert forward == math.fsum([0.1, 0.2, 0.3, 1e16, 0.4])
+    assert forward == naive.sum_of_prices([0.1, 0.2, 0.3, 1e16, 0.4]) == 1e16
 
 
 def test_prices_are_a_copy():
@@ -398,12 +407,55 @@ def test_total_with_one_more_feature_is_the_total_after_buying_it(shop, data, tr
     bought, wanted = data.draw(st.lists(features, max_size=5)), data.draw(features)
     ledger = Ledger(model_of(costs, needs, tree_cost), bought)
     now, then = ledger.total(n_trees), ledger.total(n_trees, with_feature=wanted)
-    assert now == naive.total(costs, needs, bought, tree_cost * n_trees)
-    assert then == naive.total(costs, needs, [*bought, wanted], tree_cost * n_trees)
+    trees = naive.cost_of_trees(tree_cost, n_trees)
+    assert now == naive.total(costs, needs, bought, trees)
+    assert then == naive.total(costs, needs, [*bought, wanted], trees)
     assert then >= now
     assert ledger.total(n_trees) == now  # asking buys nothing
     ledger.buy(wanted)
     assert ledger.total(n_trees) == then
+
+
+def cents(n):
+    return float(f"{n // 100}.{n % 100:02d}")
+
+
+@settings(deadline=None)  # the first example compiles
+@given(
+    prices=st.lists(st.integers(0, 10**6), min_size=1, max_size=40),
+    tree=st.integers(0, 500),
+    n_trees=st.integers(0, 300),
+    data=st.data(),
+)
+def test_sums_are_those_of_the_decimals_that_were_written(prices, tree, n_trees, data):
+    """In cents: the sum is the float that a person would have written for it."""
+    costs = CostModel([cents(price) for price in prices], tree_cost=cents(tree))
+    some = data.draw(st.lists(st.sampled_from(range(len(prices))), unique=True))
+    expected = cents(sum(prices[f] for f in some) + tree * n_trees)
+    assert costs.total(some, n_trees) == expected
+    ledger = Ledger(costs)
+    for feature in some:
+        ledger.buy(feature)
+    assert ledger.total(n_trees) == expected
+    meter = Meter.of(costs, range(len(prices)))
+    assert meter.bills(meter.owning([some]), n_trees).tolist() == [expected]
+    owners = np.zeros(len(prices), dtype=np.int64)
+    owners[some] = 7
+    assert mean_bill(costs, owners, 7, n_trees) == expected
+
+
+def test_numbers_that_were_computed_count_as_they_are():
+    third = 1 / 3  # of sixteen digits, which nobody has written
+    assert CostModel([third] * 3).total([0, 1, 2]) == math.fsum([third] * 3)
+    assert sum_of_prices([third, third]) == 2 / 3
+    assert CostModel([0.1] * 3).total([0, 1, 2]) == 0.3 != math.fsum([0.1] * 3)
+
+
+def test_what_sums_are_made_of_is_not_part_of_a_copy():
+    costs = CostModel([0.1, 0.2])
+    before = pickle.dumps(costs)
+    costs.total([0, 1])
+    assert pickle.dumps(costs) == before
 
 
 def test_budget_arithmetic_is_rounded_once():

@@ -214,6 +214,21 @@ def test_frames_and_categories(client):
     assert_same(by_type, MiserRegressor(**QUICK).fit(frame, y))
 
 
+def test_columns_of_partitions_go_by_name(client):
+    frame, y = frames()
+    shuffled = frame[["size", "c", "kind", "a", "b"]]
+    made = [frame[:150], shuffled[150:400], frame[400:]]
+    lazy = dd.from_map(lambda part: part, made, meta=frame[:0])
+    model = MiserRegressor(**QUICK, early_stopping=True, validation_fraction=0.3)
+    there = MiserRegressor(**model.get_params()).fit(lazy, y)
+    assert_same(there, model.fit(frame, y))
+    assert np.array_equal(there.predict(lazy).compute(), model.predict(frame))
+    lacking = [frame[:300], frame[300:].rename(columns={"c": "d"})]
+    lazy = dd.from_map(lambda part: part, lacking, meta=frame[:0])
+    with pytest.raises(ValueError, match="partition 1 of X lacks the column 'c'"):
+        MiserRegressor(**QUICK).fit(lazy, y)
+
+
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.integers(0, N), max_size=6).map(sorted),

@@ -22,6 +22,7 @@ from greedymiser import (
     load,
     save,
     to_lightgbm,
+    to_xgboost,
     total_cost,
     tradeoff_curve,
 )
@@ -256,8 +257,9 @@ def test_a_curve_with_error_costs_is_saved_as_a_family(patients, tmp_path):
 def test_exports_say_what_they_drop(patients):
     X, y = patients
     model = MiserClassifier(max_iter=3, error_costs=ERRORS).fit(X, y)
-    with pytest.warns(UserWarning, match="error_costs are left out"):
-        to_lightgbm(model)
+    for export in (to_lightgbm, to_xgboost):
+        with pytest.warns(UserWarning, match="error_costs are left out"):
+            export(model)
 
 
 def test_a_search_forwards_expected_costs(patients):

@@ -1044,6 +1044,24 @@ def test_budget_is_hard(budget, tree_cost, n_classes, shared, validated):
         assert model.n_iter_ > 0
 
 
+@pytest.mark.parametrize(("limit", "charge"), [("budget", "model"), ("row_budget", "row")])
+@pytest.mark.parametrize(
+    ("price", "tree_cost", "budget", "paid"),
+    [(0.1, 0.0, 0.3, 0.3), (0.7, 0.0, 2.1, 2.1), (0.1, 0.1, 1.3, 1.3), (0.1, 0.0, 0.2999, 0.2)],
+)
+def test_a_budget_is_compared_with_prices_as_they_were_written(
+    limit, charge, price, tree_cost, budget, paid
+):
+    """Three times 0.1 is 0.3, though not so in floats."""
+    X = np.random.default_rng(0).standard_normal((300, 3))
+    model = MiserRegressor(
+        costs=CostModel([price] * 3, tree_cost=tree_cost), max_iter=10, early_stopping=False,
+        charge=charge, **{limit: budget},
+    ).fit(X, X @ [3.0, 2.0, 1.0])  # fmt: skip
+    assert max(model.prediction_costs(X)) == paid <= budget
+    assert model.cost_ <= budget
+
+
 def test_budget_buys_the_most_useful_that_fits():
     X, y = make_data()
     free = regressor(costs=[5.0] * 5).fit(X, y)

@@ -233,8 +233,10 @@ def test_bills_are_rounded_once(prices, rest, seed):
     for i, j in np.argwhere(has):
         owned[i, j // 64] |= np.uint64(1 << (j % 64))
     out = np.empty(7)
-    add_up(owned, np.array(prices, dtype=np.float64), rest, out)
-    assert out.tolist() == [math.fsum([*np.compress(mine, prices), rest]) for mine in has]
+    parts = np.array([prices, np.multiply(prices, 1e-17)], dtype=np.float64)
+    add_up(owned, parts, np.array([rest, -1e-20 * rest]), out)
+    paid = [parts[:, mine].ravel() for mine in has]
+    assert out.tolist() == [math.fsum([*some, rest, -1e-20 * rest]) for some in paid]
 
 
 # -- models in stages -----------------------------------------------------------------------------
@@ -267,8 +269,8 @@ def plain_bill(predictor, row, left):
         k = stage.ensemble.n_outputs
         trees = plain_trees(stage.ensemble)[stage.first * k : stage.last * k]
         owned |= naive.row_bill(trees, row, costs.resource_costs, costs.needs, 0.0)[0]
-    trees = costs.tree_cost * predictor.stages[left].n_trees
-    return math.fsum([*costs.resource_costs[sorted(owned)], trees])
+    trees = naive.cost_of_trees(costs.tree_cost, predictor.stages[left].n_trees)
+    return naive.sum_of_prices([*costs.resource_costs[sorted(owned)], trees])
 
 
 def staged_model(kind):

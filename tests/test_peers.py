@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from greedymiser import CostModel, MiserClassifier, MiserRegressor
 
@@ -77,20 +78,63 @@ def test_negative_costs_are_an_error_that_names_the_feature():
         CostModel({"age": 1.0, "TSH": -1.0})
 
 
-@pytest.mark.parametrize("repeats", [4, 7])
-def test_repeating_every_row_changes_nothing(repeats):
+def coloured():
+    """Six columns; two of them have categories, some of which are rare."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 6)).round(1)
-    y = X[:, 0] + 0.5 * X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(300)
-    settings = dict(
-        costs=[3.0, 1.0, 1.0, 5.0, 1.0, 1.0], tradeoff=0.01, min_samples_leaf=1, max_iter=20,
-        early_stopping=False,
-    )  # fmt: skip
-    once = MiserRegressor(**settings).fit(X, y)
-    often = MiserRegressor(**settings).fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats))
-    assert once.receipt() == often.receipt()
-    for name in ("feature", "threshold", "left", "value"):
-        np.testing.assert_array_equal(once.ensemble_.nodes[name], often.ensemble_.nodes[name])
+    X[:, 4] = np.minimum(rng.geometric(0.1, 300), 30)
+    X[:, 5] = rng.integers(0, 8, 300)
+    y = X[:, 0] + 0.5 * X[:, 1] * X[:, 2] + np.sin(X[:, 4]) + 0.1 * rng.standard_normal(300)
+    return X, y
+
+
+def assert_same_trees(one, other):
+    """The same splits and purchases; values but for roundings, as rows are on a grid of 30 bits."""
+    assert [p.feature for p in one.receipt()] == [p.feature for p in other.receipt()]
+    for name in ("feature", "threshold", "left", "category_set"):
+        np.testing.assert_array_equal(one.ensemble_.nodes[name], other.ensemble_.nodes[name])
+    assert one.ensemble_.category_sets.tobytes() == other.ensemble_.category_sets.tobytes()
+    values = (model.ensemble_.nodes["value"] for model in (one, other))
+    np.testing.assert_allclose(*values, rtol=1e-6, atol=1e-8)
+
+
+UNSCALED = dict(
+    costs=[3.0, 1.0, 1.0, 5.0, 1.0, 1.0], tradeoff=0.01, min_samples_leaf=1, max_iter=20,
+    early_stopping=False,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("categorical", [None, [4, 5]])
+@pytest.mark.parametrize("repeats", [4, 7])
+def test_repeating_every_row_changes_nothing(repeats, categorical):
+    X, y = coloured()
+    model = MiserRegressor(**UNSCALED, categorical_features=categorical)
+    once = clone(model).fit(X, y)
+    often = clone(model).fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats))
+    assert_same_trees(once, often)
+    heavy = clone(model).fit(X, y, np.full(len(y), 4.0))
+    assert_same_trees(once, heavy)
+
+
+@pytest.mark.parametrize("categorical", [None, [4, 5]])
+def test_a_weight_of_three_is_three_rows(categorical):
+    X, y = coloured()
+    times = np.random.default_rng(1).integers(1, 4, len(y))
+    model = MiserRegressor(**UNSCALED, categorical_features=categorical)
+    often = clone(model).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
+    assert_same_trees(clone(model).fit(X, y, times), often)
+
+
+def test_l2_regularization_is_in_units_of_weight():
+    """Weights x 4 leave the trees as they are where it is multiplied, too; else it weighs less."""
+    X, y = coloured()
+    model = MiserRegressor(**UNSCALED, l2_regularization=2.0)
+    once, heavy = clone(model).fit(X, y), clone(model).fit(X, y, np.full(len(y), 4.0))
+    scaled = clone(model).set_params(l2_regularization=8.0).fit(X, y, np.full(len(y), 4.0))
+    assert_same_trees(once, scaled)
+    often = clone(model).fit(np.repeat(X, 4, axis=0), np.repeat(y, 4))
+    assert_same_trees(heavy, often)
+    assert heavy.train_score_[-1] > once.train_score_[-1]
 
 
 def test_lightgbm_coupled_penalty_depends_on_how_often_rows_are_repeated():

@@ -26,7 +26,8 @@ from greedymiser.losses import (
 )
 from greedymiser.losses.ndcg import ndcg_score, query_order
 from greedymiser.model.links import decisions, labels, probabilities
-from greedymiser.scoring import KNOWN_SCORES, _kernels, known_score
+from greedymiser.scoring import _kernels
+from greedymiser.scoring.known import KNOWN_SCORES, known_score
 
 REGRESSION, CLASSIFICATION = KNOWN_SCORES["regressor"], KNOWN_SCORES["classifier"]
 
@@ -90,7 +91,7 @@ def outcome(score):
 
 def scikit_learn(name, loss, classes, y, raw, weight):
     """What the scorer says."""
-    weights = {} if weight is None or name == "neg_max_error" else {"sample_weight": weight}
+    weights = {} if weight is None else {"sample_weight": weight}
     if classes is None:
         model, target = Numbers(raw, loss), y
     else:
@@ -104,7 +105,7 @@ def ours(name, loss, classes, y, raw, weight):
 
 
 # Where a score is a difference, its rounding errors are those of what is subtracted.
-DIFFERENCES = ("r2", "explained", "d2", "matthews", "neg_mean_poisson", "neg_mean_gamma")
+DIFFERENCES = ("r2",)
 
 
 def assert_same(name, found, expected):
@@ -185,32 +186,10 @@ def measured(draw):
 # -- beside scikit-learn --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in REGRESSION if n != "neg_median_absolute_error"])
+@pytest.mark.parametrize("name", REGRESSION)
 @settings(max_examples=40, deadline=None)
 @given(measured())
 def test_scores_of_numbers_are_those_of_scikit_learn(name, problem):
-    assert_same(name, ours(name, *problem), scikit_learn(name, *problem))
-
-
-@settings(max_examples=200, deadline=None)
-@given(measured(), st.randoms(use_true_random=False))
-def test_median_absolute_error_is_that_of_scikit_learn(problem, random):
-    loss, _, y, raw, weight = problem
-    if weight is not None:
-        # Any other weights of equal errors are added in an order that scikit-learn leaves open.
-        weight = np.array([random.randint(1, 8) / 8 for _ in y])
-    problem = loss, None, y, raw, weight
-    name = "neg_median_absolute_error"
-    assert_same(name, ours(name, *problem), scikit_learn(name, *problem))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 30), st.integers(0, 2**32 - 1))
-def test_median_of_distinct_errors_takes_any_weights(n, seed):
-    rng = np.random.default_rng(seed)
-    weight = rng.choice([0.1, 0.2, 0.3, 0.7, 1.1], n)
-    problem = SquaredError(), None, rng.permutation(n).astype(float), np.zeros((1, n)), weight
-    name = "neg_median_absolute_error"
     assert_same(name, ours(name, *problem), scikit_learn(name, *problem))
 
 
@@ -233,8 +212,9 @@ def test_scores_of_two_classes_are_those_of_scikit_learn(name, problem):
 def test_scores_of_three_classes_are_those_of_scikit_learn(name, problem):
     loss, classes, *_ = problem
     if known_score(name, "classifier", loss, classes) is None:
-        of_one_class = ("roc_auc", "f1", "precision", "recall", "jaccard")
-        assert name in of_one_class or (name == "average_precision" and 1 not in classes.tolist())
+        assert name in ("roc_auc", "f1") or (
+            name == "average_precision" and 1 not in classes.tolist()
+        )
     else:
         assert_same(name, ours(name, *problem), scikit_learn(name, *problem))
 
@@ -271,7 +251,7 @@ def test_raw_predictions_of_classes_may_be_anything_that_scikit_learn_takes(name
 
 def test_errors_too_large_for_a_double_are_left_to_scikit_learn():
     problem = SquaredError(), None, np.array([1e200, -1e200]), np.zeros((1, 2)), None
-    for name in ("neg_mean_squared_error", "r2", "explained_variance"):
+    for name in ("neg_mean_squared_error", "r2"):
         assert_same(name, ours(name, *problem), scikit_learn(name, *problem))
 
 
@@ -305,9 +285,9 @@ def test_a_fitted_regressor_scores_as_its_raw_predictions_do():
     X = rng.standard_normal((300, 3))
     y = rng.poisson(np.exp(X[:, 0]))
     model = MiserRegressor(loss="poisson", max_iter=5).fit(X, y)
-    score = known_score("neg_mean_poisson_deviance", "regressor", Poisson())
+    score = known_score("neg_mean_absolute_error", "regressor", Poisson())
     found = score.bind(y.astype(float), None)(np.log(model.predict(X))[None])
-    expected = skm.get_scorer("neg_mean_poisson_deviance")(model, X, y)
+    expected = skm.get_scorer("neg_mean_absolute_error")(model, X, y)
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -319,9 +299,9 @@ def test_saturated_probabilities_are_ties_where_the_scorer_asks_for_probabilitie
     y, raw = np.array([0.0, 1.0]), np.array([[800.0, 900.0]])
     score = {
         name: known_score(name, "classifier", BinaryLogLoss(), np.arange(2)).bind(y, None)(raw)
-        for name in ("roc_auc", "roc_auc_ovr", "roc_auc_ovo")
+        for name in ("roc_auc", "roc_auc_ovr")
     }
-    assert score == {"roc_auc": 1.0, "roc_auc_ovr": 0.5, "roc_auc_ovo": 0.5}
+    assert score == {"roc_auc": 1.0, "roc_auc_ovr": 0.5}
 
 
 def test_areas_by_hand():
@@ -343,18 +323,6 @@ def test_perfect_rankings_score_exactly_one(alone, name):
         raw = (y + rng.random(len(y)).round(1) / 2)[None]  # with ties
         assert score.bind(y, None)(raw) == 1.0
         assert score.bind(y, rng.uniform(0.1, 9.0, len(y)))(raw) == 1.0
-
-
-def test_an_error_of_nothing_is_relative_to_the_smallest_number(alone):
-    score = known_score("neg_mean_absolute_percentage_error", "regressor", SquaredError())
-    eps = np.finfo(float).eps
-    assert score.bind(np.array([0.0, 1.0]), None)(np.array([[eps, 1.0]])) == -0.5
-
-
-def test_the_largest_error_has_no_weight():
-    score = known_score("neg_max_error", "regressor", SquaredError())
-    y, raw = np.array([1.0, 2.0]), np.array([[1.0, 5.0]])
-    assert score.bind(y, np.array([1.0, 0.1]))(raw) == -3.0
 
 
 def test_a_ranker_is_scored_by_its_scores():
@@ -388,7 +356,7 @@ def test_the_order_of_rows_does_not_matter_to_scores_of_numbers(alone, name, wei
 def test_the_order_of_rows_does_not_matter_to_scores_of_classes(alone, name, n_classes, weighted):
     loss = BinaryLogLoss() if n_classes == 2 else MultinomialLogLoss(n_classes)
     score = known_score(name, "classifier", loss, np.arange(n_classes))
-    if score is None or ("ovo" in name and weighted and n_classes > 2):
+    if score is None:
         return  # not ours to compute
     rng = np.random.default_rng(8)
     y = rng.integers(0, n_classes, 600).astype(float)
@@ -607,15 +575,6 @@ def test_products_have_two_halves(a, b):
     assert (int(upper) << 64) + int(lower) == a * b
 
 
-@given(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 2.0]), st.integers(1, 5))))
-def test_weights_of_equal_values_are_sorted(pairs):
-    pairs.sort(key=lambda pair: pair[0])
-    values = np.array([value for value, _ in pairs])
-    weight = np.array([weight for _, weight in pairs], dtype=float)
-    _kernels.sort_equal(values, weight)
-    assert list(zip(values, weight, strict=True)) == sorted(pairs)
-
-
 def test_a_class_is_predicted_as_numpy_would():
     values = [-1.0, 0.0, 1.0, np.nan, np.inf, -np.inf]
     for outputs in itertools.product(values, repeat=3):
@@ -631,7 +590,7 @@ def test_tiny_weights_beside_huge_ones_are_not_lost(alone):
     # One class beside the other: three quarters of the second are above both rows of the first.
     of_other_class = [1e30, 1e30, 1e-30, 3e-30]
     assert score("roc_auc", of_other_class) == pytest.approx(0.875, rel=4e-16)
-    assert score("recall_macro", of_other_class) == 0.75
+    assert score("balanced_accuracy", of_other_class) == 0.75
     # Rows of the same class: the one above all weighs next to nothing.
     of_same_class = [1.0, 1.0, 1.0, 1e-30]
     assert score("roc_auc", of_same_class) == 0.5

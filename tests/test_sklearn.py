@@ -1,11 +1,14 @@
 """The estimators are scikit-learn estimators: its own checks, and its tools around them."""
 
 import functools
+import inspect
 import io
 import os
 import pickle
+import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import joblib
 import numpy as np
@@ -14,6 +17,7 @@ import sklearn
 from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.model_selection import (
     GridSearchCV,
@@ -35,6 +39,8 @@ from greedymiser import (
     MiserSearchCV,
     ndcg_score,
 )
+from greedymiser.losses import Quantile
+from greedymiser.training.parameters import Parameters
 
 ESTIMATORS = [MiserRegressor, MiserClassifier, MiserRanker]
 
@@ -386,3 +392,91 @@ def test_repr_shows_what_is_not_default():
     stream = io.StringIO()
     print(MiserClassifier(costs=[1.0, 2.0]), file=stream)
     assert stream.getvalue() == "MiserClassifier(costs=[1.0, 2.0])\n"
+
+
+# -- in place of HistGradientBoosting -------------------------------------------------------------
+
+SWAPPED = {
+    MiserRegressor: HistGradientBoostingRegressor,
+    MiserClassifier: HistGradientBoostingClassifier,
+}
+
+
+def rows(n):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 3))
+    return X, X[:, 0] + rng.standard_normal(n)
+
+
+def parameters_of(kind):
+    return set(inspect.signature(kind).parameters)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), SWAPPED.items(), ids=["regressor", "classifier"])
+def test_every_parameter_and_attribute_of_histogram_boosting_is_here(ours, theirs):
+    assert parameters_of(theirs) <= parameters_of(ours)
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.standard_normal((100, 2)), rng.integers(0, 3, 100)]
+    y = (X[:, 0] > 0).astype(int)
+    settings = {"categorical_features": [2], "early_stopping": True, "max_iter": 5, "tol": 1e-3}
+    one, other = (kind(**settings, random_state=0).fit(X, y) for kind in (ours, theirs))
+    public = {name for name in dir(other) if name.endswith("_") and not name.startswith("_")}
+    assert public <= {*dir(one), *vars(one)}
+    assert one.is_categorical_.tolist() == other.is_categorical_.tolist() == [False, False, True]
+    assert one.n_trees_per_iteration_ == other.n_trees_per_iteration_ == 1
+    assert one.do_early_stopping_ is True
+    plain = [kind(max_iter=2).fit(X, y) for kind in (ours, theirs)]
+    assert [model.is_categorical_ for model in plain] == [None, None]
+    assert [bool(model.do_early_stopping_) for model in plain] == [False, False]
+
+
+def test_rounds_that_add_less_than_the_tolerance_do_not_count():
+    X, y = rows(400)
+    patience = {"early_stopping": True, "n_iter_no_change": 3, "validation_fraction": None}
+    lengths = [
+        MiserRegressor(**patience, tol=tol, max_iter=60).fit(X, y).n_iter_
+        for tol in (0.0, 1e-7, 0.05, 10.0)
+    ]
+    assert lengths[0] >= lengths[1] > lengths[2] > lengths[3] == 4
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+def test_the_quantile_of_the_quantile_loss(quantile):
+    X, y = rows(400)
+    by_name = MiserRegressor(loss="quantile", quantile=quantile, max_iter=20).fit(X, y)
+    by_loss = MiserRegressor(loss=Quantile(quantile), max_iter=20).fit(X, y)
+    assert (by_name.predict(X) == by_loss.predict(X)).all()
+    assert np.mean(y <= by_name.predict(X)) == pytest.approx(quantile, abs=0.05)
+
+
+def test_a_continued_fit_keeps_its_quantile():
+    X, y = rows(200)
+    model = MiserRegressor(loss="quantile", quantile=0.9, max_iter=5, warm_start=True).fit(X, y)
+    longer = model.set_params(max_iter=10).fit(X, y)
+    assert longer.n_iter_ == 10
+    with pytest.raises(ValueError, match="loss has changed since the model was begun"):
+        model.set_params(max_iter=15, quantile=0.1).fit(X, y)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, -0.5, "half"])
+def test_bad_quantiles(bad):
+    with pytest.raises(ValueError, match="The 'quantile' parameter of MiserRegressor must be"):
+        MiserRegressor(loss="quantile", quantile=bad).fit(*rows(50))
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS, ids=lambda kind: kind.__name__)
+def test_every_parameter_is_checked_and_documented(kind):
+    names = parameters_of(kind)
+    assert set(kind()._parameter_constraints) == names
+    documented = kind.__doc__
+    for name in names:
+        assert re.search(rf"^    {name} :|^    [a-z0-9_, ]*\b{name}\b[a-z0-9_, ]* :|``{name}``",
+                         documented, re.MULTILINE), name  # fmt: skip
+
+
+def test_parameters_that_training_reads_have_the_defaults_of_the_estimators():
+    for kind in ESTIMATORS:
+        plain = kind().get_params()
+        taken = Parameters.of(kind())
+        assert {f.name for f in fields(taken)} - set(plain) <= {"class_weight", "quantile"}
+        assert all(plain.get(f.name, f.default) == f.default for f in fields(taken))

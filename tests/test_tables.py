@@ -409,6 +409,73 @@ def test_large_integers_with_missing_ones_are_not_rounded(make):
         np.testing.assert_array_equal(codes, expected)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda numbers: pa.table({"a": pa.array(numbers)}),
+        lambda numbers: pd.DataFrame({"a": pd.Series(pd.arrays.ArrowExtensionArray(
+            pa.array(numbers)))}),
+        lambda numbers: pd.DataFrame({"a": pd.array(numbers, dtype="Int64")}),
+        lambda numbers: pl.DataFrame({"a": numbers}),
+    ],
+    ids=["pyarrow", "pandas on pyarrow", "pandas nullable", "polars"],
+)  # fmt: skip
+@pytest.mark.parametrize("large", [LARGE + 1, -LARGE - 1, 2**63 - 1])
+def test_large_integers_with_missing_ones_become_the_nearest_floats(make, large):
+    table = FrameTable(make([large, None, 5]))
+    np.testing.assert_array_equal(table.columns([0], None)[0], [float(large), np.nan, 5.0])
+    np.testing.assert_array_equal(table.rows(0, 3, [0])[:, 0], [float(large), np.nan, 5.0])
+
+
+# -- labels of another type than those of training ------------------------------------------------
+
+FRAMES = {
+    "pandas": lambda labels: pd.DataFrame({"k": labels}),
+    "pandas categorical": lambda labels: pd.DataFrame({"k": pd.Categorical(labels)}),
+    "pandas objects": lambda labels: pd.DataFrame({"k": pd.Series(labels, dtype=object)}),
+    "polars": lambda labels: pl.DataFrame({"k": labels}),
+    "pyarrow": lambda labels: pa.table({"k": labels}),
+}
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize(
+    ("learned", "labels", "held", "known"),
+    [
+        (["01", "2", "x"], [1, 2], "numbers", "text, such as '01'"),
+        (["01", "2", "x"], [1.0, None], "numbers", "text, such as '01'"),
+        (["no", "yes"], [False, True], "truth values", "text, such as 'no'"),
+        ([1, 2], ["01", "2"], "text", "numbers, such as 1"),
+        ([5, 7], [True, False], "truth values", "numbers, such as 5"),
+    ],
+)
+def test_a_column_whose_labels_can_match_no_category_is_refused(make, learned, labels, held, known):
+    """A file whose labels happen to be digits is read as numbers: all would be unknown."""
+    categories = learn_categories(FRAMES["pandas categorical"](learned), [0], None, 255)
+    table = FrameTable(make(labels), categories)
+    for read in (lambda: table.columns([0], None), lambda: table.rows(0, 1, [0])):
+        with pytest.raises(ValueError, match=f"column 'k' .* holds {held}, but .* {known}"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("learned", "labels", "codes"),
+    [
+        (["01", "2"], ["2", "new", None], [1, np.nan, np.nan]),
+        (["01", "2"], [None, None], [np.nan, np.nan]),
+        ([1, 2], [2.0, None], [1, np.nan]),
+        ([0, 1, 2], [True, False], [1, 0]),
+        ([False, True], [1, 0, 7], [1, 0, np.nan]),
+        ([1, "x"], [1, 2], [0, np.nan]),
+    ],
+)
+def test_labels_of_a_type_that_can_match_are_matched(learned, labels, codes):
+    categories = learn_categories(FRAMES["pandas categorical"](learned), [0], None, 255)
+    for name in ("pandas categorical", "pandas objects", "polars", "pyarrow"):
+        found = FrameTable(FRAMES[name](labels), categories).columns([0], None)[0]
+        np.testing.assert_array_equal(found, codes, err_msg=name)
+
+
 @pytest.mark.parametrize("kinds", [(np.int64, np.float64), (np.float64, np.int64)])
 def test_large_numbers_of_different_types_are_compared_exactly(kinds):
     odd = LARGE + 1 if kinds[0] is np.int64 else LARGE

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         load,
         save,
         to_lightgbm,
+        to_xgboost,
     )
     from greedymiser.losses.ndcg import ndcg_score
     from greedymiser.model.family import ModelFamily
@@ -62,7 +63,14 @@ _ROOM_OF = {
         "costs.cost_model": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
         "losses.ndcg": ("ndcg_score",),
-        "files": ("ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"),
+        "files": (
+            "ModelFileError",
+            "encode_for_lightgbm",
+            "load",
+            "save",
+            "to_lightgbm",
+            "to_xgboost",
+        ),
         "plotting": ("ProtocolDisplay",),
         "model.protocols": ("Protocol",),
         "model.family": ("ModelFamily",),
@@ -112,6 +120,7 @@ __all__ = [
     "ndcg_score",
     "save",
     "to_lightgbm",
+    "to_xgboost",
     "total_cost",
     "tradeoff_curve",
 ]

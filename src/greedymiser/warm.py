@@ -198,7 +198,7 @@ def _train_on_threads(more: dict[str, Any]) -> None:
 
 def _score_all() -> None:
     """All scores that are computed beside the data."""
-    from greedymiser.scoring import KNOWN_SCORES, known_score
+    from greedymiser.scoring.known import KNOWN_SCORES, known_score
 
     X, y, weight = _made_rows()
     raw = np.nan_to_num(X[:, :1].T).copy()
@@ -209,7 +209,7 @@ def _score_all() -> None:
     for kind, loss, target, classes in kinds:
         for scoring, given in itertools.product(KNOWN_SCORES[kind], (None, weight)):
             score = known_score(scoring, kind, loss, classes)
-            if score is not None and "log_error" not in scoring and "deviance" not in scoring:
+            if score is not None:
                 score.bind(target, given)(raw)
     ranked = known_score("ndcg@5", "ranker", LambdaMART())
     assert ranked is not None

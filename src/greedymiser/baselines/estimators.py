@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 
@@ -23,9 +23,9 @@ from greedymiser.estimators import (
     MiserRanker,
     MiserRegressor,
 )
-from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.losses import Kind
 from greedymiser.model.predictor import Charge
+from greedymiser.training.parameters import constraints_of
 from greedymiser.training.preparation import Schema, read_error_costs
 from greedymiser.training.targets import Classes, Numbers, Target
 from greedymiser.training.train import Model
@@ -68,18 +68,9 @@ class Baseline(Miser):
     True
     """
 
-    # Parameters of the estimators that train; a baseline does not.
-    loss = "auto"
-    scoring = "loss"
-    warm_start = False
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "model": "no_validation",
-        "costs": CONSTRAINTS["costs"],
-        "charge": CONSTRAINTS["charge"],
-        "n_jobs": CONSTRAINTS["n_jobs"],
-        "error_costs": "no_validation",
-    }
+    @property
+    def _parameter_constraints(self) -> dict[str, Any]:
+        return {name: constraints_of(Miser)[name] for name in ("costs", "charge", "n_jobs")}
 
     def __init__(
         self,

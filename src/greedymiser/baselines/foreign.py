@@ -143,6 +143,25 @@ def _in_pairs(
             np.array(depth, dtype=np.intp))  # fmt: skip
 
 
+def sorted_labels(given: list[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:
+    """Labels in our order, and where each was."""
+    if all(isinstance(label, int | float) and not isinstance(label, bool) for label in given):
+        numbers = np.array(given, dtype=np.float64)
+        order = np.argsort(numbers)
+        return order, numbers[order]
+    labels = np.empty(len(given), dtype=object)
+    labels[:] = given
+    return np.arange(len(given)), labels
+
+
+def check_number_of_categories(feature: int, n: int) -> None:
+    """Raise if a feature has more categories than our sets have room for."""
+    if n > MOST_CATEGORIES:
+        raise UnreadableModelError(
+            f"feature {feature} has {n} categories, and our trees know at most {MOST_CATEGORIES}"
+        )
+
+
 def make_ensemble(
     trees: Sequence[Tree], baseline: Floats | Sequence[float], n_features: int
 ) -> Ensemble:

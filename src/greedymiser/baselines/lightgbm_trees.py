@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.baselines.foreign import (
-    MOST_CATEGORIES,
     Floats,
     ForeignModel,
     UnreadableModelError,
+    check_number_of_categories,
     log_loss_of,
     make_ensemble,
     make_tree,
+    sorted_labels,
     with_scaled_values,
 )
 from greedymiser.data.tables import Categories
@@ -184,28 +185,13 @@ def _known_categories(
     for feature in sorted({*numbers, *columns}):
         if labels:
             given = labels[columns.index(feature)]
-            order, known[feature] = _sorted_labels(given)
+            order, known[feature] = sorted_labels(given)
             codes[feature] = order.astype(np.float64)
         else:
             known[feature] = np.array(sorted(numbers.get(feature, ())), dtype=np.float64)
             codes[feature] = known[feature]
-        if len(known[feature]) > MOST_CATEGORIES:
-            raise UnreadableModelError(
-                f"feature {feature} has {len(known[feature])} categories, and our trees know at "
-                f"most {MOST_CATEGORIES}"
-            )
+        check_number_of_categories(feature, len(known[feature]))
     return known, codes
-
-
-def _sorted_labels(given: list[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:
-    """Labels in our order, and where each was."""
-    if all(isinstance(label, int | float) and not isinstance(label, bool) for label in given):
-        numbers = np.array(given, dtype=np.float64)
-        order = np.argsort(numbers)
-        return order, numbers[order]
-    labels = np.empty(len(given), dtype=object)
-    labels[:] = given
-    return np.arange(len(given)), labels
 
 
 def _codes_in(entries: Mapping[str, str], which: int, values: Floats) -> list[int]:

@@ -34,7 +34,7 @@ from greedymiser.baselines.foreign import (
     with_scaled_values,
 )
 from greedymiser.data.tables import Categories
-from greedymiser.losses import Kind, Loss, Poisson, SquaredError
+from greedymiser.losses import Kind, Loss, Poisson, SquaredError, TiesToSecond
 from greedymiser.model.trees import Ensemble, Tree
 
 LIBRARY = f"scikit-learn {sklearn.__version__}"
@@ -203,12 +203,19 @@ def _read_gradient_boosting(model: Any) -> ForeignModel:
         library=LIBRARY,
         kind=_kind_of(model),
         ensemble=with_scaled_values(ensemble, factor),
-        loss=log_loss_of(n_classes) if n_classes else SquaredError(),
+        loss=_boosting_loss(n_classes),
         classes=model.classes_ if n_classes else None,
         names=_column_names(model),
         answer=_quietly(lambda rows: factor * function(rows)),
         allows_missing=False,
     )
+
+
+def _boosting_loss(n_classes: int) -> Loss:
+    """The loss of GradientBoosting, which says the second class where the log-odds are 0."""
+    if n_classes == 0:
+        return SquaredError()
+    return TiesToSecond() if n_classes == 2 else log_loss_of(n_classes)
 
 
 def _read_forest(model: Any) -> ForeignModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +15,13 @@ from greedymiser.baselines.foreign import (
     ForeignModel,
     UnreadableModelError,
     below_in_single,
+    check_number_of_categories,
     log_loss_of,
     make_ensemble,
     make_tree,
+    sorted_labels,
 )
+from greedymiser.data.tables import Categories
 from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
 from greedymiser.model.trees import Tree
 
@@ -46,7 +50,8 @@ def read_xgboost(model: Any) -> ForeignModel:
     if int(about.get("num_target", 1)) > 1:
         raise UnreadableModelError("it predicts several targets, our models have one")
     kind, loss = _meaning(objective, n_classes)
-    trees, info = _trees(learner["gradient_booster"])
+    categories, codes = _known_categories(learner["gradient_booster"])
+    trees, info = _trees(learner["gradient_booster"], codes)
     n_outputs = max(1, n_classes)
     # Trees of a round may lie class by class, several of each.
     of_output = [[tree for tree, k in zip(trees, info, strict=True) if k == c]
@@ -58,7 +63,10 @@ def read_xgboost(model: Any) -> ForeignModel:
     names = booster.feature_names
 
     def answer(rows: Floats) -> Floats:
-        table = xgboost.DMatrix(rows, feature_names=names, feature_types=booster.feature_types)
+        types = booster.feature_types
+        table = xgboost.DMatrix(
+            rows, feature_names=names, feature_types=types, enable_categorical=True
+        )
         return np.asarray(booster.predict(table, output_margin=True), dtype=np.float64).T
 
     return ForeignModel(
@@ -69,6 +77,8 @@ def read_xgboost(model: Any) -> ForeignModel:
         classes=None if classes is None else np.asarray(classes),
         names=None if names is None else tuple(names),
         answer=answer,
+        categories=categories,
+        codes=codes,
         is_mean=_is_forest(learner["gradient_booster"]),
     )
 
@@ -111,7 +121,7 @@ def _prior(base_score: str, objective: str) -> Floats:
     return given.astype(np.float32).astype(np.float64)
 
 
-def _trees(booster: Mapping[str, Any]) -> tuple[list[Tree], list[int]]:
+def _trees(booster: Mapping[str, Any], codes: Mapping[int, Floats]) -> tuple[list[Tree], list[int]]:
     """All trees, and the output of each."""
     if booster["name"] == "gblinear":
         raise UnreadableModelError("it is linear (gblinear) and has no trees")
@@ -120,7 +130,8 @@ def _trees(booster: Mapping[str, Any]) -> tuple[list[Tree], list[int]]:
     weights = booster.get("weight_drop") or model.get("weight_drop")
     factors = weights or [1.0] * len(model["trees"])
     trees = [
-        _tree(entries, factor) for entries, factor in zip(model["trees"], factors, strict=True)
+        _tree(entries, factor, codes)
+        for entries, factor in zip(model["trees"], factors, strict=True)
     ]
     return trees, model["tree_info"]
 
@@ -137,12 +148,42 @@ def _is_forest(booster: Mapping[str, Any]) -> bool:
     return at_once > 1 and model["tree_info"].count(0) == at_once
 
 
-def _tree(entries: Mapping[str, Any], factor: float) -> Tree:
-    if any(entries["split_type"]):
-        raise UnreadableModelError(
-            "it splits by category, which is not read from XGBoost's files; encode the categories "
-            "as numbers"
-        )
+def _known_categories(booster: Mapping[str, Any]) -> tuple[Categories, dict[int, Floats]]:
+    """Known categories of each feature, and XGBoost's codes of them, in the order of ours."""
+    known: Categories = {}
+    codes: dict[int, Floats] = {}
+    if booster["name"] == "gblinear":
+        return known, codes
+    for feature, column in enumerate(_model_of(booster).get("cats", {}).get("enc", [])):
+        labels = column["values"]
+        if "offsets" in column:
+            text = np.array(labels, dtype=np.int8).tobytes()
+            labels = [text[a:b].decode() for a, b in itertools.pairwise(column["offsets"])]
+        if labels:
+            order, known[feature] = sorted_labels(labels)
+            codes[feature] = order.astype(np.float64)
+            check_number_of_categories(feature, len(labels))
+    return known, codes
+
+
+def _left_codes(entries: Mapping[str, Any], codes: Mapping[int, Floats]) -> dict[int, list[int]]:
+    """Our codes of the categories that go left, by node; XGBoost has those that go right."""
+    ends = np.add(entries["categories_segments"], entries["categories_sizes"]).tolist()
+    parts = zip(entries["categories_nodes"], entries["categories_segments"], ends, strict=True)
+    left = {}
+    for node, start, end in parts:
+        feature = entries["split_indices"][node]
+        if feature not in codes:
+            raise UnreadableModelError(
+                "it splits by category, and its file does not say which categories there are; "
+                "train it on a data frame (XGBoost from 3.1 on), or encode them as numbers"
+            )
+        right = set(entries["categories"][start:end])
+        left[node] = [code for code, theirs in enumerate(codes[feature]) if theirs not in right]
+    return left
+
+
+def _tree(entries: Mapping[str, Any], factor: float, codes: Mapping[int, Floats]) -> Tree:
     if int(entries["tree_param"]["size_leaf_vector"]) > 1:
         raise UnreadableModelError("its leaves are vectors (multi_output_tree), ours are numbers")
     left, right = np.array(entries["left_children"]), np.array(entries["right_children"])
@@ -157,4 +198,5 @@ def _tree(entries: Mapping[str, Any], factor: float) -> Tree:
         value=np.where(left < 0, conditions, 0.0).astype(np.float64) * factor,
         missing_left=np.array(entries["default_left"], dtype=bool),
         gain=np.array(entries["loss_changes"], dtype=np.float64),
+        sets=_left_codes(entries, codes),
     )

@@ -3,6 +3,10 @@
 The world is a set of *resources* with costs. A feature *needs* some resources, and its price is the
 sum of those that are not bought yet. The paper's two cases are special: one resource per feature
 (Yahoo), and a descriptor plus an evaluation of its own (Scene-15).
+
+Sums of costs are those of the decimal numbers that were written, rounded once to a float: what
+costs 0.1 three times costs 0.3, and is within a budget of 0.3. A float is read as the decimal that
+it is printed as if that has at most 15 digits; other floats were computed and count as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ import copy
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -30,6 +36,9 @@ from greedymiser.costs.prices import (
     read_groups,
     read_price_list,
 )
+
+# Decimals of so many digits come back unchanged from a float.
+DECIMAL_DIGITS = 15
 
 Feature = int | str
 """A feature, by position or by column name."""
@@ -224,7 +233,21 @@ class CostModel:
     def bill(self, owned: NDArray[np.bool_] | Sequence[int], n_trees: int) -> float:
         """Cost of some resources (marked, or by position) and this many trees (eq. 3)."""
         # fsum rounds once, so the bill does not depend on the order of the purchases.
-        return math.fsum([*self.resource_costs[owned], self.tree_cost * n_trees])
+        return math.fsum(
+            [*self.resource_costs[owned], *self.remainders[owned], *self.trees_bill(n_trees)]
+        )
+
+    def trees_bill(self, n_trees: int) -> tuple[float, float]:
+        """What so many trees cost, and what that differs by from the decimal that was written."""
+        return _times(self.tree_cost, n_trees)
+
+    @cached_property
+    def remainders(self) -> NDArray[np.float64]:
+        """What costs of resources differ by from the decimals that were written."""
+        found = np.zeros(len(self.resource_costs))
+        for i in np.flatnonzero(self.resource_costs % 1).tolist():
+            found[i] = decimal_remainder(float(self.resource_costs[i]))
+        return found
 
     def prices(self, bought: Iterable[Feature] = ()) -> NDArray[np.float64]:
         """What each feature would cost now, if the features in ``bought`` are already paid for."""
@@ -249,7 +272,8 @@ class CostModel:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is only cached out of copies and pickles."""
-        return {name: value for name, value in vars(self).items() if name != "_positions"}
+        cached = {"_positions", "remainders"}
+        return {name: value for name, value in vars(self).items() if name not in cached}
 
     def align(self, n_features: int, columns: Sequence[str] | None = None) -> CostModel:
         """Return these costs in the order of a table's columns; raise if the two do not match."""
@@ -470,16 +494,18 @@ class Ledger:
     def total(self, n_trees: int = 0, *, with_feature: int | None = None) -> float:
         """Cost of a model that owns this, as eq. 3 has it, perhaps with one more feature."""
         wanted = () if with_feature is None else self.costs.needs[with_feature]
-        new = [float(self.costs.resource_costs[r]) for r in wanted if not self._owned[r]]
+        new = [r for r in wanted if not self._owned[r]]
+        prices = [*self.costs.resource_costs[new], *self.costs.remainders[new]] if new else []
         # Rounded once, as CostModel.bill does it.
-        return math.fsum([*self._paid, *new, self.costs.tree_cost * n_trees])
+        return math.fsum([*self._paid, *prices, *self.costs.trees_bill(n_trees)])
 
     def buy(self, feature: int) -> tuple[str, ...]:
         """Pay for what a feature needs; return the names of the resources that were new."""
         new = [r for r in self.costs.needs[feature] if not self._owned[r]]
         self._owned[new] = True
         for resource in new:
-            _add_to_partials(self._paid, float(self.costs.resource_costs[resource]))
+            for parts in (self.costs.resource_costs, self.costs.remainders):
+                _add_to_partials(self._paid, float(parts[resource]))
             for user in self._users[resource]:
                 self.prices[user] = self._price(user)
                 self.owned_features[user] = self._owned[list(self.costs.needs[user])].all()
@@ -492,6 +518,40 @@ class Ledger:
         dues = np.where(owned, 0.0, self.costs.resource_costs)[self._pair_resource]
         due = np.bincount(self._pair_feature, weights=dues, minlength=self.costs.n_features)
         return due.astype(np.float64)  # bincount counts in integers where there is nothing
+
+
+def decimal_remainder(number: float) -> float:
+    """What a float differs by from the decimal number that a person wrote for it.
+
+    A float of at most 15 digits is read as that decimal, so that three times 0.1 is 0.3 and within
+    a budget of 0.3. What has more digits was computed, and is taken as it is: its remainder is 0.
+    """
+    shortest = Decimal(repr(number))
+    if len(shortest.as_tuple().digits) > DECIMAL_DIGITS:
+        return 0.0
+    return float(Fraction(shortest) - Fraction(number))
+
+
+def sum_of_prices(prices: Iterable[float]) -> float:
+    """The sum of the decimals that were written, rounded once.
+
+    Examples
+    --------
+    >>> sum_of_prices([0.1, 0.2]), 0.1 + 0.2
+    (0.3, 0.30000000000000004)
+    """
+    return math.fsum(part for price in prices for part in (price, decimal_remainder(price)))
+
+
+@lru_cache(4096)
+def _times(number: float, n: int) -> tuple[float, float]:
+    """A product, and what it differs by from that of the decimal that was written."""
+    remainder = decimal_remainder(number)
+    product = number * n
+    if remainder == 0.0:
+        return product, 0.0
+    exact = Fraction(Decimal(repr(number))) * n
+    return product, float(exact - Fraction(product))
 
 
 def _add_to_partials(parts: list[float], number: float) -> None:

@@ -12,6 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any, Protocol
 
 import narwhals as nw
@@ -156,6 +157,8 @@ class FrameTable:
         self.frame = opened(frame)
         self.n_rows, self.n_columns = self.frame.shape
         self.categories = categories or {}
+        # Categorical columns whose labels were compared with the known ones.
+        self._compared: set[int] = set()
         # Asked for once: a frame makes the list of its names anew each time.
         self.names: Sequence[Any] = self.frame.columns
         self._as_it_is = names is None or list(names) == self.names
@@ -166,6 +169,9 @@ class FrameTable:
         # By name, which a frame looks up in a table; to take a column by its number, narwhals looks
         # at all of them.
         series = self.frame.get_column(self.names[index])
+        if index in self.categories and index not in self._compared:
+            _refuse_other_labels(series, self.categories[index])  # of all rows: a part may be odd
+            self._compared.add(index)
         if stop - start < self.n_rows:
             series = series[start:stop]
         if index in self.categories:
@@ -411,6 +417,55 @@ def _labels_of_series(series: Any) -> NDArray[Any]:
     return labels
 
 
+def _refuse_other_labels(series: Any, known: NDArray[Any]) -> None:
+    """Raise if no label of a column is of a kind that any known category is of.
+
+    A file whose labels happen to be digits is read as numbers, and none of them is the text that
+    the model knows: every row would be unknown, and nobody would notice.
+    """
+    here, there = _kinds_in_series(series), _label_kinds(known)
+    # True is 1 in Python.
+    if {0, 1}.intersection(known.tolist()) and here & {"numbers", "truth values"}:
+        return
+    if not here or not there or here & there:
+        return
+    raise ValueError(
+        f"column {series.name!r} has type {series.dtype} and holds {' and '.join(sorted(here))}, "
+        f"but its categories in training were {' and '.join(sorted(there))}, such as "
+        f"{known.tolist()[0]!r}: none of them can match; give the column the type that it had in "
+        "training"
+    )
+
+
+def _kinds_in_series(series: Any) -> set[str]:
+    """What kinds of things a column holds; by its type where that says it."""
+    if series.null_count() == len(series):
+        return set()
+    if series.dtype.is_integer():
+        return {"numbers"}
+    if series.dtype == nw.Boolean:
+        return {"truth values"}
+    return {"text"} if series.dtype == nw.String else _label_kinds(_labels_of_series(series))
+
+
+def _label_kinds(labels: NDArray[Any]) -> set[str]:
+    """What kinds of things the labels are; labels of two kinds are never equal."""
+    if labels.dtype.kind in "iuf":
+        return {"numbers"} if (labels == labels).any() else set()
+    types = {type(label) for label in labels.tolist() if not is_missing(label)}
+    return {_kind_of_type(kind) for kind in types}
+
+
+def _kind_of_type(kind: type) -> str:
+    if issubclass(kind, str):
+        return "text"
+    if issubclass(kind, bool | np.bool_):
+        return "truth values"
+    if issubclass(kind, Number | np.number):
+        return "numbers"
+    return kind.__name__
+
+
 def _numbers_of_series(series: Any) -> NDArray[np.float64]:
     """Values of a numeric column as float64; what is missing is NaN."""
     if series.dtype.is_float():
@@ -430,8 +485,10 @@ def _numbers_of_series(series: Any) -> NDArray[np.float64]:
         return floats
     if n_missing == 0:
         return series.to_numpy().astype(np.float64, copy=False)
-    # By way of 0: some pandas types take NaN for missing, and would not be filled with it.
-    values = np.array(series.cast(nw.Float64).fill_null(0.0).to_numpy(), dtype=np.float64)
+    # By way of 0: some pandas types take NaN for missing, and would not be filled with it. Integers
+    # become floats in NumPy: Arrow refuses those that a float rounds.
+    whole = series if series.dtype.is_integer() else series.cast(nw.Float64)
+    values = np.array(whole.fill_null(0).to_numpy(), dtype=np.float64)
     values[series.is_null().to_numpy()] = np.nan
     return values
 

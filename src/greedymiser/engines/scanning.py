@@ -52,8 +52,10 @@ SCALE_DTYPE = np.dtype(
 # A gain below this share of the score is rounding noise: a pure node must not be split.
 NOISE = 2.0**-40
 
-# Rows that a category borrows from the node's mean when categories are put in order.
-CATEGORY_SMOOTHING = 10.0
+# Share of the node's weight (its Hessian) that every category borrows, at the node's mean, when
+# categories are put in order. A share and no number of rows: repeated rows and rescaled weights
+# leave the order as it is.
+CATEGORY_SMOOTHING = 1.0 / 16.0
 
 # Rows of the scratch that ``scan`` wants: up to three words of each bin, and scores.
 SCRATCH = 4
@@ -369,7 +371,7 @@ def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
     n_codes = feature.n_bins + (1 if feature.has_missing else 0)
     spread_words(hist, 0, n_codes, scratch)
     layout, shift = scale.layout, scale.shift
-    per_row = node.hessian * scale.hessian / node.count
+    borrowed = CATEGORY_SMOOTHING * (node.hessian * scale.hessian)
     present = np.empty(n_codes, dtype=np.int64)
     key = np.empty(n_codes, dtype=np.float64)
     m = 0
@@ -377,7 +379,7 @@ def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
         g, h, c = unpack(scratch, np.uint64(code), layout, shift)
         if c > 0:
             present[m] = code
-            key[m] = g * scale.gradient / (h * scale.hessian + CATEGORY_SMOOTHING * per_row)
+            key[m] = g * scale.gradient / (h * scale.hessian + borrowed)
             m += 1
     order = order_of(key[:m])
 

@@ -6,24 +6,23 @@ The parameters follow scikit-learn's HistGradientBoosting, so a user can swap th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
-from greedymiser.data.binning import MAX_BINS
 from greedymiser.data.lazy import or_lazily
 from greedymiser.engines import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
-from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
 from greedymiser.estimators.watching import watch_with, works_in_kernels
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import decisions, gives_probabilities
 from greedymiser.training.boosting import Callback
+from greedymiser.training.parameters import ClassifierParameters, RegressorParameters
 from greedymiser.training.preparation import Given
 
 __all__ = [
@@ -58,11 +57,15 @@ def documented_like(base: type) -> Callable[[_Class], _Class]:
 
 
 @documented_like(Miser)
-class MiserRegressor(RegressorMixin, Miser):
+@dataclass(eq=False, repr=False)
+class MiserRegressor(RegressorMixin, RegressorParameters, Miser):
     """Boosted regression trees that pay for their features.
 
     ``loss`` is "squared_error" (the default), "absolute_error", "huber", "quantile", "poisson",
     "gamma", or a loss object such as ``greedymiser.losses.Huber(delta=2.0)``.
+
+    ``quantile`` (a number between 0 and 1; None is 0.5) is the one that ``loss="quantile"``
+    predicts, and of no matter to other losses.
 
     Examples
     --------
@@ -77,43 +80,6 @@ class MiserRegressor(RegressorMixin, Miser):
 
     _kind = "regressor"
 
-    def fit(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        X_val: Any = None,
-        y_val: ArrayLike | None = None,
-        sample_weight_val: ArrayLike | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-            NaN is allowed and means missing.
-        y : array-like of shape (n,)
-        sample_weight : array-like of shape (n,), optional
-        X_val, y_val, sample_weight_val : optional
-            Validation data; the round with the best score on it is kept.
-        callbacks : sequence of callables
-            Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
-        """
-        return self._fit(
-            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
-        )
-
-    @or_lazily
-    def predict(self, X: Any) -> Floats:
-        """Predict the target."""
-        return self.predictor_.respond(self._raw_predict(X))
-
-    def staged_predict(self, X: Any) -> Iterator[Floats]:
-        """Predictions after each round."""
-        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
-
 
 def _has_probabilities(classifier: Any) -> bool:
     """Whether the loss is one of ours, or has a response of its own."""
@@ -125,7 +91,8 @@ def _has_error_costs(classifier: Any) -> bool:
 
 
 @documented_like(Miser)
-class MiserClassifier(ClassifierMixin, Miser):
+@dataclass(eq=False, repr=False)
+class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
     """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
@@ -165,91 +132,6 @@ class MiserClassifier(ClassifierMixin, Miser):
 
     _kind = "classifier"
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **CONSTRAINTS,
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-        "error_costs": "no_validation",
-    }
-
-    def __init__(
-        self,
-        costs: Any = None,
-        tradeoff: float = 0.0,
-        budget: float | None = None,
-        loss: Any = "auto",
-        step: str = "newton",
-        init: str = "prior",
-        learning_rate: float = 0.1,
-        max_iter: int = 300,
-        max_depth: int | None = 4,
-        max_leaf_nodes: int | None = None,
-        min_samples_leaf: int = 20,
-        l2_regularization: float = 0.0,
-        max_bins: int = MAX_BINS,
-        categorical_features: Any = "from_dtype",
-        monotonic_cst: Any = None,
-        early_stopping: Any = "auto",
-        n_iter_no_change: int = 10,
-        validation_fraction: float | int | None = 0.1,
-        scoring: Any = "loss",
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        engine: str = "auto",
-        class_weight: Any = None,
-        shopping_interval: int = 1,
-        subsample: float = 1.0,
-        max_features: float | int = 1.0,
-        interaction_cst: Any = None,
-        charge: str = "model",
-        row_budget: float | None = None,
-        error_costs: Any = None,
-    ):
-        super().__init__(
-            costs, tradeoff, budget, loss, step, init, learning_rate, max_iter, max_depth,
-            max_leaf_nodes, min_samples_leaf, l2_regularization, max_bins, categorical_features,
-            monotonic_cst, early_stopping, n_iter_no_change, validation_fraction, scoring,
-            warm_start, random_state, verbose, n_jobs, engine, shopping_interval, subsample,
-            max_features, interaction_cst, charge, row_budget,
-        )  # fmt: skip
-        self.class_weight = class_weight
-        self.error_costs = error_costs
-
-    def fit(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        X_val: Any = None,
-        y_val: ArrayLike | None = None,
-        sample_weight_val: ArrayLike | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-            NaN is allowed and means missing.
-        y : array-like of shape (n,)
-            Class labels, of any kind.
-        sample_weight : array-like of shape (n,), optional
-        X_val, y_val, sample_weight_val : optional
-            Validation data; the round with the best score on it is kept.
-        callbacks : sequence of callables
-            Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
-        """
-        return self._fit(
-            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
-        )
-
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict class labels: the likeliest, or by ``error_costs`` the least costly answers."""
-        return self.predictor_.respond(self._raw_predict(X))
-
     @available_if(_has_error_costs)
     @or_lazily
     def expected_costs(self, X: Any) -> Floats:
@@ -266,10 +148,6 @@ class MiserClassifier(ClassifierMixin, Miser):
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: log-odds of the second class (n,), or one column per class."""
         return decisions(self._raw_predict(X))
-
-    def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
-        """Class labels after each round."""
-        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     @available_if(_has_probabilities)
     def staged_predict_proba(self, X: Any) -> Iterator[Floats]:
@@ -293,6 +171,7 @@ class MiserClassifier(ClassifierMixin, Miser):
 
 
 @documented_like(Miser)
+@dataclass(eq=False, repr=False)
 class MiserRanker(Miser):
     """Boosted trees that rank the documents of a query and pay for their features.
 
@@ -348,15 +227,6 @@ class MiserRanker(Miser):
             Given(X_val, y_val, sample_weight_val, qid_val),
             callbacks,
         )
-
-    @or_lazily
-    def predict(self, X: Any) -> Floats:
-        """Scores; within a query, higher comes first."""
-        return self.predictor_.respond(self._raw_predict(X))
-
-    def staged_predict(self, X: Any) -> Iterator[Floats]:
-        """Scores after each round."""
-        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     def score(
         self,

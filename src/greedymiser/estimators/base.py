@@ -6,19 +6,27 @@ import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Self
 
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 
 from greedymiser._core.threads import Threads, thread_count
-from greedymiser.data.binning import MAX_BINS
+from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import Parted, is_frame
-from greedymiser.estimators.constraints import CONSTRAINTS
 from greedymiser.estimators.continuing import check_budget, continuation
 from greedymiser.estimators.fitted import Fitted, fitted_like
 from greedymiser.estimators.watching import check_scoring_of, watch_with
 from greedymiser.training.boosting import Callback, ProgressBar
-from greedymiser.training.parameters import Parameters
+from greedymiser.training.parameters import (
+    Parameters,
+    TrainingParameters,
+    constraints_of,
+    parameter,
+)
 from greedymiser.training.preparation import (
     Given,
     Part,
@@ -29,14 +37,22 @@ from greedymiser.training.preparation import (
     note_part,
     prepare,
 )
-from greedymiser.training.train import Model, blank_model, cheapest_useful, open_engine, train
+from greedymiser.training.train import (
+    ENGINES,
+    Model,
+    blank_model,
+    cheapest_useful,
+    open_engine,
+    train,
+)
 
 
 class BudgetWarning(UserWarning):
     """A budget is too small to buy anything useful."""
 
 
-class Miser(Fitted):
+@dataclass(eq=False, repr=False)
+class Miser(Fitted, TrainingParameters):
     """What the three estimators share. Subclasses say what the target means.
 
     Parameters
@@ -73,22 +89,8 @@ class Miser(Fitted):
     validation_fraction : float, int or None
         Share (or number) of rows to set aside if early stopping has no validation data; None stops
         on the training loss.
-    scoring : "loss", scorer name or callable
-        What the validation data is scored with. A callable takes the model so far, X and y, and
-        perhaps ``sample_weight``.
-    warm_start : bool
-        Continue from the previous fit. What was bought is not charged again.
-    random_state : int, RandomState or None
-        Sets validation data aside and draws the rows and features of each round. It is asked once,
-        by the first fit: a continued fit draws as one longer fit would have drawn.
-    verbose : int
-        1 shows a progress bar.
-    n_jobs : int or None
-        Threads; None for all cores. The model does not depend on it.
-    engine : {"auto", "cpu", "cuda", "dask"}
-        Where training runs: on the cores of this machine, on its GPU, or on the workers of a Dask
-        cluster. The model is the same to the last bit. "auto" is "dask" where X or what belongs to
-        it is a Dask collection, and else "cpu".
+    tol : float
+        What a round must add to the score to count as an improvement.
     shopping_interval : int
         Features that are not owned yet are looked at, and bought, in rounds 0, k, 2k, ... only;
         the rounds between make do with what is owned, which is quicker. 1 is Algorithm 1. A
@@ -108,6 +110,22 @@ class Miser(Fitted):
         Rows count by their ``sample_weight``; ``class_weight`` is about errors, not about costs.
     row_budget : float or None
         With ``charge="row"``, a hard limit on what each of the training rows costs.
+    scoring : "loss", scorer name, callable or None
+        What the validation data is scored with; None is "loss". A callable takes the model so far,
+        X and y, and perhaps ``sample_weight``.
+    warm_start : bool
+        Continue from the previous fit. What was bought is not charged again.
+    random_state : int, RandomState or None
+        Sets validation data aside and draws the rows and features of each round. It is asked once,
+        by the first fit: a continued fit draws as one longer fit would have drawn.
+    verbose : int
+        1 shows a progress bar.
+    n_jobs : int or None
+        Threads; None for all cores. The model does not depend on it.
+    engine : {"auto", "cpu", "cuda", "dask"}
+        Where training runs: on the cores of this machine, on its GPU, or on the workers of a Dask
+        cluster. The model is the same to the last bit. "auto" is "dask" where X or what belongs to
+        it is a Dask collection, and else "cpu".
 
     Attributes
     ----------
@@ -129,6 +147,11 @@ class Miser(Fitted):
     stopped_ : str
         Why there are no more rounds: "max_iter", "early stopping", "budget", "nothing pays",
         "callback", "interrupted", or "cluster lost" (all workers were).
+    is_categorical_ : array of bool of shape (n_features,), or None
+        Which features are categorical; None if none is.
+    do_early_stopping_ : bool
+        Whether training was to stop when the score no longer improved.
+    n_trees_per_iteration_ : int
     ensemble_ : Ensemble
     schema_ : Schema
         What was learned of the columns and the target.
@@ -138,71 +161,54 @@ class Miser(Fitted):
         The finished model, for serving: made once, and again for a new model or ``n_jobs``.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = CONSTRAINTS
+    scoring: Any = parameter("loss", str, callable, None)
+    warm_start: bool = parameter(False, "boolean")
+    random_state: Any = parameter(None, "random_state")
+    verbose: int = parameter(0, "verbose")
+    n_jobs: int | None = parameter(None, Integral, None)
+    engine: str = parameter("auto", StrOptions(set(ENGINES)))
 
-    def __init__(
+    @property
+    def _parameter_constraints(self) -> dict[str, Any]:
+        return constraints_of(self)
+
+    def fit(
         self,
-        costs: Any = None,
-        tradeoff: float = 0.0,
-        budget: float | None = None,
-        loss: Any = "auto",
-        step: str = "newton",
-        init: str = "prior",
-        learning_rate: float = 0.1,
-        max_iter: int = 300,
-        max_depth: int | None = 4,
-        max_leaf_nodes: int | None = None,
-        min_samples_leaf: int = 20,
-        l2_regularization: float = 0.0,
-        max_bins: int = MAX_BINS,
-        categorical_features: Any = "from_dtype",
-        monotonic_cst: Any = None,
-        early_stopping: Any = "auto",
-        n_iter_no_change: int = 10,
-        validation_fraction: float | int | None = 0.1,
-        scoring: Any = "loss",
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        engine: str = "auto",
-        shopping_interval: int = 1,
-        subsample: float = 1.0,
-        max_features: float | int = 1.0,
-        interaction_cst: Any = None,
-        charge: str = "model",
-        row_budget: float | None = None,
-    ):
-        self.costs = costs
-        self.tradeoff = tradeoff
-        self.budget = budget
-        self.loss = loss
-        self.step = step
-        self.init = init
-        self.learning_rate = learning_rate
-        self.max_iter = max_iter
-        self.max_depth = max_depth
-        self.max_leaf_nodes = max_leaf_nodes
-        self.min_samples_leaf = min_samples_leaf
-        self.l2_regularization = l2_regularization
-        self.max_bins = max_bins
-        self.categorical_features = categorical_features
-        self.monotonic_cst = monotonic_cst
-        self.early_stopping = early_stopping
-        self.n_iter_no_change = n_iter_no_change
-        self.validation_fraction = validation_fraction
-        self.scoring = scoring
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.engine = engine
-        self.shopping_interval = shopping_interval
-        self.subsample = subsample
-        self.max_features = max_features
-        self.interaction_cst = interaction_cst
-        self.charge = charge
-        self.row_budget = row_budget
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: Any = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            NaN is allowed and means missing.
+        y : array-like of shape (n,)
+            Numbers, or class labels of any kind.
+        sample_weight : array-like of shape (n,), optional
+        X_val, y_val, sample_weight_val : optional
+            Validation data; the round with the best score on it is kept.
+        callbacks : sequence of callables
+            Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
+        """
+        return self._fit(
+            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
+        )
+
+    @or_lazily
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict targets, class labels, or scores: within a query, higher comes first."""
+        return self.predictor_.respond(self._raw_predict(X))
+
+    def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
+        """What ``predict`` would say after each round."""
+        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     def _fit(self, given: Given, given_val: Given, callbacks: Sequence[Callback]) -> Self:
         """Work on a copy, and take it over in one step: a fit that fails leaves no trace."""
@@ -247,6 +253,7 @@ class Miser(Fitted):
             seed = check_random_state(self.random_state).randint(2**31)
             learn = learn_schema(params, self._kind, type(self).__name__, columns, seed)
         prepared = prepare(params, learn, given, given_val, engine, threads)
+        self.do_early_stopping_ = prepared.is_patient
         if is_continued:
             check_budget(self, prepared)
         return prepared

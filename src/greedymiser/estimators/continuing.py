@@ -44,7 +44,7 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
         found = read_categorical_features(given, checked.X, known.n_features, known.columns)
         if sorted(found) != sorted(known.categories):
             raise _changed("categorical_features", "its trees know other categories")
-        if not _same_loss(known.target.loss(params.loss), known.loss):
+        if not _same_loss(known.target.loss(params.loss, params.quantile), known.loss):
             raise _changed("loss", "its trees were grown for another one")
         if read_monotonic_cst(params.monotonic_cst, known) != known.monotonic_cst:
             raise _changed("monotonic_cst", "its trees follow the old one")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -143,6 +144,18 @@ class Fitted(ModelBacked):
     @property
     def categories_(self) -> Categories:
         return self.schema_.categories
+
+    @property
+    def is_categorical_(self) -> NDArray[np.bool_] | None:
+        if not self.categories_:
+            return None
+        found = np.zeros(self.n_features_in_, dtype=bool)
+        found[list(self.categories_)] = True
+        return found
+
+    @property
+    def n_trees_per_iteration_(self) -> int:
+        return self.ensemble_.n_outputs
 
     @property
     def train_score_(self) -> Floats:

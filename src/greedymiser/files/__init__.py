@@ -1,4 +1,4 @@
-"""Model files without code: ``save`` and ``load``; and the road to LightGBM's format.
+"""Model files without code: ``save`` and ``load``; and models in the formats of others.
 
 A file is a safetensors container: plain arrays, and one JSON text that says what they mean. Loading
 one runs nothing that is in it, and everything in it is checked before a kernel sees it.
@@ -9,11 +9,15 @@ one runs nothing that is in it, and everything in it is checked before a kernel 
     checking         readers of JSON and arrays that refuse what is not as it should be
     reading_trees    from arrays to trees and stages
     reading          from arrays and a text to a model
+
+    exports          what all other formats need
+    lightgbm_format, xgboost_format    a format each
 """
 
 from greedymiser.files.container import ModelFileError
 from greedymiser.files.lightgbm_format import encode_for_lightgbm, to_lightgbm
 from greedymiser.files.reading import load
 from greedymiser.files.writing import save
+from greedymiser.files.xgboost_format import to_xgboost
 
-__all__ = ["ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm"]
+__all__ = ["ModelFileError", "encode_for_lightgbm", "load", "save", "to_lightgbm", "to_xgboost"]

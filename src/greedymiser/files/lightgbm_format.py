@@ -17,9 +17,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.losses import KNOWN_LOSSES, LambdaMART, Loss, MultinomialLogLoss
+from greedymiser.files.exports import (
+    Trees,
+    known_objective,
+    readable_names,
+    responds_as,
+    single_below,
+    whole_ensemble,
+)
+from greedymiser.losses import KNOWN_LOSSES, LambdaMART, MultinomialLogLoss
 from greedymiser.model.predictor import Predictor, as_predictor
-from greedymiser.model.trees import NODE_DTYPE, Ensemble
+from greedymiser.model.trees import Ensemble
 
 # Losses of one output that LightGBM knows as well, by its names.
 OBJECTIVES = {
@@ -35,10 +43,7 @@ CATEGORICAL, DEFAULT_LEFT, MISSING_IS_NAN = 1, 2, 2 << 2
 # What LightGBM's feature names must not contain: blanks, control characters (a text ends at the
 # first zero byte), halves of characters, and signs of JSON. With "=", some readers of the format
 # mistake the line.
-UNSPEAKABLE = re.compile(r'[\s\x00-\x1f\x7f-\x9f\ud800-\udfff\\",:\[\]{}=]+')
-
-# So many of the names that had to change are told.
-MOST_TOLD = 20
+FORBIDDEN = re.compile(r'[\s\x00-\x1f\x7f-\x9f\ud800-\udfff\\",:\[\]{}=]+')
 
 # LightGBM reads values that are no further from 0 than this as 0.
 ZERO = float(np.float32(1e-35))
@@ -89,20 +94,14 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
     if dtype not in ("float64", "float32"):
         raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
     predictor = as_predictor(model)
-    whole = _whole_ensemble(predictor)
-    if predictor.error_costs is not None:
-        warnings.warn(
-            "error_costs are left out: LightGBM gives class probabilities, and knows no costs of "
-            "errors; take the class of the least expected cost yourself, as expected_costs does",
-            stacklevel=2,
-        )
+    whole = whole_ensemble(predictor, "LightGBM's format")
     _warn_of_splits_near_zero(whole, predictor.names)
     ensemble = _readable(whole, dtype)
     sizes = {feature: len(known) for feature, known in predictor.categories.items()}
     rate = _learning_rate(model)
     trees = [
         f"Tree={i}\n{_as_lines(tree)}\n\n"
-        for i, tree in enumerate(_lines_of_trees(ensemble, sizes, rate))
+        for i, tree in enumerate(_lines_of_trees(Trees.of(ensemble), sizes, rate))
     ]
     objective = _objective_name(predictor)
     header = _header(predictor, ensemble, _objective(objective, ensemble.n_outputs))
@@ -143,17 +142,6 @@ def encode_for_lightgbm(model: Any, X: Any) -> NDArray[np.floating]:
     predictor = as_predictor(model)
     table = predictor.table(X)
     return table.rows(0, table.n_rows, predictor.features)
-
-
-def _whole_ensemble(predictor: Predictor) -> Ensemble:
-    if len(predictor.stages) > 1:
-        raise ValueError(
-            f"the model has {len(predictor.stages)} stages between which rows may leave, and "
-            "LightGBM's format has no early exits; export the model inside instead (such as "
-            "early_exit.estimator_), which all rows go through to the end"
-        )
-    (stage,) = predictor.stages
-    return stage.ensemble.truncated(stage.last)
 
 
 def _learning_rate(model: Any) -> float:
@@ -198,7 +186,10 @@ def _header(predictor: Predictor, ensemble: Ensemble, objective: str) -> dict[st
         "label_index": "0",
         "max_feature_idx": str(ensemble.n_features - 1),
         "objective": objective,
-        "feature_names": " ".join(_readable_names(predictor.names, ensemble.n_features)),
+        "feature_names": " ".join(
+            readable_names(predictor.names, FORBIDDEN, "LightGBM")
+            or (f"Column_{i}" for i in range(ensemble.n_features))
+        ),
         "feature_infos": " ".join(_feature_infos(predictor, ensemble)),
     }
 
@@ -209,17 +200,8 @@ def _objective_name(predictor: Predictor) -> str:
     if predictor.kind == "ranker":  # which predicts raw scores, whatever the loss
         return "lambdarank" if isinstance(loss, LambdaMART) else "regression"
     if loss.n_outputs > 1:
-        return "multiclass" if _responds_as(loss, MultinomialLogLoss) else "custom"
-    # The class of the loss, those that it derives from, and those from which it has its link.
-    for known in (*type(loss).__mro__, *OBJECTIVES):
-        if known in OBJECTIVES and _responds_as(loss, known):
-            return OBJECTIVES[known]
-    return "custom"
-
-
-def _responds_as(loss: Loss, known: type[Loss]) -> bool:
-    """Whether the response of a loss is that of a class, and was not replaced."""
-    return getattr(loss.response, "__func__", None) is known.response
+        return "multiclass" if responds_as(loss, MultinomialLogLoss) else "custom"
+    return known_objective(loss, OBJECTIVES) or "custom"
 
 
 def _objective(name: str, n_outputs: int) -> str:
@@ -237,32 +219,6 @@ def _parameters(objective: str, ensemble: Ensemble, rate: float) -> str:
         "learning_rate": rate,
     }
     return "".join(f"[{name}: {value}]\n" for name, value in given.items())
-
-
-def _readable_names(names: Sequence[str] | None, n_features: int) -> list[str]:
-    """Feature names that LightGBM and its kin can read, all different; warns of changes."""
-    if names is None:
-        return [f"Column_{i}" for i in range(n_features)]
-    kept = {name for name in names if name and not UNSPEAKABLE.search(name)}
-    changed: dict[str, str] = {}
-    # The number to try next for each stem: thousands of names may have the same one.
-    numbers: dict[str, int] = {}
-    for i, name in enumerate(names):
-        if name in kept:
-            continue
-        stem = UNSPEAKABLE.sub("_", name) or f"Column_{i}"
-        new, number = stem, numbers.get(stem, 2)
-        while new in kept:
-            new, number = f"{stem}_{number}", number + 1
-        numbers[stem] = number
-        kept.add(new)
-        changed[name] = new
-    if changed:
-        said = ", ".join(f"{old!r} is {new!r}" for old, new in [*changed.items()][:MOST_TOLD])
-        if len(changed) > MOST_TOLD:
-            said += f" and {len(changed) - MOST_TOLD} more"
-        warnings.warn(f"LightGBM cannot read these feature names: {said}", stacklevel=4)
-    return [changed.get(name, name) for name in names]
 
 
 def _feature_infos(predictor: Predictor, ensemble: Ensemble) -> list[str]:
@@ -312,33 +268,18 @@ class _Splits:
     category_words: list[NDArray[np.uint32]]
 
 
-def _lines_of_trees(
-    ensemble: Ensemble, sizes: dict[int, int], rate: float
-) -> Iterable[dict[str, str]]:
-    """The lines of each tree; the first tree of each output contains the baseline."""
-    k = ensemble.n_outputs
-    if ensemble.n_trees == 0:  # LightGBM has no other place for a constant
-        for value in ensemble.baseline:
-            yield _lines_of_tree(_single_leaf(value), ensemble.category_sets, sizes, 0.0, 1.0)
-    for i in range(ensemble.n_trees):
-        tree = ensemble.tree(i)
-        bias = ensemble.baseline[i] if i < k else 0.0
+def _lines_of_trees(trees: Trees, sizes: dict[int, int], rate: float) -> Iterable[dict[str, str]]:
+    """The lines of each tree."""
+    for i in range(len(trees.starts) - 1):
         # LightGBM says 1 as well where it has added a bias to leaves that were scaled before.
-        yield _lines_of_tree(tree.nodes, tree.category_sets, sizes, bias, 1.0 if i < k else rate)
-
-
-def _single_leaf(value: float) -> NDArray[np.void]:
-    """The node of a tree that is only a leaf."""
-    node = np.zeros(1, dtype=NODE_DTYPE)
-    node["value"], node["feature"], node["left"], node["category_set"] = value, -1, -1, -1
-    return node
+        shown = 1.0 if i < trees.n_outputs else rate
+        yield _lines_of_tree(trees.nodes_of(i), trees.category_sets, sizes, shown)
 
 
 def _lines_of_tree(
     nodes: NDArray[np.void],
     sets: NDArray[np.uint64],
     sizes: dict[int, int],
-    bias: float,
     rate: float,
 ) -> dict[str, str]:
     is_inner = nodes["left"] >= 0
@@ -362,10 +303,10 @@ def _lines_of_tree(
         "left_child": _spaced(np.where(splits.turned, right, left)),
         "right_child": _spaced(np.where(splits.turned, left, right)),
         **categories,
-        "leaf_value": _floats(_normal(leaves["value"] + bias)),
+        "leaf_value": _floats(_normal(leaves["value"])),
         "leaf_weight": _floats(_normal(leaves["hessian"])),
         "leaf_count": _spaced(leaves["count"]),
-        "internal_value": _floats(_normal(inner["value"] + bias)),
+        "internal_value": _floats(_normal(inner["value"])),
         "internal_weight": _floats(_normal(inner["hessian"])),
         "internal_count": _spaced(inner["count"]),
         "is_linear": "0",
@@ -414,21 +355,13 @@ def _readable(ensemble: Ensemble, dtype: str) -> Ensemble:
     """The same trees with thresholds that all readers can read."""
     nodes = ensemble.nodes.copy()
     if dtype == "float32":
-        nodes["threshold"] = _rounded_down(nodes["threshold"])
+        nodes["threshold"] = single_below(nodes["threshold"])
     # Only values that are smaller still may change sides. LightGBM never writes 0 as a threshold,
     # so that lleaves takes it for a mistake.
     least = TINY if dtype == "float64" else TINY_SINGLE
     small = np.abs(nodes["threshold"]) < least
     nodes["threshold"][small] = np.where(nodes["threshold"][small] < 0, -least, least)
     return replace(ensemble, nodes=nodes)
-
-
-def _rounded_down(thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The largest float32 that is not above: x <= threshold means the same for a float32 x."""
-    with np.errstate(over="ignore"):
-        nearest = thresholds.astype(np.float32)
-    down = np.nextafter(nearest, np.float32(-np.inf))
-    return np.where(nearest > thresholds, down, nearest).astype(np.float64)
 
 
 def _normal(values: NDArray[np.float64]) -> NDArray[np.float64]:

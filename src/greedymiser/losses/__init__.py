@@ -370,6 +370,18 @@ class BinaryLogLoss(_Known):
         return np.stack([1.0 - p, p])
 
 
+class TiesToSecond(BinaryLogLoss):
+    """The same, but of equally likely classes ``predict`` says the second.
+
+    As scikit-learn's GradientBoostingClassifier does; for models that are read from there.
+
+    Examples
+    --------
+    >>> TiesToSecond().response(np.zeros(1)).ravel().tolist()
+    [0.5, 0.5]
+    """
+
+
 class MultinomialLogLoss(_Known):
     """Log-loss of several classes; y holds class numbers, raw has one row per class.
 
@@ -519,6 +531,7 @@ KNOWN_LOSSES = {
     "poisson": KnownLoss(Poisson, "half the Poisson deviance", "poisson"),
     "gamma": KnownLoss(Gamma, "half the gamma deviance", "gamma"),
     "binary_log_loss": KnownLoss(BinaryLogLoss, "log-loss", "binary"),
+    "log_loss_ties_to_second": KnownLoss(TiesToSecond, "log-loss", "binary"),
     "multinomial_log_loss": KnownLoss(
         MultinomialLogLoss, "log-loss", "multiclass", {"n_outputs": int}
     ),

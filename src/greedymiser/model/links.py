@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
+from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss, TiesToSecond
 
 Floats = NDArray[np.float64]
 
@@ -34,13 +34,14 @@ def probabilities(raw: Floats, loss: Loss, n_classes: int) -> Floats:
 
 
 def labels(raw: Floats, classes: NDArray[Any], loss: Loss) -> NDArray[Any]:
-    """Most likely class of each row; of equally likely ones the first."""
+    """Most likely class of each row; of equally likely ones the first, unless the loss differs."""
     if gives_probabilities(loss) and not has_log_link(loss):
         return classes[np.argmax(probabilities(raw, loss, len(classes)), axis=1)]
     # The log-losses' probabilities rise with their raw predictions, which need not be turned into
     # them; and where a loss has no probabilities, raw predictions are all that there is.
     if len(raw) == 1:
-        return classes[(raw[0] > 0).astype(np.intp)]
+        is_second = raw[0] >= 0 if isinstance(loss, TiesToSecond) else raw[0] > 0
+        return classes[is_second.astype(np.intp)]
     return classes[np.argmax(raw, axis=0)]
 
 

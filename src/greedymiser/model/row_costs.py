@@ -127,9 +127,10 @@ class Meter:
 
     def bills(self, owned: Owned, n_trees: int) -> Floats:
         """What each row pays for its resources and this many trees (eq. 3, for the row alone)."""
-        prices = self.costs.resource_costs[list(self.resources)]
+        resources = list(self.resources)
+        prices = np.stack([self.costs.resource_costs[resources], self.costs.remainders[resources]])
         out = np.empty(len(owned))
-        add_up(owned, prices, self.costs.tree_cost * n_trees, out)
+        add_up(owned, prices, np.array(self.costs.trees_bill(n_trees)), out)
         return out
 
     def marks(self, owned: Owned) -> NDArray[np.bool_]:
@@ -379,15 +380,20 @@ def look_ahead(feature, starts, needs, ahead):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def add_up(owned, prices, rest, out):  # type: ignore[no-untyped-def]
-    """Add up the prices of what each row owns, and ``rest``; rounded once."""
+    """Add up the prices of what each row owns, and ``rest``; rounded once.
+
+    A price is the sum of a column of ``prices``.
+    """
     total = np.zeros(SUM_WORDS, dtype=np.int64)
     for i in range(owned.shape[0]):
         if i > 0 and owns_all(owned, i - 1, owned, i) and owns_all(owned, i, owned, i - 1):
             out[i] = out[i - 1]
             continue
         total[:] = 0
-        add_number(total, rest)
-        for j in range(np.uint64(prices.size)):
+        for part in rest:
+            add_number(total, part)
+        for j in range(np.uint64(prices.shape[1])):
             if (owned[i, j >> np.uint64(6)] >> (j & np.uint64(63))) & np.uint64(1):
-                add_number(total, prices[j])
+                for part in prices[:, j]:
+                    add_number(total, part)
         out[i] = rounded(total)

@@ -131,7 +131,7 @@ class Cashier:
             cost=bill.cost,
             resources=dict(bill.resources),
             n_trees=n_trees,
-            tree_cost=self._predictor.costs.tree_cost * n_trees,
+            tree_cost=self._predictor.costs.bill([], n_trees),
             seconds=visit.seconds,
             failures=visit.failures,
             missing=missing,

@@ -7,6 +7,7 @@ event loop watches over all of them: coroutines run on it, functions on threads.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import warnings
@@ -25,6 +26,8 @@ from greedymiser.on_demand.sources import AcquisitionError, AcquisitionWarning, 
 from greedymiser.on_demand.visits import Job, Request, Visit
 
 T = TypeVar("T")
+
+logger = logging.getLogger("greedymiser.on_demand")
 
 POLICIES = ("raise", "missing")
 
@@ -227,7 +230,11 @@ def each_object(objects: Any) -> Iterator[Any]:
 
 
 class FailureLog:
-    """Counts failures, for one warning about all of them."""
+    """Counts the failures of a call, which are logged together, source by source.
+
+    ``warnings`` remembers every text that it has seen, so what sources raised is only logged; a
+    warning says no more than which source fails, and once.
+    """
 
     def __init__(self) -> None:
         self.n_objects = 0
@@ -242,17 +249,27 @@ class FailureLog:
             # Objects do not come in their order where queries are kept together.
             self._failures[failure.source] = n + 1, min(first, failure, key=lambda f: f.index)
 
-    def warn(self, stacklevel: int, effect: str = "their columns count as missing") -> None:
-        """Warn once, if anything failed; ``effect`` says what came of it."""
-        if not self._failures:
-            return
-        lines = [
-            f"{name!r} on {n} of {self.n_objects} objects (first on object {first.index}: "
-            f"{first.reason})"
-            for name, (n, first) in self._failures.items()
-        ]
-        warnings.warn(
-            f"sources failed, and {effect}: {'; '.join(lines)}",
-            AcquisitionWarning,
-            stacklevel=stacklevel + 1,
-        )
+    def tell(
+        self,
+        stacklevel: int,
+        effect: str = "its columns count as missing",
+        warned: set[str] | None = None,
+    ) -> None:
+        """Log what failed, and warn of sources that are not in ``warned``, which then are.
+
+        ``effect`` says what came of it.
+        """
+        for name, (n, first) in self._failures.items():
+            logger.warning(
+                "source %r failed on %d of %d objects, and %s (first on object %d: %s)",
+                *(name, n, self.n_objects, effect, first.index, first.reason),
+            )
+            if warned is None or name not in warned:
+                if warned is not None:
+                    warned.add(name)
+                warnings.warn(
+                    f"source {name!r} failed, and {effect}; the logger {logger.name!r} is told "
+                    "each time, with the reason",
+                    AcquisitionWarning,
+                    stacklevel=stacklevel + 1,
+                )

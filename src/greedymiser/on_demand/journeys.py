@@ -142,8 +142,10 @@ class Journeys:
     def _settle(self, ended: Places) -> Places:
         """Decide who goes on after its stage; those enter the next one."""
         on = []
-        for k in np.unique(self._stage[ended]).tolist():
-            here = ended[self._stage[ended] == k]
+        # As they are now: who enters the next stage must not be settled there as well.
+        stages = self._stage[ended]
+        for k in np.unique(stages).tolist():
+            here = ended[stages == k]
             query = None if self._query is None else query_starts(self._query[here])
             raw = np.ascontiguousarray(self.raw[:, here])
             stays = self._predictor.stays(k, raw, query)

@@ -59,7 +59,7 @@ def build_matrix(
         Seconds that a call may take.
     on_error : {"raise", "missing"}
         Raise an AcquisitionError that names the source and the object, or let the columns of the
-        source be missing in that row, and warn once.
+        source be missing in that row, log it and warn, once per source.
     as_frame : bool, optional
         Return a pandas DataFrame, or a NumPy array whose columns are ``sources.column_names``.
         None: a DataFrame where pandas is installed.
@@ -101,7 +101,7 @@ def build_matrix(
     whole = Block.joined(blocks, sources)
     log = FailureLog()
     log.add(whole.failures, len(whole.numbers))
-    log.warn(stacklevel=2)
+    log.tell(stacklevel=2)
     return whole.numbers if pandas is None else _frame(whole, sources, pandas)
 
 

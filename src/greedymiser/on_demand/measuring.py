@@ -216,7 +216,7 @@ def measure_costs(
     stopwatch = Stopwatch(sources, clock, skip=on_error == "skip")
     stopwatch.measure(objects, repeats, warm_up)
     stopwatch.log.add((), len(objects))
-    stopwatch.log.warn(stacklevel=2, effect="these objects are left out")
+    stopwatch.log.tell(stacklevel=2, effect="these objects are left out")
     table = CostTable(stopwatch.timings(statistic))
     prices = {timing.name: timing.cost for timing in table}
     costs = CostModel.from_resources(prices, sources.needs(), tree_cost=seconds_per_tree)

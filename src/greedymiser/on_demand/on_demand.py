@@ -61,12 +61,13 @@ class OnDemandPredictor:
         What is registered later is not seen.
     on_error : {"raise", "missing"}
         If a source fails on an object: raise an AcquisitionError that names both, or take its
-        columns as missing, go on, and warn once per call.
+        columns as missing, go on, log it (to the logger ``greedymiser.on_demand``), and warn the
+        first time.
     timeout : float, mapping from source to float, or None
         Seconds that a call may take, from its start. A coroutine is cancelled, as by a cancel
-        scope of anyio; one that does not let itself be cancelled is waited for, and then counts as
-        late. A function cannot be cancelled: it is left alone on its thread, takes nobody's place,
-        and its answer is ignored.
+        scope of anyio; one that does not let itself be cancelled is waited for. An answer that is
+        there is taken, even if the event loop hears of it too late. A function cannot be
+        cancelled: it is left alone on its thread, takes nobody's place, and its answer is ignored.
         Once 4 * n_jobs calls of a source are left behind and still hang, it fails at once, without
         a call, until one of them returns.
     n_jobs : int or None
@@ -115,6 +116,8 @@ class OnDemandPredictor:
         check_timeout_names(timeout, sources)
         self.predictor = as_predictor(model)
         self.batch_size = whole_number("batch_size", batch_size, 1)
+        # Sources of whose failures was warned.
+        self._warned: set[str] = set()
         self._names = _names_of_features(self.predictor, sources)
         self._stages = _stage_plans(self.predictor, sources, self._names)
         self._supplies = _supplies(self.predictor, sources, self._names)
@@ -196,7 +199,7 @@ class OnDemandPredictor:
     def _answer(
         self, result: _Result, respond: Callable[[Floats], Any], return_receipts: bool
     ) -> Any:
-        result.log.warn(stacklevel=4)
+        result.log.tell(stacklevel=4, warned=self._warned)
         answer = respond(result.raw)
         return (answer, Receipts(result.receipts)) if return_receipts else answer
 

@@ -9,7 +9,3 @@ alone is done once, by ``bind``. Two rules hold for every score:
 * What scikit-learn warns of or refuses (a class that is missing, predictions that are not finite)
   is left to scikit-learn: the fast way answers NaN, and the scorer itself is asked.
 """
-
-from greedymiser.scoring.known import KNOWN_SCORES, Score, known_score
-
-__all__ = ["KNOWN_SCORES", "Score", "known_score"]

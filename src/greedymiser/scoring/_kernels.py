@@ -107,18 +107,3 @@ def precision_steps(low, low_mass, low_unit, high, high_mass, out):
         out[n] = own * (found / (found + low_unit * others))
         n += 1
     return n
-
-
-@njit
-def sort_equal(values, weight):
-    """Sort the weights of equal values, which lie side by side.
-
-    values  |1 1 1 2 3 3|
-    weight  |5 2 3 9 8 7|  becomes  |2 3 5 9 7 8|
-    """
-    start = 0
-    for stop in range(1, values.size + 1):
-        if stop == values.size or values[stop] != values[start]:
-            if stop - start > 1:
-                weight[start:stop] = np.sort(weight[start:stop])
-            start = stop

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -60,10 +58,6 @@ class Sorted(NamedTuple):
         return len(values) == 0 or (math.isfinite(values[0]) and math.isfinite(values[-1]))
 
 
-Area = Callable[[Floats], float]
-"""From class probabilities (n_classes, n) to a score."""
-
-
 def roc_auc(rows: Truth) -> ScoreOf:
     """Two classes by their raw predictions."""
     if not rows.has_all_classes:
@@ -72,54 +66,25 @@ def roc_auc(rows: Truth) -> ScoreOf:
     return lambda raw: _roc_area(low.sort(raw[0]), high.sort(raw[0]))
 
 
-def roc_auc_of_probabilities(
-    several: Callable[[bool, Truth], Area], by_prevalence: bool, rows: Truth
-) -> ScoreOf:
-    """By probabilities, which can be equal where raw predictions are not."""
+def roc_auc_ovr(rows: Truth) -> ScoreOf:
+    """Mean over classes; each is told from all others by its own probability.
+
+    Probabilities can be equal where raw predictions are not.
+    """
     if not rows.has_all_classes:
         return undefined
-    area = _one_against_other(rows) if rows.n_classes == 2 else several(by_prevalence, rows)
+    codes = [1] if rows.n_classes == 2 else range(rows.n_classes)
+    sides = [(code, *_sides(rows, code)) for code in codes]
 
-    return lambda raw: area(rows.probabilities(raw))
-
-
-def _one_against_other(rows: Truth) -> Area:
-    low, high = _sides(rows, 1)
-    return lambda probabilities: _roc_area(low.sort(probabilities[1]), high.sort(probabilities[1]))
-
-
-def one_against_rest(by_prevalence: bool, rows: Truth) -> Area:
-    """Mean over classes; each is told from all others by its own probability."""
-    sides = [_sides(rows, code) for code in range(rows.n_classes)]
-    masses = [rows.total((rows.codes == code).astype(np.float64)) for code in range(len(sides))]
-
-    def area(probabilities: Floats) -> float:
+    def score(raw: Floats) -> float:
+        probabilities = rows.probabilities(raw)
         found = [
-            _roc_area(low.sort(values), high.sort(values))
-            for values, (low, high) in zip(probabilities, sides, strict=True)
+            _roc_area(low.sort(probabilities[code]), high.sort(probabilities[code]))
+            for code, low, high in sides
         ]
-        return float(np.average(found, weights=masses if by_prevalence else None))
+        return float(np.average(found))
 
-    return area
-
-
-def one_against_one(by_prevalence: bool, rows: Truth) -> Area:
-    """Mean over pairs of classes; each of the two is told from the other (Hand & Till 2001)."""
-    if rows.weight is not None:
-        return undefined  # scikit-learn refuses weights
-    sides = [Side(rows, rows.codes == code) for code in range(rows.n_classes)]
-    pairs = list(itertools.combinations(range(len(sides)), 2))
-    shares = [(sides[a].total + sides[b].total) / rows.mass for a, b in pairs]
-
-    def area(probabilities: Floats) -> float:
-        # by[a][b]: what rows of class b are given for class a.
-        by = [[side.sort(values) for side in sides] for values in probabilities]
-        found = [
-            (_roc_area(by[a][b], by[a][a]) + _roc_area(by[b][a], by[b][b])) / 2.0 for a, b in pairs
-        ]
-        return float(np.average(found, weights=shares if by_prevalence else None))
-
-    return area
+    return score
 
 
 def average_precision(rows: Truth) -> ScoreOf:

@@ -31,8 +31,6 @@ class Counts(NamedTuple):
 
 
 CountFormula = Callable[[Truth, Counts], float]
-ShareOf = Callable[[Counts], tuple[Floats, Floats]]
-"""Numerator and denominator of each class."""
 
 
 def counted(formula: CountFormula, rows: Truth) -> ScoreOf:
@@ -61,67 +59,25 @@ def accuracy(rows: Truth, counts: Counts) -> float:
 
 def balanced_accuracy(rows: Truth, counts: Counts) -> float:
     """Mean over classes of the share that is predicted rightly."""
-    if np.count_nonzero(counts.seen) == 1:
+    seen = counts.seen
+    if np.count_nonzero(seen) == 1:
         return math.nan
-    return macro(recall, rows, counts)
-
-
-def matthews(rows: Truth, counts: Counts) -> float:
-    """Correlation of what is predicted and what is."""
-    correct, named, true = counts
-    if np.count_nonzero(true) == 1:
-        return math.nan
-    total = named.sum()
-    both = correct.sum() * total - np.dot(true, named)
-    product = (total**2 - np.dot(named, named)) * (total**2 - np.dot(true, true))
-    return 0.0 if product == 0 else float(both / np.sqrt(product))
-
-
-def precision(counts: Counts) -> tuple[Floats, Floats]:
-    """Of what is predicted, how much is right."""
-    return counts.correct, counts.named
-
-
-def recall(counts: Counts) -> tuple[Floats, Floats]:
-    """Of what there is, how much is found."""
-    return counts.correct, counts.true
-
-
-def f1(counts: Counts) -> tuple[Floats, Floats]:
-    """Harmonic mean of precision and recall."""
-    return 2.0 * counts.correct, counts.true + counts.named
-
-
-def jaccard(counts: Counts) -> tuple[Floats, Floats]:
-    """What is right, of all that is predicted or there."""
-    correct, named, true = counts
-    return correct, correct + (named - correct) + (true - correct)
+    return float(np.mean(counts.correct[seen] / counts.true[seen]))
 
 
 # A class that is not there, or not predicted, has a share of 0 / 0, which is NaN: there is
 # something to warn of.
 
 
-def of_positive(parts: ShareOf, rows: Truth, counts: Counts) -> float:
-    """Share of the class labelled 1."""
-    above, below = parts(counts)
-    return float(above[rows.positive] / below[rows.positive])
+def f1(rows: Truth, counts: Counts) -> float:
+    """Harmonic mean of precision and recall, of the class labelled 1."""
+    return float(_f1_by_class(counts)[rows.positive])
 
 
-def micro(parts: ShareOf, rows: Truth, counts: Counts) -> float:
-    """One share of all classes together."""
-    above, below = parts(counts)
-    return float(above.sum() / below.sum())
+def f1_macro(rows: Truth, counts: Counts) -> float:
+    """The same for each class, and the mean over them."""
+    return float(np.mean(_f1_by_class(counts)[counts.seen]))
 
 
-def macro(parts: ShareOf, rows: Truth, counts: Counts) -> float:
-    """Mean over classes, each as good as the other."""
-    above, below = parts(counts)
-    return float(np.mean(above[counts.seen] / below[counts.seen]))
-
-
-def weighted(parts: ShareOf, rows: Truth, counts: Counts) -> float:
-    """Mean over classes by how many rows they have."""
-    above, below = parts(counts)
-    seen = counts.seen
-    return float(np.average(above[seen] / below[seen], weights=counts.true[seen]))
+def _f1_by_class(counts: Counts) -> Floats:
+    return 2.0 * counts.correct / (counts.true + counts.named)

@@ -24,7 +24,9 @@ Prepare = Callable[[Truth], ScoreOf]
 def known_score(
     scoring: Any, kind: Kind, loss: Loss, classes: NDArray[Any] | None = None
 ) -> Score | None:
-    """The score of that name if it is one of ours; None where scikit-learn has to be asked.
+    """The score of that name if it is computed here; None where scikit-learn has to be asked.
+
+    Here are the scores that most models are chosen by.
 
     Parameters
     ----------
@@ -154,7 +156,7 @@ def _takes(name: str, classes: NDArray[Any], loss: Loss) -> bool:
         return False
     if name == "roc_auc":
         return n == 2
-    if name in _SHARES:
+    if name == "f1":
         return n == 2 and 1 in labels
     if name == "average_precision":
         return 1 in labels  # before 1.9, scikit-learn asks for it among several classes as well
@@ -175,51 +177,21 @@ def _ndcg(k: int, rows: Truth) -> ScoreOf:
 
 _REGRESSION: dict[str, Prepare] = {
     "r2": regression.r2,
-    "explained_variance": regression.explained_variance,
-    "d2_absolute_error_score": regression.d2_absolute_error,
-    "neg_max_error": regression.max_error,
-    "neg_median_absolute_error": regression.median_absolute_error,
-    "neg_mean_squared_error": partial(regression.mean_error, regression.squared),
-    "neg_root_mean_squared_error": partial(regression.root_mean_error, regression.squared),
-    "neg_mean_squared_log_error": partial(regression.mean_error, regression.squared_log),
-    "neg_root_mean_squared_log_error": partial(regression.root_mean_error, regression.squared_log),
-    "neg_mean_absolute_error": partial(regression.mean_error, regression.absolute),
-    "neg_mean_absolute_percentage_error": partial(regression.mean_error, regression.percentage),
-    "neg_mean_poisson_deviance": partial(regression.mean_error, regression.poisson),
-    "neg_mean_gamma_deviance": partial(regression.mean_error, regression.gamma),
-}
-
-# By themselves they are about the class labelled 1; with a suffix about all classes.
-_SHARES = {
-    "f1": counts.f1,
-    "precision": counts.precision,
-    "recall": counts.recall,
-    "jaccard": counts.jaccard,
-}
-_AVERAGES = {
-    "": counts.of_positive,
-    "_macro": counts.macro,
-    "_micro": counts.micro,
-    "_weighted": counts.weighted,
+    "neg_mean_squared_error": regression.mean_squared_error,
+    "neg_root_mean_squared_error": regression.root_mean_squared_error,
+    "neg_mean_absolute_error": regression.mean_absolute_error,
 }
 
 _CLASSIFICATION: dict[str, Prepare] = {
     "roc_auc": areas.roc_auc,
-    "roc_auc_ovr": partial(areas.roc_auc_of_probabilities, areas.one_against_rest, False),
-    "roc_auc_ovr_weighted": partial(areas.roc_auc_of_probabilities, areas.one_against_rest, True),
-    "roc_auc_ovo": partial(areas.roc_auc_of_probabilities, areas.one_against_one, False),
-    "roc_auc_ovo_weighted": partial(areas.roc_auc_of_probabilities, areas.one_against_one, True),
+    "roc_auc_ovr": areas.roc_auc_ovr,
     "average_precision": areas.average_precision,
     "neg_log_loss": probabilities.log_loss,
     "neg_brier_score": probabilities.brier,
     "accuracy": partial(counts.counted, counts.accuracy),
     "balanced_accuracy": partial(counts.counted, counts.balanced_accuracy),
-    "matthews_corrcoef": partial(counts.counted, counts.matthews),
-    **{
-        share + average: partial(counts.counted, partial(averaged, parts))
-        for share, parts in _SHARES.items()
-        for average, averaged in _AVERAGES.items()
-    },
+    "f1": partial(counts.counted, counts.f1),
+    "f1_macro": partial(counts.counted, counts.f1_macro),
 }
 
 KNOWN_SCORES = {

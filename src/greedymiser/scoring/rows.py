@@ -22,9 +22,6 @@ ScoreOf = Callable[[Floats], float]
 
 EPS = float(np.finfo(np.float64).eps)
 
-# Scores whose scorer takes no weights.
-_WEIGHTLESS = {"neg_max_error"}
-
 
 def undefined(raw: Floats) -> float:
     """For rows that no score can be computed of here, whatever is predicted."""
@@ -95,7 +92,7 @@ def ask_scikit_learn(name: str, rows: Truth, raw: Floats) -> float:
     from sklearn.metrics import get_scorer
 
     weights = {}
-    if rows.weight is not None and name not in _WEIGHTLESS:
+    if rows.weight is not None:
         weights["sample_weight"] = rows.weight
     scorer = get_scorer(name)
     if rows.kind == "classifier":

@@ -331,4 +331,5 @@ def mean_bill(costs: CostModel, charged: NDArray[np.int64], weight: int, n_trees
     """Mean cost of rows, by the weight of those that own each resource and the weight of all."""
     paid = np.flatnonzero(charged)
     shares = charged[paid] / max(weight, 1)
-    return math.fsum([*(costs.resource_costs[paid] * shares), costs.tree_cost * n_trees])
+    parts = costs.resource_costs[paid] * shares, costs.remainders[paid] * shares
+    return math.fsum([*parts[0], *parts[1], *costs.trees_bill(n_trees)])

@@ -113,7 +113,7 @@ class History:
 
 @dataclass(frozen=True)
 class Patience:
-    """Stop when the score has not improved for ``rounds`` rounds; None to go on to the end."""
+    """Stop when ``rounds`` rounds have not added ``tol`` to the score; None goes on to the end."""
 
     rounds: int | None = None
     tol: float = 1e-7

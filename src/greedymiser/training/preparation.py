@@ -310,7 +310,7 @@ def learn_schema(
         given = params.categorical_features
         categorical = read_categorical_features(given, checked.X, n_features, columns)
         categories = learn_categories(checked.X, categorical, checked.rows, params.max_bins)
-        loss = target.loss(params.loss)
+        loss = target.loss(params.loss, params.quantile)
         costs = costs_of_columns(params, n_features, columns)
         errors = read_error_costs(params.error_costs, target, loss)
         return Schema(

@@ -24,6 +24,7 @@ from greedymiser.losses import (
     BinaryLogLoss,
     Loss,
     MultinomialLogLoss,
+    Quantile,
     as_loss,
 )
 from greedymiser.model.links import gives_probabilities, probabilities
@@ -46,7 +47,7 @@ class Target(Protocol):
     def strata(self, y: Floats) -> Floats:
         """Labels to keep in proportion when rows are set aside."""
 
-    def loss(self, given: Any) -> Loss:
+    def loss(self, given: Any, quantile: float | None = None) -> Loss:
         """Make the loss that a user names, or check the one that a user made."""
 
 
@@ -79,7 +80,7 @@ class Numbers:
     def strata(self, y: Floats) -> Floats:
         return np.zeros(len(y))
 
-    def loss(self, given: Any) -> Loss:
+    def loss(self, given: Any, quantile: float | None = None) -> Loss:
         known = RANKING_LOSSES if self.is_ranking else REGRESSION_LOSSES
         default = "lambdamart" if self.is_ranking else "squared_error"
         loss = as_loss(given) if not isinstance(given, str) else None
@@ -87,7 +88,7 @@ class Numbers:
             name = default if given == "auto" else given
             if name not in known:
                 raise _unknown_loss(given, list(known))
-            loss = known[name]()
+            loss = Quantile(quantile) if name == "quantile" and quantile else known[name]()
         if loss.n_outputs != 1:
             raise ValueError(f"{self.estimator} needs a loss with one output, got {loss.n_outputs}")
         return loss
@@ -149,7 +150,7 @@ class Classes:
     def strata(self, y: Floats) -> Floats:
         return y
 
-    def loss(self, given: Any) -> Loss:
+    def loss(self, given: Any, quantile: float | None = None) -> Loss:
         n_classes = len(self.labels)
         needed = 1 if n_classes == 2 else n_classes
         if isinstance(given, str):

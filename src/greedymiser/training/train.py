@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._core.threads import Threads
-from greedymiser.costs.cost_model import Ledger, Purchase
+from greedymiser.costs.cost_model import Ledger, Purchase, sum_of_prices
 from greedymiser.data.binning import PartedTable
 from greedymiser.data.tables import Table, chosen
 from greedymiser.engines import Engine, EngineLostError, Floats, PlacedRows, SplitRules
@@ -68,6 +68,11 @@ def open_engine(name: str, givens: Sequence[Given], threads: Threads) -> Engine:
 
 # HistGradientBoosting's floor for the Hessian of a child, per unit of mean weight.
 MIN_HESSIAN = 1e-3
+
+# Losses of the first model beyond which gradients may be too small, or too large, to be squared,
+# and the range of those whose squares and sums of squares keep their digits.
+ORDINARY_LOSS = 1e-40, 1e40
+SQUARABLE = 1e-152, 1e154
 
 # Rows of X that are copied together to be asked, where not all of them are.
 ROWS_COPIED = 2**16
@@ -201,7 +206,9 @@ def train(
             history,
             first=model.n_iter,
             max_iter=params.max_iter,
-            patience=Patience(params.n_iter_no_change if prepared.is_patient else None),
+            patience=Patience(
+                params.n_iter_no_change if prepared.is_patient else None, float(params.tol)
+            ),
             rounds=_round_rule(params, prepared.schema.seed),
             callbacks=callbacks,
         )
@@ -326,7 +333,7 @@ def cheapest_useful(
     prices = grower.root_prices()
     useful = np.flatnonzero(gains > params.tradeoff * prices).tolist()
     n_trees = prepared.schema.loss.n_outputs
-    bills = {f: math.fsum([grower.account.total(n_trees), prices[f]]) for f in useful}
+    bills = {f: sum_of_prices([grower.account.total(n_trees), float(prices[f])]) for f in useful}
     cheapest = min(useful, key=bills.__getitem__, default=None)
     limits = [limit for limit in (params.budget, params.row_budget) if limit is not None]
     if cheapest is None or bills[cheapest] <= min(limits, default=math.inf):
@@ -384,12 +391,32 @@ def _before(
         raise ValueError(
             f"the loss of the first model is {loss}; y reaches {most:g} and may need rescaling"
         )
+    if not ORDINARY_LOSS[0] < loss < ORDINARY_LOSS[1]:
+        _check_squares(prepared, model)
     n_trees = model.ensemble.n_trees
     score, cost = None, None
     if validation is not None:
         cost = None if validation.cost is None else validation.cost(n_trees)
         score = validation.total(grower.account.total(n_trees) if cost is None else cost)
     return _Before(-loss, score, grower.account.total(n_trees), cost)
+
+
+def _check_squares(prepared: Prepared, model: Model) -> None:
+    """Raise if squares of gradients, which gains are made of, would vanish or overflow."""
+    loss, train = prepared.schema.loss, prepared.train
+    if loss.formula is None or model.ensemble.n_trees > 0:
+        return
+    raw = np.repeat(model.ensemble.baseline[:, None], len(train.y), axis=1)
+    slopes = np.abs(loss.gradients(train.y, raw)[0])
+    most = float((slopes if train.weight is None else slopes * train.weight).max())
+    if most == 0 or (SQUARABLE[0] < most and most * len(train.y) < SQUARABLE[1]):
+        return
+    what = "vanish" if most < 1 else "overflow"
+    weights = "" if train.weight is None else f" and the weights {train.weight.max():g}"
+    raise ValueError(
+        f"y reaches {np.abs(train.y).max():g}{weights}, so that gradients reach {most:g} and their "
+        f"squares would {what}; rescale y{', or sample_weight' if weights else ''}"
+    )
 
 
 def _extended(model: Model, history: History, before: _Before) -> Model:

@@ -199,15 +199,14 @@ def scan_categories(hist, first, plane, n_planes, feature, node, scale, found, f
         return
     n_bins = feature[F_N_BINS]
     n_codes = n_bins + (1 if feature[F_HAS_MISSING] != 0 else 0)
-    per_row = mul(node.hessian, scale.hessian) / node.count
+    borrowed = mul(CATEGORY_SMOOTHING, mul(node.hessian, scale.hessian))
     if tid == 0:
         m = 0
         for code in range(n_codes):
             g, h, c = read_bin(hist, first + code, plane, n_planes)
             if c > 0:
                 present[m] = code
-                stiffness = mul(h, scale.hessian) + mul(CATEGORY_SMOOTHING, per_row)
-                key[m] = mul(g, scale.gradient) / stiffness
+                key[m] = mul(g, scale.gradient) / (mul(h, scale.hessian) + borrowed)
                 m += 1
         n_present[0] = m
     cuda.syncthreads()

@@ -19,6 +19,7 @@ from greedymiser.data.binning import BinMapper, BinnedMatrix, PartedTable, weigh
 from greedymiser.data.cutting import ColumnPart, ask_cuts
 from greedymiser.data.tables import (
     Categories,
+    FrameTable,
     Parted,
     Rows,
     Table,
@@ -47,10 +48,12 @@ class PartReader:
     part: int
     n_rows: int
     n_columns: int
+    # Of a data frame; None for an array.
+    names: list[Any] | None
     categories: Categories
 
     def table(self, part: Any) -> Table:
-        """A partition, checked."""
+        """A partition, checked. Columns of a data frame go by name, in whatever order they are."""
         if not is_frame(part) and not hasattr(part, "tocsr"):
             part = np.asarray(unmasked(part))
             if part.dtype.kind not in "biuf":
@@ -61,7 +64,13 @@ class PartReader:
                 f"partition {self.part} of X has shape {part.shape}, but it should be "
                 f"{(self.n_rows, self.n_columns)}: it is not the same each time it is made"
             )
-        return as_table(part, self.categories)
+        if self.names is None or not is_frame(part):
+            return as_table(part, self.categories)
+        missing = set(self.names).difference(FrameTable(part).names)
+        if missing:
+            name = next(name for name in self.names if name in missing)
+            raise ValueError(f"partition {self.part} of X lacks the column {name!r}")
+        return FrameTable(part, self.categories, self.names)
 
 
 class Parts(Parted):
@@ -197,8 +206,10 @@ class DaskTable(PartedTable):
 
         ``joined`` (of several answers and what is shared) makes one answer of them, on workers.
         """
+        head = self.parts.head
+        names = None if head is None else list(FrameTable(head).names)
         readings = [
-            PartReader(i, n, self.n_columns, self.categories)
+            PartReader(i, n, self.n_columns, names, self.categories)
             for i, n in enumerate(self.parts.lengths.tolist())
         ]
         given = (function, readings, shared)
@@ -244,7 +255,7 @@ class DaskTable(PartedTable):
         if is_frame(self.parts.head):
             import pandas as pd
 
-            whole = pd.concat([part for part in parts if len(part)])
+            whole = pd.concat([part for part in parts if len(part)])[list(self.parts.head.columns)]
             place = None if rows is None else np.argsort(np.argsort(rows, kind="stable"))
             return whole if place is None else whole.iloc[place]
         whole = np.concatenate(parts)

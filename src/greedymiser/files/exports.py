@@ -1,0 +1,135 @@
+"""What all exported formats need: one ensemble, names and numbers that others can read."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.losses import Loss
+from greedymiser.model.predictor import Predictor
+from greedymiser.model.trees import NODE_DTYPE, Ensemble
+
+Floats = NDArray[np.float64]
+
+# So many of the names that had to change are told.
+MOST_TOLD = 20
+
+
+def whole_ensemble(predictor: Predictor, reader: str) -> Ensemble:
+    """The trees of a model that all rows go through to the end."""
+    if len(predictor.stages) > 1:
+        raise ValueError(
+            f"the model has {len(predictor.stages)} stages between which rows may leave, and "
+            f"{reader} has no early exits; export the model inside instead (such as "
+            "early_exit.estimator_), which all rows go through to the end"
+        )
+    if predictor.error_costs is not None:
+        warnings.warn(
+            f"error_costs are left out: {reader} has class probabilities, and no costs of errors; "
+            "take the answer of the least expected cost yourself, as expected_costs has it",
+            stacklevel=3,
+        )
+    (stage,) = predictor.stages
+    return stage.ensemble.truncated(stage.last)
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Trees that say it all: the baseline is part of the first tree of each output."""
+
+    nodes: NDArray[np.void]
+    starts: NDArray[np.int64]
+    category_sets: NDArray[np.uint64]
+    n_outputs: int
+
+    @classmethod
+    def of(cls, ensemble: Ensemble) -> Trees:
+        """A model without trees becomes trees of a single leaf."""
+        nodes, starts, k = ensemble.nodes.copy(), ensemble.tree_starts, ensemble.n_outputs
+        if ensemble.n_trees == 0:
+            nodes, starts = np.zeros(k, dtype=NODE_DTYPE), np.arange(k + 1)
+            nodes["feature"] = nodes["left"] = nodes["category_set"] = -1
+        for i, baseline in enumerate(ensemble.baseline.tolist()):
+            nodes["value"][starts[i] : starts[i + 1]] += baseline
+        return cls(nodes, starts, ensemble.category_sets, k)
+
+    def nodes_of(self, i: int) -> NDArray[np.void]:
+        """The nodes of tree i."""
+        return self.nodes[self.starts[i] : self.starts[i + 1]]
+
+
+# -- losses -----------------------------------------------------------------------------------
+
+
+def known_objective(loss: Loss, objectives: Mapping[type[Loss], str]) -> str | None:
+    """Name of the objective whose link is that of a loss: a finished model needs no more of it."""
+    # The class of the loss, those that it derives from, and those from which it has its link.
+    for known in (*type(loss).__mro__, *objectives):
+        if known in objectives and responds_as(loss, known):
+            return objectives[known]
+    return None
+
+
+def responds_as(loss: Loss, known: type[Loss]) -> bool:
+    """Whether the response of a loss is that of a class, and was not replaced."""
+    return getattr(loss.response, "__func__", None) is known.response
+
+
+# -- names ------------------------------------------------------------------------------------
+
+
+def readable_names(
+    names: Sequence[str] | None, forbidden: re.Pattern[str], reader: str
+) -> list[str] | None:
+    """Feature names that a library can read, all different; warns of changes."""
+    if names is None:
+        return None
+    kept = {name for name in names if name and not forbidden.search(name)}
+    changed: dict[str, str] = {}
+    # The number to try next for each stem: thousands of names may have the same one.
+    numbers: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if name in kept:
+            continue
+        stem = forbidden.sub("_", name) or f"Column_{i}"
+        new, number = stem, numbers.get(stem, 2)
+        while new in kept:
+            new, number = f"{stem}_{number}", number + 1
+        numbers[stem] = number
+        kept.add(new)
+        changed[name] = new
+    if changed:
+        said = ", ".join(f"{old!r} is {new!r}" for old, new in [*changed.items()][:MOST_TOLD])
+        if len(changed) > MOST_TOLD:
+            said += f" and {len(changed) - MOST_TOLD} more"
+        warnings.warn(f"{reader} cannot read these feature names: {said}", stacklevel=4)
+    return [changed.get(name, name) for name in names]
+
+
+# -- numbers ----------------------------------------------------------------------------------
+
+
+def single_below(thresholds: Floats) -> NDArray[np.float32]:
+    """The largest float32 that is not above: x <= threshold means the same for a float32 x."""
+    with np.errstate(over="ignore"):
+        nearest = thresholds.astype(np.float32)
+        down = np.nextafter(nearest, np.float32(-np.inf))
+    return np.where(nearest > thresholds, down, nearest)
+
+
+def single_above(thresholds: Floats) -> Floats:
+    """The smallest float32 that is above: x < it means x <= threshold for a float32 x."""
+    with np.errstate(over="ignore"):
+        return np.nextafter(single_below(thresholds), np.float32(np.inf)).astype(np.float64)
+
+
+def shortest_single(values: Floats) -> list[float]:
+    """Numbers whose digits are the shortest from which each float32 can be read back."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    return [float(str(value)) for value in single]
