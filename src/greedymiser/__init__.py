@@ -12,7 +12,13 @@ from greedymiser._core.version import __version__
 if TYPE_CHECKING:
     from greedymiser._core.compiling import CacheWarning
     from greedymiser.baselines import UnreadableModelError, baseline
-    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.cascades import (
+        Cronus,
+        EarlyExitClassifier,
+        EarlyExitRanker,
+        GatedClassifier,
+        GatedRegressor,
+    )
     from greedymiser.costs.cost_model import CostModel, Ledger, Receipt
     from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
     from greedymiser.curve.search import MiserSearchCV
@@ -58,7 +64,13 @@ _ROOM_OF = {
         ),
         "baselines": ("UnreadableModelError", "baseline"),
         "training.boosting": ("Action", "Progress"),
-        "cascades": ("Cronus", "EarlyExitClassifier", "EarlyExitRanker"),
+        "cascades": (
+            "Cronus",
+            "EarlyExitClassifier",
+            "EarlyExitRanker",
+            "GatedClassifier",
+            "GatedRegressor",
+        ),
         "_core.compiling": ("CacheWarning",),
         "costs.cost_model": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
@@ -92,6 +104,8 @@ __all__ = [
     "Cronus",
     "EarlyExitClassifier",
     "EarlyExitRanker",
+    "GatedClassifier",
+    "GatedRegressor",
     "Ledger",
     "MiserClassifier",
     "MiserRanker",

@@ -2,5 +2,6 @@
 
 from greedymiser.cascades.cronus import Cronus
 from greedymiser.cascades.early_exit import EarlyExitClassifier, EarlyExitRanker
+from greedymiser.cascades.gated import GatedClassifier, GatedRegressor
 
-__all__ = ["Cronus", "EarlyExitClassifier", "EarlyExitRanker"]
+__all__ = ["Cronus", "EarlyExitClassifier", "EarlyExitRanker", "GatedClassifier", "GatedRegressor"]

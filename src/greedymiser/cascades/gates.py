@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.compiling import njit
 from greedymiser.model.gating import Gate
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
 Floats = NDArray[np.float64]
-Codes = NDArray[np.intp]
+Codes = NDArray[np.uint16]
 
 # Bins of a column; the share of rows, and the number of them, that a leaf has at least.
 MOST_BINS = 32
@@ -39,7 +41,7 @@ class GateKind:
 
 KINDS = {
     "score": GateKind(1, 2, 1.0, sees_features=False, sees_said=True),
-    "paid": GateKind(8, 3, 0.3, sees_features=True, sees_said=True),
+    "paid": GateKind(4, 3, 0.5, sees_features=True, sees_said=True),
     "tree": GateKind(1, 3, 1.0, sees_features=True, sees_said=False),
 }
 BAND = "band"
@@ -85,32 +87,31 @@ class GateInputs:
 
 @dataclass(frozen=True, eq=False)
 class BinnedColumns:
-    """Columns as small integers; the code ``len(edges[j])`` + 1 of a column is that of missing."""
+    """Columns as small integers: all have the same number of bins, and the last is for missing."""
 
-    # (m, n).
+    # (m, n): rows with code c have a value in (edges[c - 1], edges[c]].
     codes: Codes
-    # Per column: rows with code c have a value in (edges[c - 1], edges[c]].
     edges: list[Floats]
-    # Per column: number of bins, without that of missing ones.
-    n_bins: list[int]
+    # Number of bins, with that of missing values.
+    n_bins: int
+    # (m,): whether codes are categories.
+    is_set: NDArray[np.bool_]
 
     @classmethod
     def of(cls, inputs: GateInputs) -> BinnedColumns:
-        codes = np.empty(inputs.columns.shape[::-1], dtype=np.intp)
-        edges, n_bins = [], []
+        edges = []
         for j, column in enumerate(inputs.columns.T):
-            known = column[~np.isnan(column)]
             if j in inputs.categorical:
-                n = inputs.categorical[j]
-                here = np.arange(n - 1, dtype=np.float64)
+                edges.append(np.arange(inputs.categorical[j] - 1, dtype=np.float64))
             else:
-                here = _edges(known)
-                n = len(here) + 1
-            found = np.searchsorted(here, column)  # NaN is behind everything
-            codes[j] = np.where(np.isnan(column), n, np.minimum(found, n - 1))
-            edges.append(here)
-            n_bins.append(n)
-        return cls(codes, edges, n_bins)
+                edges.append(_edges(column[~np.isnan(column)]))
+        n_bins = max(map(len, edges), default=0) + 2
+        codes = np.empty(inputs.columns.shape[::-1], dtype=np.uint16)
+        for j, column in enumerate(inputs.columns.T):
+            known = np.minimum(np.searchsorted(edges[j], column), len(edges[j]))
+            codes[j] = np.where(np.isnan(column), n_bins - 1, known)
+        is_set = np.array([j in inputs.categorical for j in range(len(edges))], dtype=bool)
+        return cls(codes, edges, n_bins, is_set)
 
 
 def _edges(known: Floats) -> Floats:
@@ -206,16 +207,17 @@ def estimates_of(
 # -- a tree ---------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Split:
-    """The best split of a node."""
+class _Splits(NamedTuple):
+    """The best split of each node of a level."""
 
-    gain: float
-    column: int
-    # Codes that go left; the last is that of missing values.
-    left: NDArray[np.bool_]
-    # Where codes are numbers, the last of those that go left; -1 for sets.
-    last: int
+    # (n_level,): what it brings, -inf where there is none; the column; the bins that go left, in
+    # order or in the order of ``ranked``; and whether missing values go left.
+    gain: Floats
+    column: NDArray[np.intp]
+    last: NDArray[np.intp]
+    missing_left: NDArray[np.bool_]
+    # (n_level, m, n_bins - 1): bins in the order in which they are divided.
+    ranked: NDArray[np.intp]
 
 
 def _grow(
@@ -231,25 +233,31 @@ def _grow(
     node_of = np.zeros(n, dtype=np.intp)
     nodes = [_node(target, weight, 0)]
     sets: list[NDArray[np.uint64]] = []
-    level = [0]
+    level = np.zeros(1, dtype=np.intp)
     for depth in range(kind.depth):
-        found = _best_splits(
-            binned, inputs.categorical, seen, target, weight, node_of, level, least
-        )
+        place = np.full(len(nodes), -1, dtype=np.intp)
+        place[level] = np.arange(len(level))
+        splits = _best_splits(binned, seen, target, weight, place[node_of], len(level), least)
         following = []
-        for node, split in found.items():
+        for k, node in enumerate(level.tolist()):
+            if not splits.gain[k] > 0:
+                continue
+            column = int(seen[splits.column[k]])
+            left = np.zeros(binned.n_bins, dtype=bool)
+            left[splits.ranked[k, splits.column[k], : splits.last[k] + 1]] = True
+            left[-1] = splits.missing_left[k]
             here = np.flatnonzero(node_of == node)
-            goes_left = split.left[binned.codes[split.column, here]]
-            record, left = nodes[node], len(nodes)
-            _describe(record, inputs, split, sets, int(goes_left.sum()) * 2 >= len(here))
-            record["left"] = left
-            for child, rows in ((left, here[goes_left]), (left + 1, here[~goes_left])):
+            goes_left = left[binned.codes[column, here]]
+            first = len(nodes)
+            _describe(nodes[node], inputs, column, left, sets, np.mean(goes_left) >= 0.5)
+            nodes[node]["gain"], nodes[node]["left"] = splits.gain[k], first
+            for child, rows in ((first, here[goes_left]), (first + 1, here[~goes_left])):
                 nodes.append(_node(target[rows], weight[rows], depth + 1))
                 node_of[rows] = child
                 following.append(child)
-        level = following
-        if not level:
+        if not following:
             break
+        level = np.array(following)
     records = np.concatenate(nodes)
     records["value"] *= kind.rate
     stacked = np.array(sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS)
@@ -268,22 +276,24 @@ def _node(target: Floats, weight: Floats, depth: int) -> NDArray[np.void]:
 def _describe(
     record: NDArray[np.void],
     inputs: GateInputs,
-    split: _Split,
+    column: int,
+    left: NDArray[np.bool_],
     sets: list[NDArray[np.uint64]],
     left_is_larger: bool,
 ) -> None:
     """Write a split into a node; what was never missing goes with most of the others."""
-    n_bins = inputs.binned.n_bins[split.column]
-    was_missing = bool((inputs.binned.codes[split.column] == n_bins).any())
-    record["feature"], record["gain"] = inputs.positions[split.column], split.gain
-    record["missing_left"] = split.left[n_bins] if was_missing else left_is_larger
-    if split.last >= 0:
-        edges = inputs.binned.edges[split.column]
-        record["bin"] = split.last
-        record["threshold"] = edges[split.last] if split.last < len(edges) else np.inf
+    binned = inputs.binned
+    was_missing = bool((binned.codes[column] == binned.n_bins - 1).any())
+    record["feature"] = inputs.positions[column]
+    record["missing_left"] = left[-1] if was_missing else left_is_larger
+    chosen = np.flatnonzero(left[:-1])
+    if not binned.is_set[column]:
+        edges, last = binned.edges[column], int(chosen[-1])
+        record["bin"] = last
+        record["threshold"] = edges[last] if last < len(edges) else np.inf
         return
     words = np.zeros(CATEGORY_WORDS, dtype=np.uint64)
-    for code in np.flatnonzero(split.left[:n_bins]).tolist():
+    for code in chosen.tolist():
         words[code // 64] |= np.uint64(1) << np.uint64(code % 64)
     record["category_set"] = len(sets)
     sets.append(words)
@@ -291,70 +301,57 @@ def _describe(
 
 def _best_splits(
     binned: BinnedColumns,
-    categorical: Mapping[int, int],
     seen: NDArray[np.intp],
     target: Floats,
     weight: Floats,
-    node_of: NDArray[np.intp],
-    level: list[int],
+    at: NDArray[np.intp],
+    n_level: int,
     least: int,
-) -> dict[int, _Split]:
-    """The best split of every node of a level that has one."""
-    place = np.full(node_of.max() + 1, -1, dtype=np.intp)
-    place[level] = np.arange(len(level))
-    at = place[node_of]
-    here = np.flatnonzero(at >= 0)
-    at, target, weight = at[here], target[here], weight[here]
-    product = weight * target
-    found: dict[int, _Split] = {}
-    for j in seen.tolist():
-        width = binned.n_bins[j] + 1
-        cell = at * width + binned.codes[j, here]
-        size = len(level) * width
-        sums = np.bincount(cell, product, size).reshape(-1, width)
-        weights = np.bincount(cell, weight, size).reshape(-1, width)
-        counts = np.bincount(cell, minlength=size).reshape(-1, width)
-        for k, node in enumerate(level):
-            split = _scan(sums[k], weights[k], counts[k], j in categorical, least)
-            if split is not None and (node not in found or split.gain > found[node].gain):
-                split.column = j
-                found[node] = split
-    return found
+) -> _Splits:
+    """The best split of every node of a level, over all columns that are seen."""
+    cells = np.zeros((3, n_level, len(seen), binned.n_bins))
+    count_cells(binned.codes, seen, at, weight * target, weight, cells)
+    known, missing = cells[..., :-1], cells[..., -1:]
+    ranked = np.broadcast_to(np.arange(binned.n_bins - 1), known.shape[1:]).copy()
+    if (is_set := binned.is_set[seen]).any():
+        means = known[0][:, is_set] / np.maximum(known[1][:, is_set], 1e-300)
+        ranked[:, is_set] = np.argsort(means, axis=2, kind="stable")
+        known = np.take_along_axis(known, ranked[None], axis=3)
+    total = cells.sum(axis=3)[..., None]
+    left = np.cumsum(known, axis=3)
+    gains = np.stack([_gains(left, total, least), _gains(left + missing, total, least)])
+    gains[1][~np.broadcast_to(missing[2] > 0, gains[1].shape)] = -np.inf
+    # (node, with or without missing ones, column, bin): the first of the best.
+    flat = gains.swapaxes(0, 1).reshape(n_level, -1)
+    best = np.argmax(flat, axis=1)
+    gain = flat[np.arange(n_level), best]
+    way, column, last = np.unravel_index(best, (2, len(seen), binned.n_bins - 1))
+    # What is gained by rounding is nothing.
+    floor = 1e-12 * np.maximum(total[1, :, 0, 0], 0.0)
+    return _Splits(np.where(gain > floor, gain, -np.inf), column, last, way == 1, ranked)
 
 
-def _scan(
-    sums: Floats, weights: Floats, counts: NDArray[np.intp], is_set: bool, least: int
-) -> _Split | None:
-    """The best way to divide the bins of a node; the last bin is that of missing values."""
-    n = len(sums) - 1
-    order = np.arange(n)
-    if is_set:
-        means = sums[:n] / np.maximum(weights[:n], 1e-300)
-        order = np.argsort(means, kind="stable")
-    has_missing = counts[n] > 0
-    total_sum, total_weight, total_count = sums.sum(), weights.sum(), counts.sum()
-    best: _Split | None = None
-    for missing_left in (False, True) if has_missing else (False,):
-        extra = np.array([sums[n], weights[n], counts[n]]) if missing_left else np.zeros(3)
-        left_sum = np.cumsum(sums[order]) + extra[0]
-        left_weight = np.cumsum(weights[order]) + extra[1]
-        left_count = np.cumsum(counts[order]) + extra[2]
-        right_weight = total_weight - left_weight
-        fits = (left_count >= least) & (total_count - left_count >= least)
-        fits &= (left_weight > 0) & (right_weight > 0)
-        if not fits.any():
-            continue
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gains = left_sum**2 / left_weight + (total_sum - left_sum) ** 2 / right_weight
-        gains = np.where(fits, gains - total_sum**2 / total_weight, -np.inf)
-        last = int(np.argmax(gains))
-        gain = float(gains[last])
-        if gain > 1e-12 * abs(total_weight) and (best is None or gain > best.gain):
-            left = np.zeros(n + 1, dtype=bool)
-            left[order[: last + 1]] = True
-            left[n] = missing_left
-            best = _Split(gain, -1, left, -1 if is_set else last)
-    return best
+def _gains(left: Floats, total: Floats, least: int) -> Floats:
+    """By how much each division lowers the sum of squares; -inf where a side is too small."""
+    right = total - left
+    fits = (left[2] >= least) & (right[2] >= least) & (left[1] > 0) & (right[1] > 0)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        parts = left[0] ** 2 / left[1] + right[0] ** 2 / right[1] - total[0] ** 2 / total[1]
+    return np.where(fits & np.isfinite(parts), parts, -np.inf)
+
+
+@njit(cache=True, nogil=True)
+def count_cells(codes, seen, at, product, weight, cells):  # type: ignore[no-untyped-def]
+    """Add up the rows of each node, column and bin: products, weights and their number."""
+    for j in range(seen.size):
+        column = codes[seen[j]]
+        for i in range(at.size):
+            node = at[i]
+            if node >= 0:
+                bin_ = column[i]
+                cells[0, node, j, bin_] += product[i]
+                cells[1, node, j, bin_] += weight[i]
+                cells[2, node, j, bin_] += 1.0
 
 
 # -- a band ---------------------------------------------------------------------------------------

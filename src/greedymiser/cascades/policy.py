@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 # A gate that sends fewer rows on, or holds fewer back, has learned from too few.
 LEAST_ON = 5
 # Larger sets that are looked at from each state: those that promise most.
-MOST_FOLLOWING = 6
+MOST_FOLLOWING = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,17 @@ class States:
     # (n,): parts of the rows; a gate that judges some of them was learned from the others.
     folds: NDArray[np.intp]
     weight: Floats | None = None
+    # (n_states,): what entering a state costs beside its set, such as trees; None for nothing.
+    entry: Floats | None = None
+
+    def price(self, state: int, larger: int) -> float:
+        """What it costs to go from a state to one that follows it."""
+        trees = 0.0 if self.entry is None else float(self.entry[larger])
+        return float(self.prices[larger] - self.prices[state]) + trees
+
+    def is_usable(self, *states: int) -> bool:
+        """Whether the values of all these states are numbers."""
+        return bool(np.isfinite(self.values[list(states)]).all())
 
     @property
     def n_rows(self) -> int:
@@ -132,11 +143,10 @@ def induce(
 
 def _reachable(states: States, start: int) -> list[int]:
     """States that can be come to, the largest sets first."""
-    usable = np.isfinite(states.values).all(axis=1)
-    after = np.flatnonzero(states.within[start] & usable)
+    after = [s for s in np.flatnonzero(states.within[start]).tolist() if states.is_usable(s)]
     # A part of a set costs no more than it, and has fewer parts itself.
     size = states.within.sum(axis=0)
-    order = sorted([start, *after.tolist()], key=lambda s: (-states.prices[s], -size[s], s))
+    order = sorted([start, *after], key=lambda s: (-states.prices[s], -size[s], s))
     if order[-1] != start:  # all that is beyond it is free
         order.remove(start)
         order.append(start)
@@ -162,7 +172,7 @@ def _decided(
     following = [s for s in rest if states.within[state, s]]
     offers = []
     for larger in following:
-        price = float(states.prices[larger] - states.prices[state])
+        price = states.price(state, larger)
         offers.append((larger, price, rest[larger].value + tradeoff * price))
     # For all: the best of them, if it is better than to stop.
     offers.sort(key=lambda offer: states.mean(offer[2]))
@@ -173,8 +183,11 @@ def _decided(
             best = _Rest(value, price + beyond.price, beyond.stopped, beyond.stages)
     # By a gate: those first that would be worth most if one knew who gains.
     offers.sort(key=lambda offer: states.mean(np.minimum(offer[2], stop)))
-    for larger, price, value in offers[:MOST_FOLLOWING]:
-        for kind in kinds:
+    for rank, (larger, price, value) in enumerate(offers[:MOST_FOLLOWING]):
+        if states.mean(np.minimum(value, stop)) >= states.mean(best.value):
+            break  # not even if one knew
+        # Of those that promise less, only the simplest gate is tried.
+        for kind in kinds if rank == 0 else kinds[:1]:
             gated = _gated(states, state, stop, price, value, rest[larger], kind)
             if gated is not None and _is_better(states, gated.value, best.value, margin):
                 best = gated

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.losses import Loss
-from greedymiser.model.exit_rules import Mask, Starts
+from greedymiser.model.exit_rules import Mask
 from greedymiser.model.links import Floats, gives_probabilities
 from greedymiser.model.trees import Ensemble
 
@@ -53,10 +53,8 @@ class Gates:
     loss: Loss
     compares_rows = False
 
-    def stays(
-        self, raw: Floats, stage: int, starts: Starts, rows: NDArray[np.floating] | None = None
-    ) -> Mask:
-        """Rows that go on after ``stage``."""
+    def goes_on(self, raw: Floats, stage: int, rows: NDArray[np.floating] | None) -> Mask:
+        """Rows that go on after ``stage``, by what is known of them and said of them."""
         if rows is None:
             raise ValueError("gates look at what is known of rows, not only at predictions")
         gate = self.gates[stage]

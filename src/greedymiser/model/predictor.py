@@ -41,6 +41,8 @@ from greedymiser.model.exit_rules import (
     query_starts,
     rank_leavers,
 )
+from greedymiser.model.gated_protocols import gated_protocol
+from greedymiser.model.gating import Gates
 from greedymiser.model.links import Floats, decisions, labels, probabilities, refuse_improbable
 from greedymiser.model.protocols import Count, Protocol
 from greedymiser.model.row_costs import Accounts
@@ -92,7 +94,7 @@ class FinishedModel:
     kind: Kind
     stages: tuple[Stage, ...]
     # Who leaves between the stages; None where there is only one.
-    rule: ExitRule | None
+    rule: ExitRule | Gates | None
     costs: CostModel
     # Only its ``response`` is used.
     loss: Loss
@@ -174,7 +176,7 @@ class FinishedModel:
     @cached_property
     def features(self) -> list[int]:
         """Features that any stage looks at, by position."""
-        return sorted({feature for stage in self.stages for feature in stage.features})
+        return sorted(itertools.chain.from_iterable(self._new_features))
 
     @property
     def names(self) -> Sequence[str] | None:
@@ -228,8 +230,11 @@ class FinishedModel:
     @cached_property
     def _new_features(self) -> list[list[int]]:
         known, new = set[int](), []
-        for stage in self.stages:
-            new.append([feature for feature in stage.features if feature not in known])
+        for k, stage in enumerate(self.stages):
+            looked_at = stage.features
+            if isinstance(self.rule, Gates):  # a gate looks at rows, too
+                looked_at = sorted({*looked_at, *self.rule.features(k)})
+            new.append([feature for feature in looked_at if feature not in known])
             known.update(new[-1])
         return new
 
@@ -245,10 +250,21 @@ class FinishedModel:
         """
         self.stages[k].add(rows, raw)
 
-    def stays(self, k: int, raw: Floats, starts: Starts = None) -> Mask:
-        """Rows that go on after stage k; nobody does after the last one."""
+    def stays(
+        self,
+        k: int,
+        raw: Floats,
+        starts: Starts = None,
+        rows: NDArray[np.floating] | None = None,
+    ) -> Mask:
+        """Rows that go on after stage k; nobody does after the last one.
+
+        ``rows`` is what is known of them, (n, n_features): gates look at it.
+        """
         if self.rule is None or k == len(self.stages) - 1:
             return np.zeros(raw.shape[1], dtype=bool)
+        if isinstance(self.rule, Gates):
+            return self.rule.goes_on(raw, k, rows)
         return self.rule.stays(raw, k, starts)
 
     def why_stopped(self, k: int) -> str:
@@ -384,7 +400,7 @@ class Predictor(FinishedModel):
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        if self.charge != "row":
+        if self.charge != "row" and not isinstance(self.rule, Gates):
             raise ValueError(
                 "a protocol is for models with charge='row'; this one has charge='model' and asks "
                 "every row for the same, as receipt() tells"
@@ -530,6 +546,8 @@ def _protocol(model: Predictor, table: Table, qid: ArrayLike | None, min_share: 
     left = np.zeros(table.n_rows, dtype=np.intp)
     if len(model.stages) > 1:
         left = model.run(table, qid)[1]
+    if isinstance(model.rule, Gates):
+        return gated_protocol(model, table, left, min_share)
     count = Count(
         model.accounts, model.stages, model.names, model.categories, table, left, min_share
     )
@@ -596,7 +614,8 @@ def _send(
     for k in range(len(model.stages)):
         model.advance(k, rows, out)
         going = at[on]
-        stays = model.stays(k, out[:, on], None if query is None else query_starts(query[going]))
+        query_now = None if query is None else query_starts(query[going])
+        stays = model.stays(k, out[:, on], query_now, rows[on])
         gone = going[~stays]
         raw[:, gone] = out[:, on][:, ~stays]
         left[gone] = k
