@@ -395,6 +395,10 @@ def _has_probabilities(gated: Any) -> bool:
     return isinstance(loss, str) or gives_probabilities(loss)
 
 
+def _has_error_costs(gated: Any) -> bool:
+    return gated.estimator is not None and gated._inner().error_costs is not None
+
+
 @documented_like(Gated)
 class GatedClassifier(ClassifierMixin, Gated):
     """Classifiers of growing sets of resources, and gates that say which rows go on.
@@ -432,6 +436,12 @@ class GatedClassifier(ClassifierMixin, Gated):
         raw = self._raw_predict(X)
         return self.predictor_.probabilities(raw)
 
+    @available_if(_has_error_costs)
+    @or_lazily
+    def expected_costs(self, X: Any) -> Floats:
+        """What each answer is expected to cost, by the model with which each row ended."""
+        return self.predictor_.expected_errors(self._raw_predict(X))
+
     @or_lazily
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: log-odds of the second class (n,), or one column per class."""
@@ -441,6 +451,12 @@ class GatedClassifier(ClassifierMixin, Gated):
     def classes_(self) -> NDArray[Any]:
         """Class labels, ascending."""
         return self.predictor_.classes_
+
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        errors = self.predictor_.error_costs
+        return self.classes_ if errors is None else errors.said
 
 
 @documented_like(Gated)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from greedymiser._core.threads import Threads
+from greedymiser.cascades.gated import GatedClassifier, gated_classifier
 from greedymiser.cascades.gates import GateInputs
 from greedymiser.cascades.policy import Policy, States, induce
 from greedymiser.costs.cost_model import CostModel
@@ -51,7 +52,7 @@ Bits = int
 # many small sets need few rounds.
 USUAL = {
     "learning_rate": (0.1, 0.2),
-    "max_iter": (300, 40),
+    "max_iter": (300, 30),
     "min_samples_leaf": (20, 3),
     "l2_regularization": (0.0, 1.0),
 }
@@ -61,7 +62,7 @@ TEACHER = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
 SOFT = 0.5
 # Resources of a state beyond those that are free; states at least and at most, and the work of all
 # of them together (rows by outputs, and what a model costs however few there are).
-LARGEST, FEWEST, MOST, WORK, OVERHEAD = 6, 40, 160, 120_000, 300
+LARGEST, FEWEST, MOST, WORK, OVERHEAD = 6, 40, 100, 100_000, 300
 # Standard errors by which a decision must be better than a simpler one.
 MARGIN = 0.5
 
@@ -87,10 +88,34 @@ class LeastTotal:
     models: tuple[Model, ...]
     policy: Policy
     states: tuple[State, ...]
+    # The estimator of the models, and all rows as it has prepared them.
+    estimator: MiserClassifier
     prepared: Prepared
     # Of the training rows, out of fold.
     mean_cost: float
     mean_error: float
+
+    def classifier(self) -> GatedClassifier:
+        """The chain as an estimator."""
+        gated = [stage for stage in self.policy.stages if stage.gate is not None]
+        return gated_classifier(
+            self.estimator,
+            self.prepared.schema,
+            self.models,
+            [stage.gate for stage in gated if stage.gate is not None],
+            [stage.kind for stage in gated],
+            mean_cost=self.mean_cost,
+            tradeoff=1.0,
+        )
+
+    def bought(self, names: Sequence[str]) -> list[list[str]]:
+        """What rows have paid for in each state of the chain that they had not paid before."""
+        found, before = [], 0
+        for stage in self.policy.stages:
+            resources = self.states[stage.state].resources
+            found.append([names[r] for r in members(resources & ~before)])
+            before = resources
+        return found
 
     def table(self, names: Sequence[str]) -> pd.DataFrame:
         """What each set costs if all rows buy it, and what its errors cost then."""
@@ -162,6 +187,7 @@ def least_total(
         models=tuple(learner.final(state) for state in chain),
         policy=policy,
         states=tuple(states),
+        estimator=learner.estimator,
         prepared=learner.whole,
         mean_cost=learner.mean(policy.price + states[0].price),
         mean_error=learner.mean(errors),
@@ -224,35 +250,22 @@ class _Learner:
     ) -> tuple[Floats, int]:
         """Raw predictions by models that have not seen the rows; the best number of rounds."""
         watch, n = self._watch(), len(self.codes)
-        staged: list[list[Floats]] = []
+        learned: list[tuple[Prepared, Model]] = []
         losses = np.zeros(params.max_iter + 1)
         for part in self._folds:
             if threads is not None:
                 part = part.twin(CpuEngine(threads), threads)
             model = train(part, params, blank_model(part, params), watch, allowed=allowed)
             model.raise_if_cut_short()
-            held_out = part.validation
-            assert held_out is not None
-            rows = held_out.rows
-            rows.start(model.ensemble.baseline)
-            raws = [np.array(rows.raw())]
-            k = model.ensemble.n_outputs
-            for tree in range(model.ensemble.n_trees):
-                rows.add_tree(model.ensemble.tree(tree), tree % k)
-                if tree % k == k - 1:
-                    raws.append(np.array(rows.raw()))
-            staged.append(raws)
-            y = held_out.cases.y.astype(np.intp)
-            weight = held_out.cases.weight
-            for t in range(len(losses)):
-                raw = raws[min(t, len(raws) - 1)]
-                p = probabilities(raw, part.schema.loss, len(self.errors.matrix))
-                terms = -np.log(np.maximum(p[np.arange(len(y)), y], 1e-15))
-                losses[t] += float(terms.sum() if weight is None else terms @ weight)
+            learned.append((part, model))
+            scores = model.validation_score
+            scores = np.append(scores, np.full(len(losses) - len(scores), scores[-1]))
+            assert part.validation is not None
+            losses -= scores * part.validation.cases.total_weight
         best = int(np.argmin(losses))
-        raw = np.zeros((len(staged[0][0]), n))
-        for k, raws in enumerate(staged):
-            raw[:, self.fold_of == k] = raws[min(best, len(raws) - 1)]
+        raw = np.zeros((self.whole.schema.loss.n_outputs, n))
+        for k, (part, model) in enumerate(learned):
+            raw[:, self.fold_of == k] = _raw_after(part, model, best)
         return self._unweighted(raw), best
 
     def _unweighted(self, raw: Floats) -> Floats:
@@ -389,6 +402,16 @@ class _Learner:
                 if column in schema.categories
             },
         )
+
+
+def _raw_after(part: Prepared, model: Model, n_iter: int) -> Floats:
+    """What some rounds of a model say of the rows that are held out."""
+    assert part.validation is not None
+    rows, ensemble = part.validation.rows, model.ensemble
+    rows.start(ensemble.baseline)
+    for tree in range(min(n_iter, ensemble.n_iter) * ensemble.n_outputs):
+        rows.add_tree(ensemble.tree(tree), tree % ensemble.n_outputs)
+    return np.array(rows.raw())
 
 
 def _usual(base: MiserClassifier) -> MiserClassifier:
