@@ -8,6 +8,7 @@ import re
 import signal
 import time
 import warnings
+from itertools import combinations, pairwise
 
 import numpy as np
 import pandas as pd
@@ -25,9 +26,9 @@ from greedymiser import (
     MiserSearchCV,
     tradeoff_curve,
 )
-from greedymiser.curve.candidates import Shop
+from greedymiser.curve.candidates import ResourceSets
 from greedymiser.curve.checkpoints import ABOUT, CheckpointError
-from greedymiser.curve.frontier import evenly_spaced
+from greedymiser.curve.frontier import by_area, rising
 from greedymiser.losses import SquaredError
 
 COSTS = CostModel(
@@ -247,27 +248,79 @@ def test_names_of_resources_may_hold_anything():
 # -- what can be bought -----------------------------------------------------------------------
 
 
-def test_a_shop_sells_bundles_and_packages():
+def test_bundles_and_packages():
     costs = CostModel.from_resources(
         {"a": 1.0, "b": 2.0, "entry": 5.0, "free": 0.0},
         {"x": ["a"], "y": ["b", "entry"], "z": ["a", "entry"], "w": ["free"]},
     )
-    shop = Shop(costs)
-    assert [shop.price(bundle) for bundle in shop.bundles] == [1.0, 6.0, 7.0]
+    sets = ResourceSets(costs)
+    assert [sets.price(bundle) for bundle in sets.bundles] == [1.0, 6.0, 7.0]
     # Together, what needs the entry; a alone is a bundle, and so its users are a package as well.
-    assert sorted(shop.price(package) for package in shop.packages) == [8.0]
-    assert shop.features(0).tolist() == [False, False, False, True]
-    everything = shop.owned(range(4))
-    assert shop.names(everything) == ["a", "b", "entry"]
-    assert shop.features(everything).all()
+    assert sorted(sets.price(package) for package in sets.packages) == [8.0]
+    assert sets.features(0).tolist() == [False, False, False, True]
+    everything = sets.owned(range(4))
+    assert sets.names(everything) == ["a", "b", "entry"]
+    assert sets.features(everything).all()
 
 
-@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=40), st.integers(1, 12))
-def test_what_is_spread_is_within_bounds(costs, most):
-    chosen = evenly_spaced(sorted(costs), most)
-    assert len(chosen) <= max(most, 1) or len(costs) <= most
-    assert chosen == sorted(set(chosen))
-    assert chosen[-1] < len(costs)
+def lost_area(costs, scores, kept):
+    """Area between a step curve and what is left of it, in the logarithm of costs."""
+    place = np.log(costs)
+    lost = 0.0
+    for i in range(len(costs) - 1):
+        below = [scores[j] for j in kept if j <= i]
+        lost += (scores[i] - max(below, default=scores[0])) * (place[i + 1] - place[i])
+    return lost
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=9),
+    st.integers(0, 9),
+)
+def test_what_is_thinned_first_costs_least(steps, most):
+    costs = np.cumsum([cost for cost, _ in steps]).astype(float).tolist()
+    scores = np.cumsum([score for _, score in steps]).astype(float).tolist()
+    order = by_area(costs, scores)
+    assert sorted(order) == list(range(len(steps)))
+    assert {0, len(steps) - 1} == set(order[:2])
+    if len(order) > 2:
+        without_last = lost_area(costs, scores, order[:-1])
+        for i in range(1, len(steps) - 1):
+            others = [j for j in range(len(steps)) if j != i]
+            assert without_last <= lost_area(costs, scores, others) + 1e-9
+
+
+def test_sets_close_in_cost_are_not_thinned_before_steps_without_gain():
+    # 60 and 64 are neighbours in the logarithm of costs, 2 and 8 are far apart: but there a step
+    # of .0001 is all that is lost.
+    costs, scores = [1.0, 2.0, 8.0, 60.0, 64.0, 72.0], [0.5, 0.7, 0.7001, 0.8, 0.89, 0.9]
+    assert by_area(costs, scores)[-1] == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9)), max_size=7),
+)
+def test_what_is_kept_rises_by_both_scores_with_the_largest_area(points):
+    costs = np.cumsum([cost for cost, _, _ in points]).astype(float).tolist()
+    scores = np.cumsum([score for _, score, _ in points]).astype(float).tolist()
+    choices = [float(choice) for _, _, choice in points]
+
+    def area(kept):
+        ends = [*(costs[i] for i in kept[1:]), 2.0 * costs[-1]]
+        parts = zip(kept, ends, strict=True)
+        return sum((scores[i] - scores[0]) * np.log(end / costs[i]) for i, end in parts)
+
+    kept = rising(costs, scores, choices)
+    assert [choices[i] for i in kept] == sorted({choices[i] for i in kept})
+    every = [
+        list(some)
+        for size in range(1, len(points) + 1)
+        for some in combinations(range(len(points)), size)
+        if all(choices[a] < choices[b] for a, b in pairwise(some))
+    ]
+    assert (len(kept) > 0) == (len(points) > 0)
+    if points:
+        assert area(kept) >= max(map(area, every)) - 1e-9
 
 
 # -- finished models are safe -----------------------------------------------------------------

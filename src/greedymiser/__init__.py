@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from greedymiser._core.compiling import CacheWarning
     from greedymiser.baselines import UnreadableModelError, baseline
     from greedymiser.cascades import (
-        Cronus,
         EarlyExitClassifier,
         EarlyExitRanker,
         GatedClassifier,
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
         load,
         save,
         to_lightgbm,
+        to_ltr,
+        to_vespa,
         to_xgboost,
     )
     from greedymiser.losses.ndcg import ndcg_score
@@ -65,7 +66,6 @@ _ROOM_OF = {
         "baselines": ("UnreadableModelError", "baseline"),
         "training.boosting": ("Action", "Progress"),
         "cascades": (
-            "Cronus",
             "EarlyExitClassifier",
             "EarlyExitRanker",
             "GatedClassifier",
@@ -81,6 +81,8 @@ _ROOM_OF = {
             "load",
             "save",
             "to_lightgbm",
+            "to_ltr",
+            "to_vespa",
             "to_xgboost",
         ),
         "plotting": ("ProtocolDisplay",),
@@ -101,7 +103,6 @@ __all__ = [
     "BudgetWarning",
     "CacheWarning",
     "CostModel",
-    "Cronus",
     "EarlyExitClassifier",
     "EarlyExitRanker",
     "GatedClassifier",
@@ -134,13 +135,26 @@ __all__ = [
     "ndcg_score",
     "save",
     "to_lightgbm",
+    "to_ltr",
+    "to_vespa",
     "to_xgboost",
     "total_cost",
     "tradeoff_curve",
 ]
 
 
+# Names that were here once, and where they went.
+_MOVED = {
+    "Cronus": (
+        "it is part of the experiments of the paper now: experiments/cronus in the source "
+        "repository. Cascades that were saved are loaded by greedymiser.load as before"
+    ),
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no {name!r} any more: {_MOVED[name]}")
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)

@@ -126,8 +126,8 @@ class CascadeFamily:
         self.notes: list[str] = []
         self._finished: dict[Bits, Model] = {}
         for found in flat:
-            if found.model.charge == "model":
-                self._finished.setdefault(found.resources, found.model)
+            model = replace(found.model, charge="model")
+            self._finished.setdefault(found.resources, model)
         self.states = self._chosen_sets(list(self._finished)) if self._can_learn() else []
 
     def _can_learn(self) -> bool:

@@ -288,8 +288,9 @@ class Gated(OverEnsemble):
         from greedymiser.curve.path import TradeoffPath
 
         blank = configured(base, None, None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BudgetWarning)  # the choice has its own
+        # The choice has a warning of its own, and knows what to do with what is no number.
+        with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
+            warnings.simplefilter("ignore", BudgetWarning)
             models = CurveModels(blank, given, given_val, NOTHING_GIVEN, threads)
             path = TradeoffPath(models)
             for some in path.choose(N_PATH):
@@ -300,7 +301,8 @@ class Gated(OverEnsemble):
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
         family = CascadeFamily(models, frontier.sets, flat, GATES[self.gate])
-        chain = self._chosen(family, models.schema)
+        with np.errstate(over="ignore", invalid="ignore"):
+            chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
         if chain is None:
             return None
@@ -525,10 +527,10 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     last = fitted_like(models.blank, models.schema, cascade.models[-1])
     gated.taking(last, chain)
     predictor = replace(gated.predictor_, n_jobs=1)
-    cost, score = _judged(models, predictor, models.trainer.prepared.validation)
+    cost, score = judged(models, predictor, models.trainer.prepared.validation)
     tested: dict[str, float] = {}
     if models.test is not None:
-        test_cost, test_score = _judged(models, predictor, models.test, "test")
+        test_cost, test_score = judged(models, predictor, models.test, "test")
         tested = {"test_cost": test_cost, "test_score": test_score}
     return FittedCandidate(
         model=gated,
@@ -543,7 +545,7 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     )
 
 
-def _judged(
+def judged(
     models: Any, predictor: Predictor, held_out: HeldOut, part: str = "validation"
 ) -> tuple[float, float]:
     """Mean cost and score of some rows."""
@@ -551,4 +553,4 @@ def _judged(
     table = cases.table if cases.rows is None else chosen(cases.table, cases.rows)
     raw, left = predictor.run(table)
     paid = mean_cost(predictor.bills(table, left), cases.shares)
-    return paid, float(models.score_of(np.ascontiguousarray(raw), part))
+    return paid, float(models.score_of(np.ascontiguousarray(raw), part, paid))

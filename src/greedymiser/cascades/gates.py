@@ -372,8 +372,8 @@ def _fit_band(inputs: GateInputs, target: Floats, weight: Floats | None) -> Gate
     lowest = np.minimum.accumulate(sums)[:-1]
     rises = sums[1:] - lowest
     last = int(np.argmax(rises))
-    if not rises[last] > 0:
-        return None
+    if not rises[last] > 0 or (sums[-1] >= rises[last]):
+        return None  # nobody, or everybody
     first = int(np.argmin(sums[: last + 1]))
     distinct = scores[order][ends - 1]
     low = -np.inf if first == 0 else _between(distinct[first - 1], distinct[first])
@@ -388,13 +388,18 @@ def _between(lower: float, upper: float) -> float:
 
 
 def _band(inputs: GateInputs, position: int, low: float, high: float) -> Ensemble:
-    """Trees that say 1 of rows with low < score <= high, and -1 of others."""
+    """A tree that says 1 of rows with low < score <= high, and -1 of others."""
     empty = Ensemble.empty(np.zeros(1), inputs.n_columns)
-    nodes = np.zeros(5, dtype=NODE_DTYPE)
+    is_open = np.isinf(low) or np.isinf(high)
+    nodes = np.zeros(3 if is_open else 5, dtype=NODE_DTYPE)
     nodes["feature"] = nodes["left"] = nodes["category_set"] = nodes["bin"] = -1
-    nodes["value"] = (0.0, 0.0, -1.0, -1.0, 1.0)
-    nodes["depth"] = (0, 1, 1, 2, 2)
-    nodes["feature"][:2], nodes["left"][:2] = position, (1, 3)
-    nodes["threshold"][:2] = high, low
-    nodes["missing_left"] = False
+    nodes["feature"][0], nodes["left"][0] = position, 1
+    nodes["depth"][1:] = 1
+    if is_open:
+        nodes["threshold"][0] = low if np.isinf(high) else high
+        nodes["value"][1:] = (-1.0, 1.0) if np.isinf(high) else (1.0, -1.0)
+    else:
+        nodes["threshold"][:2] = high, low
+        nodes["value"] = (0.0, 0.0, -1.0, -1.0, 1.0)
+        nodes["feature"][1], nodes["left"][1], nodes["depth"][3:] = position, 3, 2
     return empty.extended([Tree(nodes, np.zeros((0, CATEGORY_WORDS), dtype=np.uint64))])

@@ -142,15 +142,18 @@ def induce(
 
 
 def _reachable(states: States, start: int) -> list[int]:
-    """States that can be come to, the largest sets first."""
-    after = [s for s in np.flatnonzero(states.within[start]).tolist() if states.is_usable(s)]
-    # A part of a set costs no more than it, and has fewer parts itself.
+    """States that can be come to, each behind all that may follow it."""
+    found, waiting = {start}, [start]
+    while waiting:
+        for state in np.flatnonzero(states.within[waiting.pop()]).tolist():
+            if state not in found and states.is_usable(state):
+                found.add(state)
+                waiting.append(state)
+    # A part of a set costs no more than it, and fewer sets are a part of it.
     size = states.within.sum(axis=0)
-    order = sorted([start, *after], key=lambda s: (-states.prices[s], -size[s], s))
-    if order[-1] != start:  # all that is beyond it is free
-        order.remove(start)
-        order.append(start)
-    return order
+    order = sorted(found, key=lambda s: (-states.prices[s], -size[s], s))
+    order.remove(start)
+    return [*order, start]
 
 
 def _decided(

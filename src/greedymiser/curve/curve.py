@@ -6,9 +6,10 @@ each: what it costs and how well it scores after every round. A budget then pick
 
 from __future__ import annotations
 
+import bisect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +17,34 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from greedymiser._core.progress import Bar
+from greedymiser._core.progress import Bar, somebody_looks
 from greedymiser._core.text_tables import MOST_ROWS, aligned, html_table
 from greedymiser._core.threads import Threads, thread_count
-from greedymiser.curve.frontier import front
+from greedymiser.curve.frontier import Frontier, front
+from greedymiser.curve.models import CurveModels
 from greedymiser.curve.path import TradeoffPath
-from greedymiser.curve.workshops import Workshop
+from greedymiser.curve.summary import ValidationRows, kept_errors, total_in_words
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# A budget is in a gap if its best model costs less than this share of it.
-GAP = 0.8
+# Seconds of work after which a terminal or a notebook is shown a bar, also where nobody asked.
+PATIENCE = 3.0
 
 # What print() shows of each point, where it fits into a line; the last gives way.
-PRINTED_COLUMNS = ("tradeoff", "n_iter", "cost", "score", "n_features", "test_score", "found_by")
+PRINTED_COLUMNS = (
+    "tradeoff",
+    "n_iter",
+    "cost",
+    "errors",
+    "score",
+    "n_features",
+    "test_score",
+    "found_by",
+)
 LINE_WIDTH = 80
 
 
@@ -46,7 +58,8 @@ class TradeoffCurve:
         n_trees, feature_cost, tree_cost, cost, score, n_features``, and ``test_score`` where test
         data was given. They are in the order of their trade-offs; a model that the search has
         found has a trade-off of 0, but may use only what its set of resources pays for. Where
-        there was a search, ``found_by`` tells "path" and "search" apart.
+        there was a search, ``found_by`` tells "path" and "search" apart. With
+        ``scoring="total_cost"``, ``errors`` is what errors cost: minus ``score``, less ``cost``.
     traces : DataFrame
         The same columns for every model and every round, from round 0, the constant model; and
         ``model``, the position in ``models``, where there was a search.
@@ -77,8 +90,13 @@ class TradeoffCurve:
         self.scoring = scoring
         self.cost_unit = cost_unit
         # Trains more models; gone in copies that leave the process.
-        self.workshop: Workshop | None = None
+        self.frontier: Frontier | None = None
+        # Tells how certain scores are; in such copies, what was told of the front.
+        self.validation: ValidationRows | dict[tuple[int, int], float | None] | None = None
         self._take(traces, models)
+        # The points between which gaps are filled: what fills one must not make another.
+        best = _unbeaten(self.points)
+        self._first_front = best["cost"].tolist(), best["score"].tolist()
 
     def _take(self, traces: pd.DataFrame, models: Sequence[Miser]) -> None:
         self.traces, self.models = traces, list(models)
@@ -104,13 +122,17 @@ class TradeoffCurve:
             the curve. That takes a moment, and needs the data, which a curve holds on to until it
             is pickled. False answers from the models at hand.
         """
-        if train and budget is not None and self.workshop is not None:
-            self.best_row(budget)  # is it a budget?
-            more = self.workshop.fill(float(budget)) if _has_gap(self, budget) else None
-            if more is not None:
-                self._take(*more)
         row = self.best_row(budget)
-        model = self.models[self.position(row)].truncate(int(row["n_iter"]))
+        if train and budget is not None and self.frontier is not None:
+            costs, scores = self._first_front
+            position = bisect.bisect_right(costs, budget) - 1
+            is_between = 0 <= position < len(costs) - 1
+            if is_between and self.frontier.fill(costs, scores, position):
+                self._take(*self.frontier.models.tables())
+                row = self.best_row(budget)
+        model = self.models[self.position(row)]
+        if isinstance(model, Miser):  # others have no rounds to choose from
+            model = model.truncate(int(row["n_iter"]))
         if budget is not None and not model.features_used_:
             _warn_of_budget(self, budget, row)
         return model
@@ -126,7 +148,7 @@ class TradeoffCurve:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the data behind."""
-        return {**vars(self), "workshop": None}
+        return {**vars(self), "frontier": None, "validation": kept_errors(self)}
 
     def best_row(self, budget: float | None = None) -> pd.Series:
         """The row of ``traces`` that ``best`` returns the model of."""
@@ -145,9 +167,7 @@ class TradeoffCurve:
 
     def pareto(self) -> pd.DataFrame:
         """Rows of ``traces`` that no other row beats: none is as cheap and scores better."""
-        scored = self.traces[self.traces["score"].notna()]
-        best = front(scored["cost"].tolist(), scored["score"].tolist())
-        return scored.iloc[best].reset_index(drop=True)
+        return _unbeaten(self.traces)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a copy of ``points``."""
@@ -157,11 +177,16 @@ class TradeoffCurve:
         """Write ``points`` as CSV."""
         self.points.to_csv(path, index=False)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw score against cost: a trace per trade-off, the chosen rounds circled (Figure 1)."""
+    def plot(
+        self, ax: Any = None, *, paths: bool = False, baselines: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Draw the best score for each budget, and what each step of it buys.
+
+        See ``greedymiser.plotting.plot_curve``.
+        """
         from greedymiser.plotting import plot_curve
 
-        return plot_curve(self, ax)
+        return plot_curve(self, ax, paths=paths, baselines=baselines)
 
     def plot_features(self, ax: Any = None) -> Any:
         """Draw the share of features bought, by price, against the trade-off (Figure 2)."""
@@ -169,11 +194,22 @@ class TradeoffCurve:
 
         return plot_features(self, ax)
 
-    def report(self, path: str | os.PathLike[str], title: str | None = None, X: Any = None) -> None:
-        """Write a page that shows the curve, and the model that a budget buys."""
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        title: str | None = None,
+        X: Any = None,
+        *,
+        baselines: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a page that shows the curve, and what the model for a budget buys.
+
+        See ``greedymiser.plotting.report.write_report``.
+        """
         from greedymiser.plotting.report import write_report
 
-        write_report(self, path, title, X)
+        write_report(self, path, title, X, baselines=baselines, about=about)
 
     def __repr__(self) -> str:
         costs, scores = self.points["cost"], self.points["score"]
@@ -183,7 +219,8 @@ class TradeoffCurve:
         )
 
     def __str__(self) -> str:
-        return f"{self!r}\n{_printed(self.points)}"
+        told = f"{self!r}\n{_printed(self.points)}"
+        return f"{told}\n{total_in_words(self)}" if self.scoring == TOTAL_COST else told
 
     def _repr_html_(self) -> str:
         heads = [str(name) for name in self.points.columns]
@@ -304,7 +341,7 @@ def tradeoff_curve(
     check_search(search, effort)
     steps = CurveProgress(tradeoffs, search, verbose, callback)
     with Threads(thread_count(blank.n_jobs)) as threads:
-        path = TradeoffPath(
+        models = CurveModels(
             blank,
             Given(X, y, sample_weight, qid),
             Given(X_val, y_val, sample_weight_val, qid_val),
@@ -312,24 +349,28 @@ def tradeoff_curve(
             threads,
             checkpoint,
         )
-        workshop = Workshop(path, effort) if steps.has_search else None
+        path = TradeoffPath(models)
+        frontier = Frontier(path, effort) if steps.has_search else None
         try:
             for some in path.choose(tradeoffs):
                 for line in path.train(*some):
                     steps.model_done(line)
-            if workshop is not None:
-                workshop.search(steps.share_done)
+            if frontier is not None:
+                models.correct_priors()
+                frontier.search(steps.share_done)
                 steps.end()
         except KeyboardInterrupt:
-            if not path.models:
+            n_done = len(path.by_tradeoff)
+            if not n_done:
                 raise
-            done = f"interrupted: {len(path.models)} of {steps.n_models} trade-offs done"
-            unfinished = len(path.models) == steps.n_models and steps.has_search
+            done = f"interrupted: {n_done} of {steps.n_models} trade-offs done"
+            unfinished = n_done == steps.n_models and steps.has_search
             warnings.warn(done + ", but not the search" * unfinished, stacklevel=2)
         finally:
             steps.close()
-        curve = TradeoffCurve(*path.all_models(), path.score_name, cost_unit)
-        curve.workshop = workshop
+        curve = TradeoffCurve(*models.tables(), models.score_name, cost_unit)
+        curve.frontier = frontier
+        curve.validation = ValidationRows.of(blank, models.trainer.prepared)
         return curve
 
 
@@ -350,7 +391,11 @@ class CurveProgress:
         self.total = self.n_models * (1 + self.has_search)
         self.done = 0
         self._callback = callback
-        self._bar = Bar(self.total, "steps", is_shown=bool(verbose))
+        # Who waits for long is told, unasked; a callback tells it elsewhere.
+        unasked = not verbose and callback is None and somebody_looks()
+        delay = PATIENCE if unasked else 0.0
+        self._bar = Bar(self.total, "steps", is_shown=bool(verbose) or unasked, delay=delay)
+        self._says_lines = bool(verbose)
 
     def model_done(self, line: str) -> None:
         """A model of the path is done."""
@@ -372,7 +417,7 @@ class CurveProgress:
 
     def _tell(self, done: int, line: str = "") -> None:
         self.done = done
-        if line:
+        if line and self._says_lines:
             self._bar.say(line)
         self._bar.move_to(done)
         if self._callback is not None:
@@ -443,6 +488,13 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
     return list(dict.fromkeys(map(float, given)))
 
 
+def _unbeaten(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows than which none is as cheap and scores better, the cheapest first."""
+    scored = rows[rows["score"].notna()]
+    best = front(scored["cost"].tolist(), scored["score"].tolist())
+    return scored.iloc[best].reset_index(drop=True)
+
+
 def best_first(rows: pd.DataFrame) -> pd.DataFrame:
     """Best score first; of equals the cheapest, then the shortest."""
     return rows.sort_values(["score", "cost", "n_trees"], ascending=[False, True, True])
@@ -459,11 +511,3 @@ def _warn_of_budget(curve: TradeoffCurve, budget: float, best: pd.Series) -> Non
         BudgetWarning,
         stacklevel=3,
     )
-
-
-def _has_gap(curve: TradeoffCurve, budget: float) -> bool:
-    """Whether a budget lies far above what its best model costs, and dearer ones are better."""
-    best = curve.best_row(budget)
-    dearer = curve.points[curve.points["cost"] > budget]
-    is_better = bool((dearer["score"] > best["score"]).any())
-    return is_better and best["cost"] < GAP * budget

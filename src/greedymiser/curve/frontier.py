@@ -13,17 +13,24 @@ Everything is deterministic: work is counted in cells of histograms, not in seco
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
-from greedymiser.curve.candidates import Neighbourhood, ResourceBits, Shop
-from greedymiser.curve.checkpoints import Trainer, TrainingCrew
+from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
+from greedymiser.curve.models import CurveModels, best_cost
+from greedymiser.curve.path import TradeoffPath
+from greedymiser.curve.total_cost import total_cost_candidate
+from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -32,19 +39,39 @@ ROUND_CELLS = 400_000
 # What a search may cost, in fits of everything, and the models that it ends with; or so many cells
 # if that is more: small data can be searched thoroughly in seconds.
 FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.75, 0.5, 1e10
-# Rounds without improvement after which a fit of the search ends.
-PATIENCE, LONG_PATIENCE = 10, 50
-# The search takes steps of this length, three times the usual, and so a third of the rounds.
-HURRY = 0.3
 # Most fits of a search.
 MOST_FITS = 400
-# Most sets that get a place on the curve.
-MOST_CHOSEN = 20
+# How much of the allowance may be spent after single purchases (but not fewer than a dozen), after
+# packages, after the sets of the path and after pairs: the rest is for expansion.
+SINGLES_SHARE, PACKAGES_SHARE, STARTS_SHARE, PAIRS_SHARE = 0.15, 0.5, 0.6, 0.7
+MOST_SINGLES, LEAST_SINGLES = 64, 12
+# Rounds that a fit of the search is thought to take.
+USUAL_ROUNDS = 30
+# Rounds without improvement after which a fit of the search ends.
+PATIENCE, LONG_PATIENCE = 10, 50
+# The search takes steps of this length, three times the usual, and so a third of the rounds; and
+# no more trees than this where classes are many, but at least so many rounds.
+FAST_RATE, FAST_TREES, LEAST_ROUNDS = 0.3, 150, 15
 # Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
-# the frontier and of the frontiers behind it.
-FOLDS, LAYERS, FOLDED_ROWS = 5, 3, 20_000
+# the frontier and of the frontiers behind it, with so much of the work that the search may take.
+FOLDS, LAYERS, FOLDED_ROWS, FOLDS_SHARE = 5, 3, 20_000, 0.6
+# A dearer set must be better by so many standard errors of the difference between folds.
+NOISE = 0.5
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
 FITS_TOGETHER = 16
+
+# Sets of the path that the search starts from, and rounds of the fits under hard budgets that
+# suggest more of them.
+MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
+
+# Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
+# terms of the one at which nothing pays at the first root.
+MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
+
+# What filling a gap may take of the effort of a search. A gap is searched where the next model
+# costs more than so many times as much, or where its share of the area of all gaps (score step ×
+# log width) is larger than this.
+FILL_EFFORT, WIDE_GAP, LARGE_GAP = 0.25, 1.25, 0.005
 
 
 @dataclass
@@ -63,6 +90,19 @@ class Candidate:
     # Work that it took.
     cells: float
     is_expanded: bool = False
+    # Scores of the folds of the training rows, by models that have not seen them.
+    fold_scores: Floats | None = None
+
+
+@dataclass(frozen=True)
+class FlatModel:
+    """A set of the frontier with its model, trained as the user wants it, without prices."""
+
+    resources: ResourceBits
+    model: Model
+    # At the best round; the cost is what everybody pays who is asked for all that the model uses.
+    cost: float
+    score: float
 
 
 @dataclass
@@ -79,6 +119,12 @@ class Allowance:
     def is_spent(self) -> bool:
         return self.cells <= 0 or self.fits <= 0
 
+    def cells_until(self, share: float) -> float:
+        """Cells that are left until so much of the allowance is spent; nothing without fits."""
+        if self._all[1] - self.fits >= share * self._all[1]:
+            return 0.0
+        return self.cells - (1.0 - share) * self._all[0]
+
     @property
     def share_spent(self) -> float:
         """How much of it is spent, from 0 to 1."""
@@ -91,12 +137,14 @@ class FrontierSearch:
 
     Parameters
     ----------
-    crew : TrainingCrew
+    pool : TrainerPool
         Trains models, several at a time, on data with validation rows.
-    shop : Shop
+    sets : ResourceSets
         What can be bought.
     params : Parameters
         Of the estimator; its trade-off counts for nothing here.
+    starts : iterable of sets
+        Sets to begin with, beside single purchases.
     effort : float
         More than 1 for a longer search, less for a shorter one.
     tell : callable, optional
@@ -105,144 +153,128 @@ class FrontierSearch:
 
     def __init__(
         self,
-        crew: TrainingCrew,
-        shop: Shop,
+        pool: TrainerPool,
+        sets: ResourceSets,
         params: Parameters,
+        starts: Iterable[ResourceBits] = (),
         effort: float = 1.0,
         tell: Callable[[float], object] | None = None,
     ):
-        trainer, costs = crew.trainer, shop.costs
-        self.shop = shop
+        trainer, costs = pool.trainer, sets.costs
+        self.sets = sets
         self.archive: dict[ResourceBits, Candidate] = {}
+        # Sets must cost less than this.
+        self.below = math.inf
+        # Sets of the frontier that there was no work left for.
+        self.left_out: list[Candidate] = []
         self._trainer = trainer
-        self._crew = crew
+        self._pool = pool
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
-        self._params = _in_a_hurry(self._final_params, costs)
-        self._around = Neighbourhood(shop, effort)
-        self._starts: dict[ResourceBits, None] = {}
-        # Whether rows that the search has not seen were asked as well.
-        self._is_honest = False
+        self._params = _faster(self._final_params, costs, trainer.start.ensemble.n_outputs)
+        self._around = Neighbourhood(sets, effort)
+        self._starts = dict.fromkeys(starts)
+        self._has_begun = False
         # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
         self._tell = tell
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
-        full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
-        self._allowed_cells = effort * max(FULL_FITS * full, LEAST_CELLS)
+        self._full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
+        self._allow(effort)
+
+    def _allow(self, effort: float) -> None:
+        self._allowed_cells = effort * max(FULL_FITS * self._full, LEAST_CELLS)
         self.allowance = Allowance(self._allowed_cells, max(1, round(MOST_FITS * effort)))
-        self._final_cells = effort * max(FINAL_FITS * full, LEAST_CELLS)
+        self._final_cells = effort * max(FINAL_FITS * self._full, LEAST_CELLS)
 
     # -- the search -------------------------------------------------------------------------------
 
-    def run(self, starts: Iterable[ResourceBits]) -> None:
-        """Search from some sets until nothing new comes, or the allowance is spent."""
+    def run(self) -> None:
+        """Search until nothing new comes, or the allowance is spent."""
+        self._begin()
+        self._expand(_most_for_work)
+
+    def _begin(self) -> None:
+        """Try the sets that expansion starts from."""
         self.evaluate([0])
         gains = self._gains(self.archive[0])
-        self.evaluate(self._around.singles(gains))
-        self._starts = dict.fromkeys(starts)
-        self.evaluate(self._starts)
-        self.evaluate(self._around.pairs())
+        self.evaluate(self._around.singles(gains, self._n_singles()))
+        self._eliminate(PACKAGES_SHARE)
+        self.evaluate(self._starts, STARTS_SHARE)
+        self.evaluate(self._around.pairs(), PAIRS_SHARE)
+        self._has_begun = not self.allowance.is_spent
+
+    def resumed(self, below: float, effort: float) -> FrontierSearch:
+        """A further search from what this one has found, among sets that cost less than this.
+
+        The dearest sets are expanded first. This search stays as it is.
+        """
+        given = (self._pool, self.sets, self._final_params, self._starts, effort)
+        search = FrontierSearch(*given)
+        search.archive = {key: replace(found) for key, found in self.archive.items()}
+        search.below = below
+        search._around.chains = self._around.chains
+        search._has_begun = self._has_begun
+        return search
+
+    def go_on(self) -> None:
+        """Expand what is not expanded yet, the dearest first."""
+        if not self._has_begun:
+            self._begin()
+        self._expand(_dearest_first)
+
+    def _n_singles(self) -> int:
+        one = np.zeros(self.sets.costs.n_features, dtype=bool)
+        one[:1] = True
+        affordable = SINGLES_SHARE * self.allowance.cells / self._cells(USUAL_ROUNDS, one)
+        return max(LEAST_SINGLES, min(int(affordable), MOST_SINGLES))
+
+    def _eliminate(self, share: float) -> None:
+        """Reduce every package step by step to what its own models make most of."""
+        left = {package: package for package in self.sets.packages}
+        while left and self.allowance.share_spent < share:
+            self.evaluate(left.values(), share)
+            following = {}
+            for package, part in left.items():
+                found = self.archive.get(part)
+                if found is None:  # beyond the budget, or the allowance: a smaller part may do
+                    continue
+                self._around.chains.setdefault(package, []).append(found.used)
+                following[package] = self._around.smaller(found.used, found.gains)
+            # What several bundles need may be all that is left: then nothing becomes smaller.
+            left = {
+                package: part
+                for package, part in following.items()
+                if part and part != left[package]
+            }
+
+    def _expand(self, order: Callable[[list[Candidate]], list[Candidate]]) -> None:
+        """Expand sets of the frontier until all are, or the allowance is spent."""
         while not self.allowance.is_spent:
-            waiting = [found for found in self.frontier() if not found.is_expanded]
+            front = [found for found in self.frontier() if found.cost < self.below]
+            waiting = [found for found in order(front) if not found.is_expanded and found.model]
             if not waiting:
                 return
-            for candidate in waiting:
-                if not self.allowance.is_spent and candidate.model is not None:
-                    gains = self._gains(candidate)
-                    around = self._around.neighbours(candidate.used, candidate.gains, gains)
-                    self.evaluate(around)
-                    candidate.is_expanded = True
-
-    def chosen(self) -> list[Model]:
-        """Models of the sets on the frontier, trained as the user wants them, the cheapest first.
-
-        Where dear sets would cost more work than is left, they are left out: the path has them.
-        """
-        candidates = [found for found in self.judged() if found.resources]
-        models = []
-        for i in evenly_spaced([found.cost for found in candidates], MOST_CHOSEN):
-            if self._final_cells > 0:
-                models.append(self._finished(candidates[i]))
-        return _without_luck(models) if self._is_honest else models
-
-    def judged(self) -> list[Candidate]:
-        """The frontier, by scores that do not flatter.
-
-        Many sets were compared on the same validation rows, and the best of many is best by luck
-        as well. The sets that are on the frontier or close to it are compared again on rows that
-        have nothing to do with that choice: on training rows, by models that have not seen them.
-        From the dearest to the cheapest, the best of those remains whose validation score does
-        not say the opposite.
-        """
-        candidates = self._layers(LAYERS) if self._n_folds else []
-        honest = self._cross_fitted(candidates) if candidates else []
-        self._is_honest = len(honest) > 0
-        if not self._is_honest:
-            return self.frontier()
-        order = sorted(range(len(candidates)), key=lambda i: (-honest[i], candidates[i].cost))
-        kept: list[Candidate] = []
-        for found in (candidates[i] for i in order):
-            if not kept or (found.cost < kept[-1].cost and found.score < kept[-1].score):
-                kept.append(found)
-        return kept[::-1]
-
-    def _layers(self, n: int) -> list[Candidate]:
-        """The frontier, what the search began with, the frontier without both, and so on.
-
-        As many of them as can be compared again with no more work than the search may cost.
-        """
-        left = dict(self.archive)
-        found: list[Candidate] = []
-        work = 0.0
-        for number in range(n + 1):
-            layer = pareto(left.values())
-            if number == 1:
-                layer = [left[resources] for resources in self._starts if resources in left]
-            work += self._n_folds * sum(candidate.cells for candidate in layer)
-            if work > self._allowed_cells:
-                break
-            found += layer
-            for candidate in layer:
-                del left[candidate.resources]
-        return found
-
-    def _cross_fitted(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Mean score of the training rows, by models that have not seen them.
-
-        Nothing where the rows cannot be divided, or have no score.
-        """
-        allowed = [self.shop.features(found.resources) for found in candidates]
-
-        def fold_scores(trainer: Trainer) -> tuple[list[Floats], int]:
-            models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
-            assert trainer.prepared.validation is not None
-            n_rows = len(trainer.prepared.validation.cases.y)
-            return [model.validation_score for model in models], n_rows
-
-        folds = self._crew.run_folds(fold_scores, self._n_folds, self._params)
-        if not folds:
-            return []
-        traces, sizes = zip(*folds, strict=True)
-        honest = [_best_mean(mine, sizes) for mine in zip(*traces, strict=True)]
-        return honest if np.isfinite(honest).any() else []
-
-    def _finished(self, candidate: Candidate) -> Model:
-        allowed = self.shop.features(candidate.resources)
-        model = self._trainer.train(self._final_params, allowed, is_patient=True)
-        self._final_cells -= self._cells(model.n_iter, allowed)
-        return model
+            candidate = waiting[0]
+            gains = self._gains(candidate)
+            self.evaluate(self._around.neighbours(candidate.used, candidate.gains, gains))
+            candidate.is_expanded = True
 
     def frontier(self) -> list[Candidate]:
         """Candidates that no other beats, the cheapest first."""
         return pareto(self.archive.values())
 
-    def evaluate(self, sets: Iterable[ResourceBits]) -> None:
-        """Train a model for each set that is new and can be paid for."""
+    def evaluate(self, sets: Iterable[ResourceBits], share: float = 1.0) -> None:
+        """Train a model for each set that is new and can be paid for.
+
+        Ends when so much of the allowance is spent.
+        """
         new = [s for s in dict.fromkeys(sets) if s not in self.archive and self._is_affordable(s)]
-        for start in range(0, len(new), FITS_TOGETHER):
-            if self.allowance.is_spent:
+        while new:
+            left = self.allowance.cells_until(share)
+            if left <= 0:
                 break
-            some = [(resources,) for resources in new[start : start + FITS_TOGETHER]]
-            for found in self._crew.run(self._fit, some):
+            some = self._next(new, left, USUAL_ROUNDS)
+            for found in self._pool.run(self._fit, [(resources,) for resources in some]):
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
@@ -253,21 +285,29 @@ class FrontierSearch:
             if id(candidate) not in kept:
                 candidate.model = None
 
+    def _next(self, waiting: list[ResourceBits], cells: float, n_rounds: int) -> list[ResourceBits]:
+        """Take sets away from those that wait: as many as are likely to take no more work."""
+        some: list[ResourceBits] = []
+        while waiting and len(some) < FITS_TOGETHER and (cells > 0 or not some):
+            some.append(waiting.pop(0))
+            cells -= self._cells(n_rounds, self.sets.features(some[-1]))
+        return some
+
     def _is_affordable(self, resources: ResourceBits) -> bool:
-        budget = self._params.budget
-        return budget is None or self.shop.price(resources) <= budget
+        price, budget = self.sets.price(resources), self._params.budget
+        return price < self.below and (budget is None or price <= budget)
 
     def _fit(self, trainer: Trainer, resources: ResourceBits) -> Candidate:
-        allowed = self.shop.features(resources)
+        allowed = self.sets.features(resources)
         model = trainer.train(self._params, allowed, is_patient=True)
         score = model.validation_score[model.best_iter]
         best = model.truncated(model.best_iter)
-        ensemble, costs = best.ensemble, self.shop.costs
+        ensemble, costs = best.ensemble, self.sets.costs
         return Candidate(
             resources,
             costs.total(ensemble.features, ensemble.n_trees),
             -math.inf if math.isnan(score) else float(score),
-            self.shop.owned(ensemble.features),
+            self.sets.owned(ensemble.features),
             ensemble.importances(),
             best,
             self._cells(model.n_iter, allowed),
@@ -287,6 +327,281 @@ class FrontierSearch:
         self.allowance.cells -= prepared.rows.n_rows * len(gains)
         return np.nan_to_num(gains, neginf=0.0)
 
+    # -- the choice -------------------------------------------------------------------------------
+
+    def judged(self) -> list[Candidate]:
+        """The frontier, by scores that do not flatter, the cheapest first.
+
+        Many sets were compared on the same validation rows, and the best of many is best by luck
+        as well. The sets that are on the frontier or close to it are compared again on rows that
+        have nothing to do with that choice: on training rows, by models that have not seen them.
+        """
+        candidates = self._rivals() if self._n_folds else []
+        if not candidates or not self._cross_fit(candidates):
+            return self.frontier()
+        scores = self._honest(candidates)
+        best = front([found.cost for found in candidates], scores)
+        kept: list[int] = []
+        for i in best:
+            if not kept or _is_clearly_better(candidates[i], candidates[kept[-1]]):
+                kept.append(i)
+        chosen = rising(
+            [candidates[i].cost for i in kept],
+            [scores[i] for i in kept],
+            [candidates[i].score for i in kept],
+        )
+        return [candidates[kept[i]] for i in chosen]
+
+    def _honest(self, candidates: Sequence[Candidate]) -> list[float]:
+        """Scores to choose by: of the folds; where there are none, what they make one expect."""
+        both = [
+            (float(np.mean(found.fold_scores)), found.score)
+            for found in candidates
+            if found.fold_scores is not None
+        ]
+        usual = float(np.median([folds - validation for folds, validation in both]))
+        return [
+            found.score + usual if found.fold_scores is None else float(np.mean(found.fold_scores))
+            for found in candidates
+        ]
+
+    def _rivals(self) -> list[Candidate]:
+        """The frontier, what the search began with, the frontier without both, and so on."""
+        left = {key: found for key, found in self.archive.items() if found.cost < self.below}
+        rivals: list[Candidate] = []
+        for number in range(LAYERS + 1):
+            layer = pareto(left.values())
+            if number == 1:
+                layer = [left[resources] for resources in self._starts if resources in left]
+            rivals += layer
+            for candidate in layer:
+                del left[candidate.resources]
+        return rivals
+
+    def _cross_fit(self, candidates: list[Candidate]) -> bool:
+        """Score candidates by models that have not seen the rows; whether any has such a score.
+
+        The most important first, while there is work left. What is left over goes by its
+        validation score.
+        """
+        n_first = len(pareto(candidates))
+        firsts = _by_area(candidates[:n_first])
+        some: list[Candidate] = []
+        work = 0.0
+        for found in [*firsts, *candidates[n_first:]]:
+            work += self._n_folds * found.cells
+            if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
+                break
+            if found.fold_scores is None:
+                some.append(found)
+        allowed = [self.sets.features(found.resources) for found in some]
+
+        def fold_scores(trainer: Trainer) -> list[Floats]:
+            models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
+            return [model.validation_score for model in models]
+
+        folds = self._pool.run_folds(fold_scores, self._n_folds, self._params) if some else []
+        for found, *traces in zip(some, *folds, strict=True) if folds else ():
+            scores = _scores_of_best_round(traces)
+            if np.isfinite(scores).all():
+                found.fold_scores = scores
+        return any(found.fold_scores is not None for found in candidates)
+
+    # -- the models -------------------------------------------------------------------------------
+
+    def finished(self, candidates: Sequence[Candidate], **changes: Any) -> list[FlatModel]:
+        """Models of some sets, trained as the user wants them, the cheapest first.
+
+        Where they would cost more work than is left, those are left out that matter least.
+        ``changes`` are parameters that differ from those of the search.
+        """
+        params = replace(self._final_params, **changes)
+        done: list[FlatModel] = []
+        waiting = [found.resources for found in _by_area(candidates) if found.used]
+        while waiting and self._final_cells > 0:
+            some = self._next(waiting, self._final_cells, params.max_iter // 2)
+            tasks = [(params, self.sets.features(resources), True) for resources in some]
+            trained = self._pool.run(Trainer.train, tasks)
+            for resources, (_, allowed, _), model in zip(some, tasks, trained, strict=True):
+                self._final_cells -= self._cells(model.n_iter, allowed)
+                ensemble = model.truncated(model.best_iter).ensemble
+                cost = self.sets.costs.total(ensemble.features, ensemble.n_trees)
+                score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
+                done.append(FlatModel(resources, model, cost, score))
+        self.left_out = [self.archive[resources] for resources in waiting]
+        done.sort(key=lambda found: found.cost)
+        if not any(found.fold_scores is not None for found in candidates):
+            return done
+        # A model that validates better than a dearer one, which is known to be better, hides it.
+        honest = dict(zip([c.resources for c in candidates], self._honest(candidates), strict=True))
+        best = front([one.cost for one in done], [honest[one.resources] for one in done])
+        done = [done[i] for i in best]
+        scores = [honest[one.resources] for one in done]
+        kept = rising([one.cost for one in done], scores, [one.score for one in done])
+        return [done[i] for i in kept]
+
+
+class Frontier:
+    """Searches beyond a path of trade-offs, and hands what it finds to the models of the curve.
+
+    Parameters
+    ----------
+    path : TradeoffPath
+        Trained already when the search begins, which starts from its sets.
+    effort : float
+    """
+
+    def __init__(self, path: TradeoffPath, effort: float):
+        self.path = path
+        self.models: CurveModels = path.models
+        self.sets = ResourceSets(self.models.schema.costs)
+        self._effort = effort
+        self._search: FrontierSearch | None = None
+        self._filled: set[float] = set()
+        self._lock = threading.Lock()
+
+    def search(self, tell: Callable[[float], object] | None = None) -> None:
+        """Search, and add what the frontier is made of to the curve's models."""
+        self._search = self._run(tell)
+        self._add(self._search, self._search.judged())
+
+    def flat_models(self, tell: Callable[[float], object] | None = None) -> list[FlatModel]:
+        """Search, and train the models of the frontier, the cheapest first, as if all paid alike.
+
+        They are not handed to the curve.
+        """
+        self._search = self._run(tell)
+        return self._search.finished(self._search.judged())
+
+    def find(self) -> list[Candidate]:
+        """Search, and tell what the frontier is made of."""
+        return self._run().frontier()
+
+    def fill(self, costs: Sequence[float], scores: Sequence[float], position: int) -> bool:
+        """Train what is missing above one of the points of a curve; whether there was anything.
+
+        ``costs`` and ``scores`` are those of all points that no other beats, the cheapest first.
+        Only what costs more than the point and less than the next, and scores less than the latter,
+        comes onto the curve: so no question changes the answer to another one.
+        """
+        low, high = costs[position : position + 2]
+        with self._lock:
+            if low in self._filled:
+                return False
+            self._filled.add(low)
+            n_before = len(self.models)
+            with self.models.threads:
+                if self._search is None:  # it was interrupted
+                    self._search = self._prepared()
+                search = self._search.resumed(high, max(self._effort, 1.0) * FILL_EFFORT)
+                if _is_open(costs, scores, position):
+                    search.go_on()
+                    between = [found for found in search.judged() if low < found.cost < high]
+                else:
+                    between = [f for f in self._search.left_out if low < f.cost < high]
+                self._add(search, between, (low, high, scores[position + 1]))
+            return len(self.models) > n_before
+
+    def _run(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
+        search = self._prepared(tell)
+        search.run()
+        return search
+
+    def _prepared(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
+        # Sets are compared as if everybody bought them.
+        flat = replace(self.models.params, charge="model", row_budget=None)
+        starts = self._starts()
+        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort, tell)
+
+    def _add(
+        self,
+        search: FrontierSearch,
+        candidates: Sequence[Candidate],
+        box: tuple[float, float, float] | None = None,
+    ) -> None:
+        """Hand the models of some sets to the curve; ``box`` are bounds, as ``fill`` has them."""
+        params = replace(self.models.params, tradeoff=0.0)
+        paid = {"charge": params.charge, "row_budget": params.row_budget}
+        flat = search.finished(candidates, **paid)
+        for found in flat:
+            self.models.add(found.model, params, "search", box)
+        if params.charge == "row" and box is None:
+            for gated in gated_candidates(self.models, self.sets, flat):
+                self.models.add_fitted(gated)
+            if self.models.blank.scoring == TOTAL_COST:
+                self.models.add_fitted(total_cost_candidate(self.models))
+        if params.charge == "row":
+            for model, tradeoff in self._beyond(candidates):
+                self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+
+    def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
+        """What rows pay beyond the sets that are worth it for everybody.
+
+        A path of trade-offs buys greedily: for everybody what promises most for its price at the
+        root, and then more. Here a set of the frontier is the beginning: some rounds make do with
+        it, and have done with the rows for which it is enough. Then more is bought, for the others;
+        the set itself counts as paid.
+        """
+        params = self.models.params
+        # What a model does not use is no part of its set, and what uses nothing is no beginning.
+        used = [found for found in _by_area(candidates) if found.used]
+        sets = sorted({found.used for found in used[:MOST_OPENINGS]}, key=self.sets.price)
+        if self.sets.features(0).any():
+            # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
+            sets = [0, *sets]
+        highest = self.path.highest()
+        n_iter = math.ceil(1.0 / params.learning_rate)
+        tasks: list[tuple[Any, ...]] = []
+        for paid in sets:
+            features = self.sets.features(paid)
+            opening = Opening(self.sets.marked(paid), features, n_iter)
+            for factor in BEYOND:
+                tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
+        models = self.models.pool.run(Trainer.train, tasks)
+        return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
+
+    def _starts(self) -> list[ResourceBits]:
+        """Sets that the models of the path pass through, and some under hard budgets."""
+        sets, prices, scores = [], [], []
+        for model in self.path.by_tradeoff.values():
+            bought: ResourceBits = 0
+            uses = model.ensemble_.first_uses()
+            for round_ in sorted(set(uses.values())):
+                bought |= self.sets.owned(f for f, first in uses.items() if first == round_)
+                score = np.nanmax(model.validation_score_[round_ + 1 :], initial=-np.inf)
+                sets.append(bought)
+                prices.append(self.sets.price(bought))
+                scores.append(float(score))
+        best = front(prices, scores)
+        order = by_area([prices[i] for i in best], [scores[i] for i in best])
+        kept = sorted(order[:MOST_STARTS])
+        return [*(sets[best[i]] for i in kept), *self._budgeted()]
+
+    def _budgeted(self) -> list[ResourceBits]:
+        """What short fits under hard budgets would buy."""
+        sets, given = self.sets, self.models.params
+        most = sets.price(sets.owned(range(len(sets.needs))))
+        if given.budget is not None:
+            most = min(most, given.budget)
+        if not sets.bundles or most < sets.price(sets.bundles[0]):
+            return []
+        costs = {tradeoff: best_cost(model) for tradeoff, model in self.path.by_tradeoff.items()}
+        found = []
+        for budget in np.geomspace(sets.price(sets.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
+            # A trade-off at which the path would go on buying.
+            tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
+            params = replace(
+                given,
+                charge="model",
+                row_budget=None,
+                tradeoff=tradeoff,
+                budget=budget,
+                max_iter=min(given.max_iter, BUDGETED_ROUNDS),
+            )
+            model = self.models.trainer.train(params, is_patient=False)
+            found.append(sets.owned(model.ensemble.features))
+        return found
+
 
 def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
     """Positions of those that no other beats (as cheap, and better), the cheapest first."""
@@ -303,36 +618,114 @@ def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
     return [some[i] for i in front([c.cost for c in some], [c.score for c in some])]
 
 
-def _in_a_hurry(params: Parameters, costs: CostModel) -> Parameters:
+def by_area(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
+    """Positions of the points of a frontier, given the cheapest first, by what their loss costs.
+
+    Without a point, budgets between its cost and the next have the score of the one before: score
+    step × width, in the logarithm of costs. The point that loses least goes last, then the one that
+    loses least without it, and so on; the cheapest and the dearest are the first.
+    """
+    left = list(range(len(costs)))
+    place = _log_costs(costs)
+    value = np.nan_to_num(np.asarray(scores, dtype=np.float64), neginf=-1e300)
+    order: list[int] = []
+    while len(left) > 2:
+        steps = np.diff(value[left])[:-1] * np.diff(place[left])[1:]
+        order.append(left.pop(1 + int(np.argmin(steps))))
+    return [*left[::-1], *order[::-1]]
+
+
+def rising(costs: Sequence[float], scores: Sequence[float], choices: Sequence[float]) -> list[int]:
+    """Positions of the points to keep where ``choices``, which decide, contradict ``scores``.
+
+    Points come the cheapest first, with rising scores. Of two of which the cheaper one would be
+    chosen over the dearer and better one, one has to go: budgets in between would miss the first,
+    budgets above it the second. Kept are those that have the largest area below them, in the
+    logarithm of costs.
+    """
+    n = len(costs)
+    if n == 0:
+        return []
+    place = _log_costs(costs)
+    value = np.asarray(scores) - scores[0]
+    end = place[-1] + math.log(2.0)
+    area = value * (end - place)
+    following = np.full(n, n)
+    for i in range(n - 2, -1, -1):
+        for j in range(i + 1, n):
+            here = value[i] * (place[j] - place[i]) + area[j]
+            if choices[j] > choices[i] and here >= area[i]:
+                area[i], following[i] = here, j
+    i = int(np.argmax(area))
+    kept = []
+    while i < n:
+        kept.append(i)
+        i = int(following[i])
+    return kept
+
+
+def _log_costs(costs: Sequence[float]) -> Floats:
+    return np.log(np.maximum(costs, max(1e-3 * max(costs, default=0.0), 1e-300)))
+
+
+def _is_open(costs: Sequence[float], scores: Sequence[float], position: int) -> bool:
+    """Whether the gap above a point is worth a search."""
+    if costs[position] * WIDE_GAP < costs[position + 1]:
+        return True
+    if costs[position] == 0:
+        return True
+    cheapest = min(cost for cost in costs if cost > 0)
+    width = math.log(costs[position + 1] / costs[position]) / math.log(costs[-1] / cheapest)
+    step = (scores[position + 1] - scores[position]) / (scores[-1] - scores[0])
+    return width * step > LARGE_GAP
+
+
+def _by_area(candidates: Sequence[Candidate]) -> list[Candidate]:
+    order = by_area([found.cost for found in candidates], [found.score for found in candidates])
+    return [candidates[i] for i in order]
+
+
+def _most_for_work(candidates: list[Candidate]) -> list[Candidate]:
+    """Those first whose loss would cost most, for the work that their neighbours may take."""
+    place = _log_costs([found.cost for found in candidates])
+    scores = np.nan_to_num([found.score for found in candidates], neginf=-1e300)
+    steps = np.diff(scores, prepend=scores[0])
+    areas = steps * np.diff(place, append=place[-1] + math.log(2.0))
+    order = np.argsort(
+        [-area / max(found.cells, 1.0) for area, found in zip(areas, candidates, strict=True)]
+    )
+    return [candidates[i] for i in order]
+
+
+def _dearest_first(candidates: list[Candidate]) -> list[Candidate]:
+    return candidates[::-1]
+
+
+def _is_clearly_better(dearer: Candidate, cheaper: Candidate) -> bool:
+    """Whether a dearer set is better by more than the noise of the folds."""
+    if dearer.fold_scores is None or cheaper.fold_scores is None:
+        return True
+    difference = dearer.fold_scores - cheaper.fold_scores
+    error = difference.std(ddof=1) / math.sqrt(len(difference))
+    return bool(difference.mean() > NOISE * error)
+
+
+def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
     """Fewer and longer steps, to compare sets by; not where every tree has its price."""
     params = replace(params, n_iter_no_change=PATIENCE)
-    if costs.tree_cost > 0 or params.learning_rate >= HURRY:
+    if costs.tree_cost > 0:
         return params
-    n_iter = math.ceil(params.max_iter * params.learning_rate / HURRY)
-    return replace(params, learning_rate=HURRY, max_iter=max(n_iter, min(params.max_iter, 30)))
+    if params.learning_rate < FAST_RATE:
+        n_iter = math.ceil(params.max_iter * params.learning_rate / FAST_RATE)
+        n_iter = max(n_iter, min(params.max_iter, 30))
+        params = replace(params, learning_rate=FAST_RATE, max_iter=n_iter)
+    most = max(FAST_TREES // n_outputs, LEAST_ROUNDS)
+    return replace(params, max_iter=min(params.max_iter, most))
 
 
-def _without_luck(models: Sequence[Model]) -> list[Model]:
-    """Leave models out that validate better than a dearer one, which is known to be better."""
-    kept: list[Model] = []
-    for model in reversed(models):
-        score = model.validation_score[model.best_iter]
-        if not kept or score < kept[-1].validation_score[kept[-1].best_iter]:
-            kept.append(model)
-    return kept[::-1]
-
-
-def _best_mean(traces: Sequence[Floats], sizes: Sequence[int]) -> float:
-    """The best round of the mean of some traces; one that ended early stays where it was."""
+def _scores_of_best_round(traces: Sequence[Floats]) -> Floats:
+    """Scores of the folds at the round that is best for all; one that ended early stays."""
     n = max(map(len, traces))
-    longer = [np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces]
-    return float(np.max(np.nan_to_num(np.average(longer, axis=0, weights=sizes), nan=-np.inf)))
-
-
-def evenly_spaced(costs: Sequence[float], most: int) -> list[int]:
-    """At most so many of some ascending costs, evenly spaced in their logarithm."""
-    if len(costs) <= most:
-        return list(range(len(costs)))
-    place = np.log(np.maximum(costs, max(1e-3 * max(costs), 1e-300)))
-    wanted = np.linspace(place[0], place[-1], most)
-    return sorted({int(np.argmin(np.abs(place - w))) for w in wanted})
+    longer = np.array([np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces])
+    best = int(np.argmax(np.nan_to_num(longer.mean(axis=0), nan=-np.inf)))
+    return longer[:, best]

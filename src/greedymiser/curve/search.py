@@ -25,9 +25,10 @@ from greedymiser.curve.curve import (
     configured,
     require_pandas,
 )
+from greedymiser.curve.frontier import Frontier
+from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff
 from greedymiser.curve.total_cost import least_total
-from greedymiser.curve.workshops import Workshop
 from greedymiser.data.tables import Parted
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
 from greedymiser.model.predictor import Predictor
@@ -297,7 +298,7 @@ class MiserSearchCV(BestModel):
             sets = self._search_folds(paths)
             for allowed, (name, _) in sets.items():
                 features = np.frombuffer(allowed, dtype=bool)
-                traces += [path.trace_of(features).assign(resources=name) for path in paths]
+                traces += [_trace_with(path, features).assign(resources=name) for path in paths]
             self.cv_results_ = _mean_over_folds(traces, self.n_splits_)
             best = best_first(self.cv_results_).iloc[0]
             self.best_score_ = float(best["score"])
@@ -345,13 +346,14 @@ class MiserSearchCV(BestModel):
         for learn, check in self._folds(base, whole):
             parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
             try:
-                path = TradeoffPath(clone(base), *parts, threads, may_skip=False)
+                models = CurveModels(clone(base), *parts, threads)
             except ValueError as error:
                 error.add_note(f"This is about fold {len(traces)} of the cross-validation.")
                 raise
+            path = TradeoffPath(models, may_skip=False)
             for _ in path.train(*tradeoffs):
                 pass
-            traces.append(path.all_models()[0].assign(resources=""))
+            traces.append(models.tables()[0].assign(resources=""))
             if self.search == "frontier" and isinstance(self.tradeoffs, Integral):
                 paths.append(path)  # and its rows: without a search, one fold's are enough
         return traces, paths
@@ -366,13 +368,13 @@ class MiserSearchCV(BestModel):
         found: dict[bytes, tuple[str, list[str]]] = {}
         for path in paths:
             # All folds together search as long as one curve does.
-            workshop = Workshop(path, self.effort / len(paths))
-            for candidate in workshop.find():
-                shop = workshop.shop
-                names = shop.names(candidate.resources)
+            frontier = Frontier(path, self.effort / len(paths))
+            for candidate in frontier.find():
+                sets = frontier.sets
+                names = sets.names(candidate.resources)
                 if names:
                     # Names may hold anything: only their list, as Python writes it, is unique.
-                    found[shop.features(candidate.resources).tobytes()] = repr(names), names
+                    found[sets.features(candidate.resources).tobytes()] = repr(names), names
         return found
 
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
@@ -466,6 +468,13 @@ def _fitted_with(
     model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
     model.raise_if_cut_short()
     return fitted_like(estimator, prepared.schema, model)
+
+
+def _trace_with(path: TradeoffPath, allowed: NDArray[np.bool_]) -> pd.DataFrame:
+    """The trace of a model that pays no prices, but may use only some features."""
+    models = path.models
+    model = models.trainer.train(path.params(0.0), allowed)
+    return trace_of(fitted_like(models.blank, models.schema, model))
 
 
 class _Whole:

@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from greedymiser._core.threads import Threads
-from greedymiser.cascades.gated import GatedClassifier, gated_classifier
+from greedymiser.cascades.gated import GatedClassifier, gated_classifier, judged
 from greedymiser.cascades.gates import GateInputs
 from greedymiser.cascades.policy import Policy, States, induce
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.costs.errors import ErrorCosts
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.curve.models import CurveModels, FittedCandidate
+from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.estimators import MiserClassifier, watch_with
 from greedymiser.model.gating import said_of
 from greedymiser.model.links import probabilities
@@ -63,6 +64,8 @@ SOFT = 0.5
 # Resources of a state beyond those that are free; states at least and at most, and the work of all
 # of them together (rows by outputs, and what a model costs however few there are).
 LARGEST, FEWEST, MOST, WORK, OVERHEAD = 6, 40, 100, 100_000, 300
+# Folds of a curve's training rows, and who has found the model there.
+FOLDS, FOUND_BY = 5, "total cost"
 # Standard errors by which a decision must be better than a simpler one.
 MARGIN = 0.5
 
@@ -174,10 +177,53 @@ def least_total(
     given : Given
         The rows to learn from.
     folds : pairs of arrays
-        Rows to learn from, and rows to check with, by position.
+        Rows to learn from, and rows to check with, by position. Rows that no fold checks are
+        learned from in all of them, and count for nothing.
     threads : Threads
     """
-    learner = _Learner(base, given, folds, threads)
+    estimator = _usual(base)
+    prepared = estimator.prepare(given, NOTHING_GIVEN, threads)
+    fold_of = np.full(len(prepared.train.y), -1, dtype=np.intp)
+    for k, (_, check) in enumerate(folds):
+        fold_of[check] = k
+    return _learned(estimator, prepared, fold_of)
+
+
+def total_cost_candidate(models: CurveModels) -> FittedCandidate:
+    """The least total of a curve's training rows, judged by its other rows."""
+    estimator, prepared = _usual(models.blank), models.trainer.prepared
+    estimator.__dict__.update(
+        {name: value for name, value in vars(models.blank).items() if name.endswith("_in_")}
+    )
+    y = prepared.train.y
+    rng = np.random.default_rng(prepared.schema.seed)
+    fold_of = np.empty(len(y), dtype=np.intp)
+    fold_of[np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
+    found = _learned(estimator, prepared, fold_of)
+    gated = found.classifier()
+    predictor = replace(gated.predictor_, n_jobs=1)
+    assert prepared.validation is not None
+    cost, score = judged(models, predictor, prepared.validation)
+    tested: dict[str, float] = {}
+    if models.test is not None:
+        test_cost, test_score = judged(models, predictor, models.test, "test")
+        tested = {"test_cost": test_cost, "test_score": test_score}
+    return FittedCandidate(
+        model=gated,
+        cost=cost,
+        score=score,
+        found_by=FOUND_BY,
+        n_iter=gated.n_iter_,
+        n_trees=predictor.stages[-1].n_trees,
+        n_features=len(predictor.features),
+        **tested,
+    )
+
+
+def _learned(
+    estimator: MiserClassifier, prepared: Prepared, fold_of: NDArray[np.intp]
+) -> LeastTotal:
+    learner = _Learner(estimator, prepared, fold_of)
     states = learner.explore()
     policy = learner.induce(states)
     chain = [states[stage.state] for stage in policy.stages]
@@ -197,16 +243,9 @@ def least_total(
 class _Learner:
     """Trains models of sets of resources, on all rows and on folds of them."""
 
-    def __init__(
-        self,
-        base: MiserClassifier,
-        given: Given,
-        folds: Sequence[tuple[NDArray[Any], NDArray[Any]]],
-        threads: Threads,
-    ):
-        self._threads = threads
-        self.estimator = _usual(base)
-        plain = self.estimator.prepare(given, NOTHING_GIVEN, threads)
+    def __init__(self, estimator: MiserClassifier, plain: Prepared, fold_of: NDArray[np.intp]):
+        self._threads = plain.threads
+        self.estimator, self.fold_of = estimator, fold_of
         errors = plain.schema.error_costs
         assert errors is not None
         self.errors: ErrorCosts = errors
@@ -220,16 +259,10 @@ class _Learner:
         weighed = replace(plain.train, weight=weight)
         self.whole = plain.with_rows(weighed)
         self._shift = np.log(stake) if len(stake) > 2 else np.log(stake[1:] / stake[:1])
-        n = len(self.codes)
-        self.fold_of = np.full(n, -1, dtype=np.intp)
-        for k, (_, check) in enumerate(folds):
-            self.fold_of[check] = k
-        # Rows that no fold checks are learned from in all of them, and count for nothing.
-        self._folds = self.whole.divided(self.fold_of, len(folds))
+        self._folds = self.whole.divided(fold_of, int(fold_of.max()) + 1)
         self.sets = SetPrices(plain.schema.costs)
         self.params = Parameters.of(self.estimator)
         self._soft = self._softened()
-        self.prices: dict[Bits, float] = {}
 
     @property
     def checked(self) -> NDArray[np.bool_]:

@@ -17,14 +17,14 @@ from greedymiser.model.row_costs import mean_cost
 from greedymiser.model.trees import Ensemble, row_blocks
 
 if TYPE_CHECKING:
-    from greedymiser.model.predictor import FinishedModel
+    from greedymiser.model.predictor import Predictor
 
 # Features that are named where a gate has more trees than one can read.
 MOST_NAMED = 4
 
 
 def gated_protocol(
-    model: FinishedModel, table: Table, left: NDArray[np.intp], min_share: float
+    model: Predictor, table: Table, left: NDArray[np.intp], min_share: float
 ) -> Protocol:
     """What is asked of which rows, which left after these stages."""
     n = table.n_rows
@@ -41,7 +41,7 @@ def gated_protocol(
     )
 
 
-def _bought(model: FinishedModel) -> list[tuple[int, ...]]:
+def _bought(model: Predictor) -> list[tuple[int, ...]]:
     """Resources that become available with each stage."""
     owned, found = set[int](), []
     for k in range(len(model.stages)):
@@ -51,7 +51,7 @@ def _bought(model: FinishedModel) -> list[tuple[int, ...]]:
     return found
 
 
-def _lines(model: FinishedModel, left: NDArray[np.intp]) -> list[Line]:
+def _lines(model: Predictor, left: NDArray[np.intp]) -> list[Line]:
     costs, lines = model.costs, []
     for k, resources in enumerate(_bought(model)):
         share = float(np.mean(left >= k))
@@ -71,16 +71,14 @@ def _lines(model: FinishedModel, left: NDArray[np.intp]) -> list[Line]:
     return lines
 
 
-def _name(model: FinishedModel, feature: int) -> str:
+def _name(model: Predictor, feature: int) -> str:
     return f"feature {feature}" if model.names is None else model.names[feature]
 
 
 class _GatedCount:
     """Counts who goes on from each state, and why."""
 
-    def __init__(
-        self, model: FinishedModel, table: Table, left: NDArray[np.intp], min_share: float
-    ):
+    def __init__(self, model: Predictor, table: Table, left: NDArray[np.intp], min_share: float):
         assert isinstance(model.rule, Gates)
         self._model, self._gates, self._table, self._left = model, model.rule, table, left
         self._least = min_share * table.n_rows

@@ -1,4 +1,4 @@
-"""From the user's terms to an engine's: data is checked, encoded, set aside, binned and placed.
+"""Data on its way to training: checked, encoded, divided, binned and placed in an engine.
 
 ``Given`` is what a user passes; ``Cases`` are rows in the loss' terms; ``Schema`` is what was
 learned of columns and targets, and all that a model keeps of its data; ``Prepared`` is ready to
@@ -40,8 +40,8 @@ from greedymiser.data.tables import (
     is_lazy,
     learn_categories,
 )
-from greedymiser.engines import Engine, Floats, PlacedRows
-from greedymiser.engines import Sample as EngineSample
+from greedymiser.engines.interface import Engine, Floats, PlacedRows
+from greedymiser.engines.interface import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
 from greedymiser.losses import Kind, Loss
 from greedymiser.losses.ndcg import query_order
@@ -373,7 +373,7 @@ def brought(engine: Engine, given: Given) -> Given:
     """What is needed here of data that is elsewhere: all but X, which stays where it is."""
     if not is_elsewhere(given):
         return given
-    from greedymiser.engines.dask.door import DaskEngine
+    from greedymiser.engines.dask.engine import DaskEngine
 
     if not isinstance(engine, DaskEngine):
         raise ValueError(
@@ -540,8 +540,8 @@ def read_interaction_cst(given: Any, schema: Schema) -> Interactions | None:
             raise ValueError(
                 f"interaction_cst must hold sets of features, got {together!r} in {given!r}"
             )
-        found = [_position(f, "interaction_cst", named, n_features) for f in together]
-        sets.append(frozenset(found))
+        members = [_position(f, "interaction_cst", named, n_features) for f in together]
+        sets.append(frozenset(members))
     # As in HistGradientBoosting: features that nobody speaks of may meet each other.
     rest = frozenset(range(n_features)).difference(*sets)
     return Interactions(sets=(*sets, rest) if rest else tuple(sets))
