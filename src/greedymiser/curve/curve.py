@@ -29,8 +29,10 @@ from greedymiser.curve.summary import (
     kept_errors,
     recommendation,
     step_table,
+    total_in_words,
 )
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ class TradeoffCurve:
         n_trees, feature_cost, tree_cost, cost, score, n_features``, and ``test_score`` where test
         data was given. They are in the order of their trade-offs; a model that the search has
         found has a trade-off of 0, but may use only what its set of resources pays for. Where
-        there was a search, ``found_by`` tells "path" and "search" apart.
+        there was a search, ``found_by`` tells "path" and "search" apart. With
+        ``scoring="total_cost"``, ``errors`` is what errors cost: minus ``score``, less ``cost``.
     traces : DataFrame
         The same columns for every model and every round, from round 0, the constant model; and
         ``model``, the position in ``models``, where there was a search.
@@ -211,7 +214,8 @@ class TradeoffCurve:
 
     def __str__(self) -> str:
         heads, rows = step_table(self, front_steps(self), most=2)
-        return f"{self!r}\n{aligned([heads, *rows], left={len(heads) - 1})}"
+        told = f"{self!r}\n{aligned([heads, *rows], left={len(heads) - 1})}"
+        return f"{told}\n{total_in_words(self)}" if self.scoring == TOTAL_COST else told
 
     def _repr_html_(self) -> str:
         heads, rows = step_table(self, front_steps(self))
