@@ -23,8 +23,9 @@ from greedymiser._core.threads import Threads, thread_count
 from greedymiser.curve.frontier import Frontier, front
 from greedymiser.curve.models import CurveModels
 from greedymiser.curve.path import TradeoffPath
-from greedymiser.curve.summary import ValidationRows, kept_errors
+from greedymiser.curve.summary import ValidationRows, kept_errors, total_in_words
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
@@ -34,7 +35,16 @@ if TYPE_CHECKING:
 PATIENCE = 3.0
 
 # What print() shows of each point, where it fits into a line; the last gives way.
-PRINTED_COLUMNS = ("tradeoff", "n_iter", "cost", "score", "n_features", "test_score", "found_by")
+PRINTED_COLUMNS = (
+    "tradeoff",
+    "n_iter",
+    "cost",
+    "errors",
+    "score",
+    "n_features",
+    "test_score",
+    "found_by",
+)
 LINE_WIDTH = 80
 
 
@@ -48,7 +58,8 @@ class TradeoffCurve:
         n_trees, feature_cost, tree_cost, cost, score, n_features``, and ``test_score`` where test
         data was given. They are in the order of their trade-offs; a model that the search has
         found has a trade-off of 0, but may use only what its set of resources pays for. Where
-        there was a search, ``found_by`` tells "path" and "search" apart.
+        there was a search, ``found_by`` tells "path" and "search" apart. With
+        ``scoring="total_cost"``, ``errors`` is what errors cost: minus ``score``, less ``cost``.
     traces : DataFrame
         The same columns for every model and every round, from round 0, the constant model; and
         ``model``, the position in ``models``, where there was a search.
@@ -208,7 +219,8 @@ class TradeoffCurve:
         )
 
     def __str__(self) -> str:
-        return f"{self!r}\n{_printed(self.points)}"
+        told = f"{self!r}\n{_printed(self.points)}"
+        return f"{told}\n{total_in_words(self)}" if self.scoring == TOTAL_COST else told
 
     def _repr_html_(self) -> str:
         heads = [str(name) for name in self.points.columns]

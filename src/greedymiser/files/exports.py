@@ -29,6 +29,12 @@ def whole_ensemble(predictor: Predictor, reader: str) -> Ensemble:
             f"{reader} has no early exits; export the model inside instead (such as "
             "early_exit.estimator_), which all rows go through to the end"
         )
+    if predictor.error_costs is not None:
+        warnings.warn(
+            f"error_costs are left out: {reader} has class probabilities, and no costs of errors; "
+            "take the answer of the least expected cost yourself, as expected_costs has it",
+            stacklevel=3,
+        )
     (stage,) = predictor.stages
     return stage.ensemble.truncated(stage.last)
 

@@ -133,7 +133,12 @@ def _shared(predictor: Predictor, response: str | None, arrays: Tensors) -> dict
     classes = None
     if predictor.classes is not None:
         classes = _labels(predictor.classes, "classes", "the classes", arrays)
-    return {
+    errors = {}
+    if predictor.error_costs is not None:
+        said = predictor.error_costs.said
+        arrays["error_costs.matrix"] = np.ascontiguousarray(predictor.error_costs.matrix)
+        errors["error_costs"] = _labels(said, "error_costs.said", "the answers", arrays)
+    return errors | {
         "kind": predictor.kind,
         "feature_names": _names(predictor.feature_names),
         "costs": _costs(predictor.costs, arrays),
