@@ -162,7 +162,7 @@ def _shared(model: Entries, arrays: Arrays) -> tuple[dict[str, Any], list[Ensemb
     ensembles = read_ensembles(arrays, costs.n_features, categories)
     n_outputs = ensembles[0].n_outputs
     kind = _kind(model)
-    shared: dict[str, Any] = {
+    shared = {
         "kind": kind,
         "costs": costs,
         "n_features": costs.n_features,
@@ -227,7 +227,7 @@ def _family(
     models, costs, scores = [], [], []
     for i, entry in enumerate(family.listed("models")):
         model, mine = Entries(entry, f"model {i}"), arrays.inside(f"models.{i}.")
-        model.only({"cost", "score", *OWN, *(_optional(model, number) - {"error_costs"})})
+        model.only({"cost", "score", *OWN, *(_optional(model, number) & {"charge"})})
         stages = read_stages(mine, ensembles, is_family=True)
         models.append(_model(model, mine, shared, stages, number))
         mine.check_all_used()
