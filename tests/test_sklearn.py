@@ -92,6 +92,7 @@ def test_search_check(search, check):
     check(search)
 
 
+@pytest.mark.subprocess
 def test_array_api_checks():
     code = f"""if True:
         import sys
