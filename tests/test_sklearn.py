@@ -63,6 +63,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_estimator_check(estimator, check):
     check(estimator)
@@ -87,6 +88,7 @@ SEARCH_CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("search", "check"), SEARCH_CHECKS)
 def test_search_check(search, check):
     check(search)
