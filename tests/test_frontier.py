@@ -59,6 +59,7 @@ def bits(curve):
 
 
 @pytest.mark.parametrize("name", TRAPS)
+@pytest.mark.slow
 def test_the_search_walks_out_of_traps_that_the_path_walks_into(name):
     trap = TRAPS[name](n=1400)
     (X, y), (X_val, y_val) = trap.split()

@@ -1269,6 +1269,7 @@ print(sorted(heavy), "greedymiser.estimators" in sys.modules)
 """
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("kind", ["classes", "ranker"])
 def test_to_serve_nothing_of_training_is_imported(kind):
     done = subprocess.run(
