@@ -262,7 +262,7 @@ function showChanges() {
   const at = state.shown;
   const says = (step, from, how) => {
     const more = step.score_difference_from[from];
-    return element("li", `${how} (${step.cost_text}): ${more.change || "other trees of the same features"}; score ${more.score}`);
+    return element("li", `${how} (${step.cost_text}): ${more.change}; score ${more.score}`);
   };
   const changes = [];
   if (at > 0) changes.push(says(steps[at - 1], at, "Cheaper"));
