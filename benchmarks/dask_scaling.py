@@ -26,7 +26,7 @@ from distributed import Client, LocalCluster, wait
 
 from benchmarks._common import lightgbm_params, machine
 from greedymiser import MiserRegressor
-from greedymiser.engines.dask.holding import busy_seconds
+from greedymiser.engines.dask.worker import busy_seconds
 
 # Rounds of a fit, and of the short one of LightGBM; those before the first do not count.
 ROUNDS, FEW, FIRST = 32, 2, 2

@@ -946,11 +946,6 @@ def energy(g, h):
     return math.fsum(a * a / b for a, b in zip(g, h, strict=True) if a)
 
 
-def inside(values, intervals):
-    """Whether each value lies in one of some closed intervals."""
-    return [any(low <= x <= high for low, high in intervals) for x in values]
-
-
 # -- one level ------------------------------------------------------------------------------------
 
 
@@ -1105,3 +1100,28 @@ def cascade_cost(scores, y, row_weights, bills, thresholds):
                 break
         total += row_weight * (0.5 * (score - target) ** 2 + bills[k])
     return total
+
+
+# -- gates ----------------------------------------------------------------------------------------
+
+
+def count_cells(codes, seen, at, product, weight, n_level, n_bins):
+    """Sums of products, of weights and of rows by node, column and bin."""
+    cells = [[[[0.0] * n_bins for _ in seen] for _ in range(n_level)] for _ in range(3)]
+    for j, column in enumerate(seen):
+        for i, node in enumerate(at):
+            if node >= 0:
+                for which, amount in enumerate((product[i], weight[i], 1.0)):
+                    cells[which][node][j][codes[column][i]] += amount
+    return cells
+
+
+def best_band(scores, gains):
+    """Largest sum of the gains of rows whose scores lie between two of the scores."""
+    distinct = sorted(set(scores))
+    return max(
+        sum(g for s, g in zip(scores, gains, strict=True) if low <= s <= high)
+        for low in distinct
+        for high in distinct
+        if low <= high
+    )

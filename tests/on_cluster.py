@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from distributed import Client, LocalCluster, get_client
 
-from greedymiser.engines.dask.door import DaskEngine
+from greedymiser.engines.dask.engine import DaskEngine
 from greedymiser.losses import Loss
 
 

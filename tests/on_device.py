@@ -10,9 +10,9 @@ import pytest
 
 from greedymiser import MiserClassifier, MiserRanker, MiserRegressor, as_predictor
 from greedymiser.datasets import load_letor, load_thyroid
-from greedymiser.engines.cuda import device, door, line, predicting
-from greedymiser.engines.cuda.counting import Coding
+from greedymiser.engines.cuda import device, engine, histograms, prediction, stream
 from greedymiser.engines.cuda.device import SIMULATED
+from greedymiser.engines.cuda.kernels.counting import Coding
 from greedymiser.engines.grid import Extremes, GridRule
 from greedymiser.losses import Loss
 
@@ -103,9 +103,8 @@ def test_the_model_is_that_of_the_cpu(name):
 
 def test_more_nodes_than_histograms(monkeypatch):
     """Deep trees whose levels have more nodes than the device keeps histograms."""
-    from greedymiser.engines.cuda import tables
 
-    monkeypatch.setattr(tables, "MOST_SLOTS", 4)
+    monkeypatch.setattr(histograms, "MOST_SLOTS", 4)
     X, y = data()
     params = dict(max_iter=1, max_depth=4, min_samples_leaf=1)
     gpu = MiserRegressor(**params, engine="cuda").fit(X, y)
@@ -130,7 +129,7 @@ def test_predictions_are_those_of_the_cpu(dtype, monkeypatch):
     model.fit(X, classes(y))
     # More rows than the CPU takes the short way for, in more than one journey.
     many = np.tile(X, (1 + 150 // N, 1)).astype(dtype)
-    monkeypatch.setattr(predicting, "BATCH_BYTES", 8 * 5 * 40)
+    monkeypatch.setattr(prediction, "BATCH_BYTES", 8 * 5 * 40)
     gpu, cpu = as_predictor(model, engine="cuda"), as_predictor(model)
     assert gpu.raw_predict(many).tobytes() == cpu.raw_predict(many).tobytes()
     assert np.array_equal(gpu.predict(many[:3]), cpu.predict(many[:3]))
@@ -146,7 +145,7 @@ def test_data_that_does_not_fit_is_refused_before_it_is_moved(monkeypatch):
         def get_memory_info(self):
             return 2.0**20, 2.0**33
 
-    monkeypatch.setattr(door, "context", Full)
+    monkeypatch.setattr(engine, "context", Full)
     with pytest.raises(MemoryError, match=r"needs .* GiB .* of which 0.00 GiB of 8.00 are free"):
         model.fit(X, y)
     assert {**model.__dict__, "engine": "auto"} == before
@@ -169,16 +168,16 @@ def test_a_device_that_fails_leaves_the_model_as_it_was(monkeypatch):
     X, y = data()
     model = MiserRegressor(max_iter=2, max_depth=2).fit(X, y)
     before = dict(model.__dict__)
-    launched, launch = [], line.WorkLine.launch
+    launched, launch = [], stream.WorkLine.launch
 
     def fail(self, *args):
         launched.append(args)
         if len(launched) > 9:
-            raise line.DeviceError("the GPU failed")
+            raise stream.DeviceError("the GPU failed")
         launch(self, *args)
 
-    monkeypatch.setattr(line.WorkLine, "launch", fail)
-    with pytest.raises(line.DeviceError):
+    monkeypatch.setattr(stream.WorkLine, "launch", fail)
+    with pytest.raises(stream.DeviceError):
         model.set_params(engine="cuda").fit(X, y)
     assert {**model.__dict__, "engine": "auto"} == before
 
@@ -194,7 +193,7 @@ def test_the_halves_of_words_have_room():
 
 
 def check_halves(grid, extremes):
-    from greedymiser.engines.cuda.placed import coding_of
+    from greedymiser.engines.cuda.rows import coding_of
 
     r, low, alone = coding = coding_of(grid, extremes)
     assert isinstance(coding, Coding)
@@ -270,7 +269,7 @@ def test_mfeat():
 @pytest.mark.skipif(SIMULATED, reason="nothing is compiled")
 def test_no_product_is_fused():
     """The compiler would make one rounding of two; a twin forbids it."""
-    from greedymiser.engines.cuda import rows, scanning
+    from greedymiser.engines.cuda.kernels import rows, scanning
 
     X, y = data()
     MiserClassifier(max_iter=1, engine="cuda").fit(X, classes(y))
@@ -287,7 +286,7 @@ def test_a_forked_child_is_told_why_not():
     if child == 0:
         try:
             MiserRegressor(max_iter=1, engine="cuda", n_jobs=1).fit(X, y)
-        except door.CudaUnavailableError as error:
+        except engine.CudaUnavailableError as error:
             os._exit(7 if "fork" in str(error) else 1)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

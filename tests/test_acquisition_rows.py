@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import naive
+from experiments.cronus import Cronus
 from greedymiser import (
     CostModel,
-    Cronus,
     EarlyExitClassifier,
     EarlyExitRanker,
     MiserClassifier,

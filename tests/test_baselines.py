@@ -25,9 +25,9 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
+from experiments.cronus import Cronus
 from greedymiser import (
     CostModel,
-    Cronus,
     EarlyExitClassifier,
     EarlyExitRanker,
     UnreadableModelError,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import naive
 from greedymiser._core.threads import Threads
+from greedymiser.data import binning
 from greedymiser.data.binning import (
     LANES,
     MAX_BINS,
@@ -18,6 +19,7 @@ from greedymiser.data.binning import (
     merge_equal,
     midpoints,
     place_edges,
+    sample_rows,
     write_bins,
 )
 from greedymiser.data.tables import ArrayTable
@@ -422,3 +424,59 @@ def test_weights_of_three_are_three_rows():
     column = np.arange(10.0)
     repeated = edges_of(np.repeat(column, weight.astype(int)), max_bins=4)
     np.testing.assert_array_equal(edges_of(column, weight, max_bins=4), repeated)
+
+
+# -- more rows than cuts are learned from ---------------------------------------------------------
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Cuts are learned from 100 rows at most."""
+    monkeypatch.setattr(binning, "MOST_ROWS", 100)
+
+
+def test_rows_are_drawn_by_the_hash_of_their_number(few_rows):
+    assert sample_rows(100, None) is None
+    assert sample_rows(5000, np.arange(7, 107)) is None
+    drawn = sorted(range(700), key=lambda number: naive.scrambled(number))[:100]
+    assert sample_rows(700, None).tolist() == sorted(drawn)
+    numbers = np.random.default_rng(0).permutation(5000)[:700]
+    drawn = sorted(numbers.tolist(), key=lambda number: naive.scrambled(number))[:100]
+    assert sorted(numbers[sample_rows(5000, numbers)].tolist()) == sorted(drawn)
+
+
+def test_200_000_rows_are_drawn():
+    assert sample_rows(200_000, None) is None
+    drawn = sample_rows(200_001, None)
+    assert len(np.unique(drawn)) == 200_000
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cuts_are_those_of_the_sample(few_rows, weighted):
+    rng = np.random.default_rng(0)
+    X, weight = rng.standard_normal((700, 3)), rng.random(700) if weighted else None
+    rows = rng.permutation(700)[:600]
+    mine = None if weight is None else weight[rows]
+    mapper, matrix, codes = binned(X, rows, mine, max_bins=12)
+    drawn = rows[sample_rows(700, rows)]
+    alone, _, _ = binned(X, drawn, None if weight is None else weight[drawn], max_bins=12)
+    for one, other in zip(mapper.cuts.edges, alone.cuts.edges, strict=True):
+        assert len(one) == 11
+        assert one.tobytes() == other.tobytes()
+    assert matrix.n_rows == 600
+    expected = [np.searchsorted(mapper.cuts.edges[f], X[rows, f]) for f in range(3)]
+    assert codes.T.tolist() == np.array(expected).tolist()
+
+
+def test_what_only_other_rows_show_has_a_bin(few_rows):
+    """A missing value, and a category."""
+    X = np.zeros((700, 3))
+    other = np.setdiff1d(np.arange(700), sample_rows(700, None))
+    X[other[0], 0] = np.nan
+    X[other[1], 1] = 2.0
+    X[:, 2] = np.nan
+    X[other[2], 2] = 1.0
+    _, matrix, codes = binned(X, categorical={1: 3, 2: 2})
+    assert matrix.has_missing.tolist() == [True, False, True]
+    assert matrix.n_bins.tolist() == [1, 3, 2]
+    assert codes[other[:3]].tolist() == [[1, 0, 2], [0, 2, 2], [0, 0, 1]]

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numba.core import event
+from sklearn.metrics import r2_score
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -35,14 +36,15 @@ from greedymiser import (
     load,
     save,
 )
+from greedymiser._core.amounts import money
 from greedymiser.cli import Task, app
 from greedymiser.cli.commands.demo import WRITES_DEMO
-from greedymiser.cli.guarding import Reads, Writes, marked_paths
+from greedymiser.cli.errors import Reads, Writes, marked_paths
 from greedymiser.cli.outputs import WRITES_CURVE
 from greedymiser.cli.printing import COMPILING, emit, escaped, shown_progress
 from greedymiser.costs.files import read_costs, template
 from greedymiser.datasets import load_thyroid
-from greedymiser.engines.cuda.door import CudaUnavailableError
+from greedymiser.engines.cuda.engine import CudaUnavailableError
 from greedymiser.training.train import ENGINES
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -131,7 +133,8 @@ def test_version():
 
 def test_help_names_every_command():
     told = succeed("--help")
-    for command in ("demo", "curve", "fit", "predict", "protocol", "inspect", "costs-template"):
+    commands = ("demo", "curve", "fit", "predict", "score", "protocol", "inspect", "baseline")
+    for command in (*commands, "costs-template"):
         assert command in told
         assert "Usage" in succeed(command, "--help")
 
@@ -271,6 +274,63 @@ def test_predictions_with_their_costs(here, model):
     pd.testing.assert_frame_equal(pd.read_csv("p.csv"), shown)
 
 
+def test_predict_keeps_identifiers(here, model, table):
+    frame = table[FEATURES].assign(ID=[f"{i:05}" for i in range(400)])
+    frame.to_csv("numbered.csv", index=False)
+    succeed("predict", model, "numbered.csv", "--keep", "ID", "--keep", "age", "--out", "p.csv")
+    kept = pd.read_csv("p.csv", dtype={"ID": str})
+    assert kept.columns.tolist() == ["ID", "age", "prediction"]
+    assert kept["ID"].tolist() == frame["ID"].tolist()
+    assert "no column 'id'; did you mean 'ID'?" in complain(
+        "predict", model, "numbered.csv", "--keep", "id"
+    )
+
+
+@pytest.mark.parametrize("task", list(Task))
+def test_score_says_what_python_says(here, table, task):
+    target = TARGETS[task]
+    query = ["--qid", "query"] if task is Task.ranking else []
+    succeed("fit", f"{task}.csv", "--target", target, "--costs", "costs.toml", "--tradeoff", "0",
+            "--out", "m.miser", *query, *FAST)  # fmt: skip
+    told = succeed("score", "m.miser", f"{task}.csv", "--target", target, *query)
+    model = load("m.miser")
+    assert money(model.cost_, "euros") in told
+    X = pd.read_csv(f"{task}.csv")
+    if task is Task.classification:
+        share = np.mean(model.predict(X) == X[target])
+        assert re.search(rf"accuracy +{share:.3f}", told)
+        assert "does not know the class 'fair'" in complain_after(X, target, "fair")
+    if task is Task.regression:
+        assert re.search(rf"R² +{r2_score(X[target], model.predict(X)):.3f}", told)
+        said = complain(
+            "score", "m.miser", "regression.csv", "--target", "price", "--scoring", "r3"
+        )
+        assert "'r3' is not a score for this regressor" in said
+    if task is Task.ranking:
+        assert "NDCG@5" in told
+
+
+def complain_after(frame, target, word):
+    frame.assign(**{target: word}).to_csv("other.csv", index=False)
+    return complain("score", "m.miser", "other.csv", "--target", target)
+
+
+def test_baseline_tells_what_the_present_model_costs(here, table):
+    lightgbm = pytest.importorskip("lightgbm")
+    X = table[["age", "x.y", "dear"]]
+    present = lightgbm.LGBMRegressor(n_estimators=5, verbose=-1, n_jobs=1)
+    present.fit(X, table["price"]).booster_.save_model("present.txt")
+    Path("three.csv").write_text("feature,cost\nage,1\nx.y,1\ndear,10\n")
+    told = succeed("baseline", "present.txt", "regression.csv", "--costs", "three.csv", "--target",
+                   "price")  # fmt: skip
+    assert "A prediction costs 1" in told
+    found = r2_score(table["price"], present.predict(X))
+    assert re.search(rf"R² +{found:.3f}", told)
+    assert "there is no model at" in complain("baseline", "none.txt", "--costs", "three.csv")
+    Path("broken.txt").write_text("tree\n")
+    assert "lightgbm cannot read" in complain("baseline", "broken.txt", "--costs", "three.csv")
+
+
 def test_predict_keeps_text_that_looks_like_numbers(here):
     rng = np.random.default_rng(0)
     code = rng.choice(["7", "8", "x"], 200)
@@ -394,6 +454,23 @@ def test_costs_template(here):
     assert read_costs("made.csv").costs.feature_names == ["1", "2", "3"]
 
 
+def test_costs_template_leaves_identifiers_and_free_text_out(here, table):
+    frame = table[FEATURES].assign(
+        customer_id=np.arange(400) * 7 + 1,
+        row=np.arange(400),
+        remark=[f"called {i}, will call again" for i in range(400)],
+        income=np.random.default_rng(0).permutation(4000)[:400],
+        price=table["price"],
+    )
+    frame.to_csv("loans.csv", index=False)
+    result = greedymiser("costs-template", "loans.csv", "--target", "price")
+    assert result.exit_code == 0
+    Path("shown.toml").write_text(result.stdout)
+    assert read_costs("shown.toml").costs.feature_names == [*FEATURES, "income"]
+    assert "# customer_id = 1.0    # looks like an identifier" in result.stdout
+    assert "--drop customer_id --drop row --drop remark" in result.stderr
+
+
 def test_costs_template_tells_that_it_knows_no_target(here):
     note = "Note: no --target is given: all columns{} are taken for features\n"
     assert greedymiser("costs-template", "regression.csv").stderr == note.format("")
@@ -413,7 +490,7 @@ def test_brackets_in_names_are_not_markup(here):
 
 # The curve
 
-CURVE_FILES = ["curve.csv", "curve.png", "features.png", "models", "receipt.png", "report.html"]
+CURVE_FILES = ["curve.csv", "curve.png", "features.png", "models", "report.html"]
 
 
 @pytest.mark.parametrize(
@@ -432,12 +509,12 @@ def test_curve(here, arguments):
     assert sorted(path.name for path in out.iterdir()) == CURVE_FILES
     assert unforeseen(out, WRITES_CURVE) == []
     points = pd.read_csv(out / "curve.csv")
-    assert points["tradeoff"].tolist() == [0, 1e-3, 1e-2]
+    assert points["cost"].is_monotonic_increasing
+    assert points["score"].is_monotonic_increasing
     assert ("test_score" in points) == ("test score" in told) == ("--test" in arguments)
-    in_euros = "costs.toml" in arguments
-    assert ("cost (euros)" in told) == in_euros
-    assert bool(re.search(r"^ +\d+ +\S+ +\d+\.\d\d +", told, re.MULTILINE)) == in_euros
-    assert len(list((out / "models").iterdir())) == 3
+    assert bool(re.search(r"^ +\d+ +€\d+", told, re.MULTILINE)) == ("costs.toml" in arguments)
+    assert "<- recommended" in told
+    assert len(list((out / "models").iterdir())) == len(points) <= 12
     for number, point in enumerate(points.to_dict("records"), 1):
         path = out / "models" / f"model-{number}.miser"
         model = load(path)
@@ -460,7 +537,46 @@ def test_a_curve_counts_its_models_alike_everywhere(here):
         found = load(f"out/models/model-{point['model']}.miser")
         assert found.cost_ == pytest.approx(point["cost"])
         assert found.stages[0].last == point["n_iter"]
-        assert re.search(rf"^ +{point['model']} .* {found.cost_:.6g} ", told, re.MULTILINE)
+        assert re.search(rf"^ +{point['model']} +{found.cost_:.3g} ", told, re.MULTILINE)
+
+
+def test_a_curve_may_show_all_its_models(here):
+    arguments = ["curve", *REGRESSION, "--tradeoffs", "0,1e-3,1e-2,1", *FAST]
+    succeed(*arguments, "--all", "--out", "all")
+    every = pd.read_csv("all/curve.csv")
+    assert sorted(every["tradeoff"]) == [0, 1e-3, 1e-2, 1]
+    assert every["cost"].is_monotonic_increasing
+
+
+def test_the_table_of_a_curve_fits_into_80_columns(here, monkeypatch):
+    monkeypatch.setattr("greedymiser.cli.printing.PLAIN_WIDTH", 80)
+    told = succeed("curve", *REGRESSION, "--tradeoffs", "4", "--effort", "0.2", "--out", "out",
+                   *FAST)  # fmt: skip
+    rows = [line for line in told.splitlines() if re.match(r"^ +\d+ ", line)]
+    assert 2 <= len(rows) <= 12
+    assert max(map(len, rows)) <= 80
+    for row in rows[1:]:
+        assert re.search(r"  [+\N{MINUS SIGN}] \w|other trees", row)
+
+
+def test_a_curve_replaces_another_only_if_told(here, monkeypatch):
+    arguments = ["curve", *REGRESSION, "--tradeoffs", "0.0", "--out", "out", *FAST]
+    succeed(*arguments)
+    before = everything()
+    assert complain(*arguments) == "'out' has the files of another run; --force replaces them"
+    assert everything() == before
+    succeed(*arguments, "--force")
+
+
+def test_other_parameters_can_be_set(here):
+    fit_one = ["fit", *REGRESSION, "--tradeoff", "0", "--out", "m.miser", *FAST]
+    succeed(*fit_one, "--set", "max_leaf_nodes=3", "--set", "min_samples_leaf=7")
+    parameters = load("m.miser").about["parameters"]
+    assert (parameters["max_leaf_nodes"], parameters["min_samples_leaf"]) == (3, 7)
+    said = complain(*fit_one, "--set", "max_leaf_node=3")
+    assert said.endswith("has no parameter 'max_leaf_node' to set; did you mean 'max_leaf_nodes'?")
+    assert "--set takes NAME=VALUE" in complain(*fit_one, "--set", "max_leaf_nodes")
+    assert "min_samples_leaf" in complain(*fit_one, "--set", "min_samples_leaf=few")
 
 
 def test_fit_for_a_budget_searches_the_curve(here):
@@ -561,7 +677,7 @@ def test_the_engine_is_passed_on(here, monkeypatch, command):
         return ENGINES["cpu"](threads)
 
     monkeypatch.setitem(ENGINES, "cuda", gpu)
-    monkeypatch.setattr("greedymiser.engines.cuda.door.check_available", lambda: None)
+    monkeypatch.setattr("greedymiser.engines.cuda.engine.check_available", lambda: None)
     more = {"fit": ["--tradeoff", "0"], "curve": ["--tradeoffs", "0.0"]}[command]
     for engine, expected in (("cpu", []), ("auto", []), ("cuda", ["cuda"])):
         succeed(command, *REGRESSION, *more, "--engine", engine, "--out", engine, *FAST)
@@ -573,7 +689,7 @@ def test_a_gpu_that_is_not_there(here, monkeypatch, command):
     def complaint() -> None:
         raise CudaUnavailableError("engine='cuda' needs an NVIDIA GPU; here is none")
 
-    monkeypatch.setattr("greedymiser.engines.cuda.door.check_available", complaint)
+    monkeypatch.setattr("greedymiser.engines.cuda.engine.check_available", complaint)
     # It is known before anything is read.
     said = complain(command, "no.csv", "--costs", "no.toml", "--engine", "cuda", "--out", "o")
     assert said == "engine='cuda' needs an NVIDIA GPU; here is none"
@@ -601,6 +717,7 @@ def test_wrong_target(here):
     assert "'regression.csv' has no column 'prize'; did you mean 'price'?" in fit(
         "regression.csv", "--target", "prize"
     )
+    assert "no column 'PRICE'; did you mean 'price'?" in fit("regression.csv", "--target", "PRICE")
     assert "no column 'zzz'; the columns of 'regression.csv' are 'age', 'x.y'" in fit(
         "regression.csv", "--target", "zzz"
     )
@@ -766,7 +883,10 @@ def test_a_budget_of_nothing_buys_what_is_free(here):
 
 
 def test_unknown_scoring(here):
-    assert "applause" in fit("regression.csv", "--scoring", "applause")
+    said = fit("regression.csv", "--scoring", "applause")
+    assert "got 'applause'; names are for example 'roc_auc'" in said
+    assert len(said) < 300
+    assert fit("regression.csv", "--scoring", "auc").endswith("; did you mean 'roc_auc'?")
 
 
 def test_folders_that_cannot_be_written(here):
@@ -1079,11 +1199,13 @@ def unforeseen(folder: Path, mark: Writes) -> list[Path]:
 def test_a_shorter_curve_leaves_no_models_of_the_longer_one(here):
     arguments = ["curve", "regression.csv", "--target", "price", "--costs", "costs.csv", "--out",
                  "out", *FAST]  # fmt: skip
-    for tradeoffs, names in (("0,0.01", ["1", "2"]), ("0.0", ["1"])):
-        succeed(*arguments, "--tradeoffs", tradeoffs)
-        assert [path.stem for path in sorted(Path("out/models").iterdir())] == [
-            f"model-{name}" for name in names
-        ]
+    lengths = []
+    for tradeoffs in ("0,0.01", "100.0"):
+        succeed(*arguments, "--force", "--tradeoffs", tradeoffs)
+        names = sorted(path.stem for path in Path("out/models").iterdir())
+        lengths.append(len(names))
+        assert len(pd.read_csv("out/curve.csv")) == len(names)
+    assert lengths[1] == 1 < lengths[0]
 
 
 # Ctrl-C
@@ -1154,17 +1276,18 @@ def test_a_search_that_found_nothing_yet_does_not_blame_the_budget(here, interru
 def test_an_interrupted_curve_has_what_is_finished(here, interrupted):
     interrupted(2)
     said = interrupt("curve", *REGRESSION, "--tradeoffs", "0,1e-3,1e-2", "--out", "out", *FAST)
-    assert said == "'out' has the 2 models that were finished"
-    assert pd.read_csv("out/curve.csv")["tradeoff"].tolist() == [0, 1e-3]
+    assert said == "'out' has the best 3 of the models that were finished"
+    assert set(pd.read_csv("out/curve.csv")["tradeoff"]) == {0, 1e-3}
     assert sorted(path.name for path in Path("out").iterdir()) == CURVE_FILES
-    assert len(list(Path("out/models").iterdir())) == 2
+    assert len(list(Path("out/models").iterdir())) == 3
 
 
 def test_an_interrupted_demo(here, interrupted, monkeypatch):
     monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 2)
     interrupted(1)
-    assert interrupt("demo", "--out", "demo") == "'demo' has the 1 models that were finished"
-    assert len(pd.read_csv("demo/curve.csv")) == 1
+    said = interrupt("demo", "--out", "demo")
+    assert said == "'demo' has the best 2 of the models that were finished"
+    assert len(pd.read_csv("demo/curve.csv")) == 2
 
 
 def test_an_interruption_that_somebody_swallowed_is_no_success(
@@ -1445,7 +1568,7 @@ def test_the_unit_of_the_costs_is_remembered(here):
     assert Path("again.miser").read_bytes() == Path("m.miser").read_bytes()
     succeed("curve", "regression.csv", "--target", "price", "--costs", "costs.toml", "--tradeoffs",
             "0.0", "--out", "out", *FAST)  # fmt: skip
-    assert "price (euros)" in succeed("inspect", "out/models/model-1.miser")
+    assert "price (euros)" in succeed("inspect", "out/models/model-2.miser")
 
 
 def test_a_protocol_has_the_unit_of_the_costs(here):
@@ -1500,7 +1623,8 @@ def test_a_terminal_that_knows_no_umlauts_loses_nothing(here, table, monkeypatch
                    "c.csv", "--tradeoffs", "0.0", "--out", "übersicht", *FAST)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(path.name for path in Path("übersicht").iterdir()) == CURVE_FILES
-    assert r"gr\xf6\xdfe, \u65e5\u672c" in done.stdout
+    assert r"gr\xf6\xdfe" in done.stdout
+    assert r"\u65e5\u672c" in done.stdout
     assert r"\xfcbersicht/curve.csv" in done.stdout
     # What is read again is in UTF-8, wherever it goes.
     done = subprocess.run(
@@ -1634,7 +1758,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     }
     assert "first, of all: " in told["demo"]
     assert "asked of" in told["protocol"]
-    assert "cost (dollars)" in told["demo"]
+    assert "<- recommended" in told["demo"]
     assert "TSH" in told["demo"]
     assert unforeseen(Path("demo"), WRITES_DEMO) == []
     for folder in ("demo", "curve"):

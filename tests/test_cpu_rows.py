@@ -12,11 +12,11 @@ from conformance.cases import case_by_chance
 from greedymiser._core.arithmetic import SUM_TABLE, new_sums, rounded
 from greedymiser._core.threads import Threads
 from greedymiser.data.binning import LANES
-from greedymiser.engines import SPLIT_DTYPE
-from greedymiser.engines.cpu import counting, marking, rows
+from greedymiser.engines.cpu.kernels import counting, marking, rows
 from greedymiser.engines.cpu.partition import ALL_ROWS
 from greedymiser.engines.cpu.state import Data, TreeState
 from greedymiser.engines.grid import Extremes, GridRule
+from greedymiser.engines.interface import SPLIT_DTYPE
 from greedymiser.engines.scanning import BINS, SCALE_DTYPE, describe_features
 from greedymiser.losses import Huber, MultinomialLogLoss, Poisson, Quantile, SquaredError
 from greedymiser.model.trees import CATEGORY_WORDS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from greedymiser.engines.cuda import door
+from greedymiser.engines.cuda import engine
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,7 +53,7 @@ def test_without_a_gpu_users_are_told_what_is_missing():
 
 
 def test_the_engine_in_the_simulator():
-    """The door's conformance and whole models, in small shapes."""
+    """The engine's conformance and whole models, in small shapes."""
     few = (
         "not many_rows and not full_grids_do_not and not wide_histograms_grow"
         " and not power_of_two and not more_rows_than and not 20000"
@@ -69,12 +69,12 @@ def test_the_engine_in_the_simulator():
 
 
 def test_what_does_not_fit_is_refused_with_its_size():
-    door.check_room(2**30, free=2**30, total=2**31)
+    engine.check_room(2**30, free=2**30, total=2**31)
     with pytest.raises(MemoryError, match=r"needs 3\.00 GiB .* 1\.00 GiB of 2\.00 are free"):
-        door.check_room(3 * 2**30, free=2**30, total=2**31)
+        engine.check_room(3 * 2**30, free=2**30, total=2**31)
 
 
 def test_a_forked_child_is_told_why_not(monkeypatch):
-    monkeypatch.setattr(door, "_owner", os.getpid() + 1)
-    with pytest.raises(door.CudaUnavailableError, match="does not survive a fork"):
-        door.check_available()
+    monkeypatch.setattr(engine, "_owner", os.getpid() + 1)
+    with pytest.raises(engine.CudaUnavailableError, match="does not survive a fork"):
+        engine.check_available()

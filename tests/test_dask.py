@@ -26,10 +26,11 @@ from greedymiser import (
     MiserSearchCV,
     tradeoff_curve,
 )
-from greedymiser.engines import EngineLostError
+from greedymiser.data import binning
 from greedymiser.engines.dask import session
 from greedymiser.engines.dask.chunks import Chunk
-from greedymiser.engines.dask.door import DaskUnavailableError
+from greedymiser.engines.dask.engine import DaskUnavailableError
+from greedymiser.engines.interface import EngineLostError
 from greedymiser.losses import Loss
 from on_cluster import two_workers
 
@@ -54,7 +55,7 @@ def nothing_is_left_behind(request):
         import sys
         import threading
 
-        holding = sys.modules.get("greedymiser.engines.dask.holding")
+        holding = sys.modules.get("greedymiser.engines.dask.worker")
         ours = [thread.name for thread in threading.enumerate() if "greedymiser" in thread.name]
         return 0 if holding is None else len(holding._HOLDERS), ours
 
@@ -243,6 +244,19 @@ def test_any_partitions(client, cuts, y_cuts, is_lazy):
     model = MiserRegressor(**QUICK, max_features=0.5, shopping_interval=2, monotonic_cst=MONOTONE)
     there = MiserRegressor(**model.get_params()).fit(unknown, parts(y, (0, *y_cuts)))
     assert_same(there, model.fit(X, y))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cuts_of_a_sample(client, monkeypatch, weighted):
+    """More rows than cuts are learned from: the same ones are drawn."""
+    monkeypatch.setattr(binning, "MOST_ROWS", 150)
+    X, y = problem()
+    weight = weights() if weighted else None
+    model = MiserRegressor(**QUICK, early_stopping=True, max_bins=20)
+    there = MiserRegressor(**model.get_params()).fit(
+        parts(X), parts(y), None if weight is None else parts(weight)
+    )
+    assert_same(there, model.fit(X, y, weight))
 
 
 MONOTONE = [1, 0, 0, 0, 0, 0, 0, 0, 0, -1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from greedymiser.costs.cost_model import CostModel
-from greedymiser.datasets import Wording, load_letor, load_thyroid, load_yahoo_costs
+from greedymiser.datasets import load_letor, load_thyroid, load_yahoo_costs
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +47,6 @@ def test_thyroid_classes(thyroid):
     assert np.unique(thyroid.y_train, return_counts=True)[1].tolist() == [93, 191, 3488]
     assert np.unique(thyroid.y_test, return_counts=True)[1].tolist() == [73, 177, 3178]
     assert thyroid.target_names == ["hypothyroid", "subnormal", "normal"]
-
-
-def test_thyroid_in_its_own_words(thyroid):
-    wording = thyroid.wording
-    assert set(wording.named) < set(thyroid.feature_names)
-    assert wording.list_purchases(["TSH", "FTI"]) == "TSH, FTI"
-    assert wording.list_purchases(["age", "TSH", "sex"]) == "TSH, 2 questions"
-    assert wording.list_purchases(["sex"]) == "1 question"
-    assert wording.list_purchases([]) == "nothing"
-
-
-def test_words_for_any_data():
-    assert Wording().list_purchases(["a", "b"]) == "2 features"
-    assert Wording(named=("b",)).list_purchases(["a", "b"]) == "b, 1 feature"
 
 
 def test_thyroid_first_row_is_that_of_the_source(thyroid):

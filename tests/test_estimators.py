@@ -21,7 +21,7 @@ from greedymiser import (
 )
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import Purchase
-from greedymiser.engines.cpu import Tuning
+from greedymiser.engines.cpu.state import Tuning
 from greedymiser.losses import (
     REGRESSION_LOSSES,
     BinaryLogLoss,

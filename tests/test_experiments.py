@@ -25,7 +25,7 @@ def test_an_experiment_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
         def interrupted(*_, **__):
             raise KeyboardInterrupt
 
-        patch.setattr("greedymiser.cascades.Cronus.fit", interrupted)
+        patch.setattr("experiments.cronus.Cronus.fit", interrupted)
         assert main(command) == 130
     assert "Finished steps are kept" in capsys.readouterr().err
     assert not (tmp_path / "out" / "comparison.csv").exists()

@@ -14,9 +14,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
+from experiments.cronus import Cronus
 from greedymiser import (
     CostModel,
-    Cronus,
     EarlyExitClassifier,
     EarlyExitRanker,
     MiserClassifier,

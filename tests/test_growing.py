@@ -13,9 +13,9 @@ from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.data.binning import BinMapper, Thresholds
 from greedymiser.data.tables import ArrayTable
-from greedymiser.engines import CANDIDATE_DTYPE, Root, Sample, SplitRules, SplitTable
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.engines.grid import PACKED_TWO, Grid
+from greedymiser.engines.interface import CANDIDATE_DTYPE, Root, Sample, SplitRules, SplitTable
 from greedymiser.engines.sampling import Round
 from greedymiser.losses import SquaredError
 from greedymiser.model.trees import CATEGORY_WORDS

@@ -13,8 +13,8 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 
+from experiments.cronus import Cronus
 from greedymiser import (
-    Cronus,
     EarlyExitClassifier,
     EarlyExitRanker,
     MiserClassifier,

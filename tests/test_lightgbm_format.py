@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.cronus import Cronus
 from greedymiser import (
     CostModel,
     EarlyExitClassifier,
@@ -25,7 +26,6 @@ from greedymiser import (
     save,
 )
 from greedymiser._core.threads import Threads
-from greedymiser.cascades.cronus import Cronus
 from greedymiser.data.tables import ArrayTable
 from greedymiser.datasets import load_thyroid
 from greedymiser.files.lightgbm_format import encode_for_lightgbm, to_lightgbm

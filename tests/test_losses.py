@@ -507,3 +507,13 @@ def test_an_adapted_loss_keeps_all_that_it_says():
     loss = as_loss(Plain())
     assert (loss.n_outputs, loss.renews_leaves, loss.leaf_value(None, None)) == (3, True, 7.0)
     assert loss.prior(None, None).tolist() == [0.0, 0.0, 0.0]
+
+
+class OwnAbsoluteError(AbsoluteError):
+    """Derived by a user: its leaves may take anything."""
+
+
+def test_leaves_of_a_derived_loss_are_not_taken_for_quantiles():
+    assert AbsoluteError().leaf_quantile == 0.5
+    assert Quantile(0.2).leaf_quantile == 0.2
+    assert OwnAbsoluteError().leaf_quantile is None

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
+from experiments.cronus import Cronus
 from greedymiser import (
     CostModel,
-    Cronus,
     EarlyExitClassifier,
     EarlyExitRanker,
     MiserClassifier,
@@ -20,8 +20,8 @@ from greedymiser import (
 )
 from greedymiser._core.threads import Threads
 from greedymiser.data.tables import ArrayTable
-from greedymiser.model.predictor import stages_every
 from greedymiser.model.row_costs import Accounts, Meter, Notes, add_up, mean_cost, note_questions
+from greedymiser.model.trees import stages_every
 from test_trees import ensemble_of, plain_trees, random_rows, random_tree
 
 patient = settings(max_examples=40, deadline=None)  # the first example compiles a kernel
@@ -187,7 +187,7 @@ def test_questions_are_noted_in_their_order(seed, first, longest):
 def test_objects_walk_until_they_are_asked_what_is_not_known(seed):
     rng, ensemble, costs, X = some_trees(seed)
     meter = Meter.of(costs, ensemble.features)
-    walk, way = meter.over(ensemble), meter.setting_out(len(X), 5)
+    walk, way = meter.over(ensemble), meter.start_positions(len(X), 5)
     known = (rng.random(X.shape) < 0.6).astype(np.uint8)
     raw, trees = np.zeros((2, len(X))), plain_trees(ensemble)
     index = rng.permutation(len(X))[:15]

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser import Cronus, EarlyExitRanker, MiserRanker
+from experiments.cronus import Cronus
+from greedymiser import EarlyExitRanker, MiserRanker
 from greedymiser.losses.ndcg import FEW_PLACES, judge, ndcg_per_query, ndcg_score, query_order
 
 # Few distinct scores, so that there are ties; labels as in LETOR.

@@ -25,6 +25,7 @@ from scipy import sparse
 from scipy.special import expit
 from sklearn.pipeline import make_pipeline
 
+from experiments.cronus import Cronus
 from greedymiser import (
     CostModel,
     EarlyExitClassifier,
@@ -40,7 +41,6 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
-from greedymiser.cascades.cronus import Cronus
 from greedymiser.files.container import TENSOR_DTYPES, from_safetensors, to_safetensors
 from greedymiser.files.layout import FORMAT
 from greedymiser.losses import Huber, LambdaMART, Loss, Poisson, Quantile

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,12 +22,9 @@ from curves import (
     wide_curve,
     with_test_scores,
 )
-from greedymiser.curve.curve import TradeoffCurve
+from greedymiser._core.amounts import money
+from greedymiser.curve.summary import front_steps, recommended
 from greedymiser.plotting import (
-    CurveComparisonDisplay,
-    FeatureSharesDisplay,
-    ReceiptDisplay,
-    TradeoffCurveDisplay,
     compare_curves,
     features,
     plot_curve,
@@ -80,171 +75,222 @@ def dashed(ax):
     return [line for line in ax.lines if line.is_dashed() and len(line.get_xdata()) > 1]
 
 
-def circled(ax):
-    (line,) = [line for line in ax.lines if str(line.get_markerfacecolor()) == "none"]
-    return line
-
-
 # The curve
 
 
-def test_curve_has_a_trace_per_tradeoff_and_joins_the_chosen_rounds():
-    curve = thyroid_curve()
+def steps_of(ax):
+    """The line of what each budget buys: the thickest of those that are steps."""
+    lines = [line for line in ax.lines if line.get_drawstyle() == "steps-post"]
+    return max(lines, key=lambda line: line.get_linewidth())
+
+
+def labels_of(ax):
+    return [text for text in ax.texts if text.get_text().startswith(("+", "\N{MINUS SIGN}"))]
+
+
+def words_of(text):
+    """The box of a label without the line to its point."""
+    return matplotlib.text.Text.get_window_extent(text)
+
+
+def test_the_curve_is_a_line_of_steps_that_never_goes_down():
+    curve = with_test_scores(searched_curve())
+    ax = drawn(plot_curve(curve))
+    costs, scores = steps_of(ax).get_xdata(), steps_of(ax).get_ydata()
+    assert (np.diff(scores) >= 0).all()
+    for budget in (0.0, 20.0, 36.19, 46.49, 46.5, 60.0):
+        last = np.flatnonzero(costs[:-1] <= budget)[-1]
+        assert scores[last] == curve.best_row(budget)["score"]
+    assert legend_of(ax)[:1] == ["best for each budget (validation rows)"]
+    assert_legend_is_clear_of_data(ax)
+
+
+def test_test_scores_are_points_of_the_same_models():
+    curve = with_test_scores(thyroid_curve())
     ax = plot_curve(curve)
-    # The last model buys nothing, so its trace is a point.
-    lines = [line for line in ax.lines if line.is_dashed()]
+    (points,) = [line for line in ax.lines if line.get_marker() == "D"]
+    front = curve.pareto()
+    drawn_scores = dict(zip(points.get_xdata(), points.get_ydata(), strict=True))
+    for row in front.itertuples():
+        if row.cost in drawn_scores:
+            assert drawn_scores[row.cost] == row.test_score
+    assert "the same models, test rows" in legend_of(ax)
+    assert "the same models, test rows" not in legend_of(plot_curve(thyroid_curve()))
+
+
+def test_curve_is_labelled():
+    ax = plot_curve(thyroid_curve())
+    assert ax.get_xlabel() == "cost of one prediction"
+    assert "$20" in [label.get_text() for label in ax.get_xticklabels()]
+    assert ax.get_ylabel() == "validation negative log-loss"
+    title = ax.get_title(loc="left")
+    assert title == "99.2% of what can be gained for $46.50 of $58.81"
+    assert not any("λ" in entry for entry in legend_of(ax))
+
+
+def test_steps_say_what_they_add():
+    curve = thyroid_curve()
+    said = {text.get_text() for text in labels_of(plot_curve(curve))}
+    assert {"+ T3", "+ TSH"} <= {words.partition(",")[0] for words in said}
+    assert len(said) >= len(front_steps(curve)) - 2  # of two that are close, one may be left out
+
+
+def test_a_ring_marks_the_recommended_model():
+    curve = thyroid_curve()
+    steps = front_steps(curve)
+    (ring,) = [line for line in plot_curve(curve).lines if line.get_markersize() == 13]
+    chosen = steps[recommended(steps)]
+    assert (ring.get_xdata()[0], ring.get_ydata()[0]) == (chosen.cost, chosen.score)
+
+
+@pytest.mark.parametrize("size", [(4, 3.4), (7.5, 4.5), (12, 7)])
+@pytest.mark.parametrize("make", [thyroid_curve, wide_curve, searched_curve])
+def test_labels_cover_nothing(make, size):
+    ax = Figure(figsize=size, layout="constrained").add_subplot()
+    curve = with_test_scores(make())
+    drawn(plot_curve(curve, ax, baselines={"the model in use": (20.0, curve.points.score.min())}))
+    words = [words_of(text) for text in ax.texts]
+    assert_apart(words)
+    room = ax.get_window_extent()
+    for box in words:
+        assert room.x0 - 1 <= box.x0
+        assert box.x1 <= room.x1 + 1
+        assert room.y0 - 1 <= box.y0
+        assert box.y1 <= room.y1 + 1
+    points = ax.transData.transform(
+        [(step.cost, step.score) for step in front_steps(curve) if np.isfinite(step.score)]
+    )
+    assert not [1 for box in words for x, y in points if box.contains(x, y)]
+
+
+def test_paths_are_for_those_who_ask():
+    curve = thyroid_curve()
+    assert dashed(plot_curve(curve)) == []
+    ax = plot_curve(curve, paths=True)
+    assert legend_of(ax)[:2] == ["λ = 0", "λ = 0.0001"]
+    lines = [line for line in ax.lines if line.is_dashed() and line.get_marker() != "X"]
     assert len(lines) == len(TRADEOFFS)
     for line, tradeoff in zip(lines, TRADEOFFS, strict=True):
         rows = curve.traces[curve.traces.tradeoff == tradeoff]
         assert line.get_xdata().tolist() == rows.cost.tolist()
         assert line.get_ydata().tolist() == rows.score.tolist()
-    assert circled(ax).get_linestyle() == "-"
-    assert circled(ax).get_xdata().tolist() == curve.points.cost.tolist()
-    assert circled(ax).get_ydata().tolist() == curve.points.score.tolist()
-
-
-def test_curve_is_labelled():
-    ax = plot_curve(thyroid_curve())
-    assert ax.get_xlabel() == "cost of one prediction (dollars)"
-    assert ax.get_ylabel() == "validation neg_log_loss"
-    assert ax.get_legend().get_title().get_text() == "tradeoff λ"
-    assert legend_of(ax) == ["0", "0.0001", "0.001", "0.005", "0.01", "0.03", "best iteration"]
-    assert plot_curve(wide_curve()).get_xlabel() == "cost of one prediction"
-
-
-def test_curve_draws_test_scores_where_there_are_some():
-    curve = with_test_scores(thyroid_curve())
-    ax = plot_curve(curve)
-    assert ax.get_ylabel() == "test neg_log_loss"
-    assert circled(ax).get_ydata().tolist() == curve.points.test_score.tolist()
-
-
-def test_what_a_search_has_found_are_stars_and_steps_lead_from_budget_to_budget():
-    curve = with_test_scores(searched_curve())
-    ax = drawn(plot_curve(curve))
-    found = curve.points[curve.points.found_by == "search"]
-    (stars,) = [line for line in ax.lines if line.get_marker() == "*"]
-    assert stars.get_xdata().tolist() == found.cost.tolist()
-    assert stars.get_ydata().tolist() == found.test_score.tolist()
-    assert circled(ax).get_linestyle() == "None"
-    assert len(circled(ax).get_xdata()) == len(TRADEOFFS) - 2
-    (steps,) = [line for line in ax.lines if line.get_drawstyle() == "steps-post"]
-    # The last step goes on to the dearest model.
-    costs, scores = steps.get_xdata()[:-1], steps.get_ydata()
-    assert steps.get_xdata()[-1] == curve.traces.cost.max()
-    for budget in (0.0, 20.0, 36.19, 46.49, 46.5, 60.0):
-        last = np.flatnonzero(costs <= budget)[-1]
-        assert scores[last] == curve.best_row(budget)["test_score"]
-    assert legend_of(ax)[-3:] == ["best iteration", "found by search", "best for each budget"]
-    assert_legend_is_clear_of_data(ax)
-    assert_legend_is_clear_of_data(drawn(plot_curve(curve, small_axes())))
-
-
-def test_traces_differ_without_colour():
+        assert line.get_drawstyle() == "steps-post"
     looks = {
         (line.get_marker(), line._unscaled_dash_pattern[1])
-        for line in plot_curve(thyroid_curve()).get_legend().get_lines()[:-1]
+        for line in ax.get_legend().get_lines()[: len(TRADEOFFS)]
     }
     assert len(looks) == len(TRADEOFFS)
 
 
+def test_baselines_are_marked_and_named():
+    curve = thyroid_curve()
+    ax = plot_curve(curve, baselines={"in use": (30.0, -0.1)})
+    (mark,) = [line for line in ax.lines if line.get_xdata()[0] == 30.0]
+    assert mark.get_ydata()[0] == -0.1
+    assert "in use: -0.100 for $30" in legend_of(ax)
+    far = plot_curve(curve, baselines={"in use": (3000.0, -0.1)})
+    assert far.get_xlim()[1] < 100
+    assert "in use: -0.100 for $3,000" in legend_of(far)
+    with pytest.raises(ValueError, match="baselines\\['a'\\] must be a pair of cost and score"):
+        plot_curve(curve, baselines={"a": 3.0})
+
+
+def test_errors_are_a_band():
+    curve = keep(thyroid_curve(), list(range(len(TRADEOFFS))))
+    assert len(plot_curve(curve).collections) == 0
+    steps = front_steps(curve)
+    curve.validation = {(step.position, step.n_iter): 0.01 for step in steps}
+    ax = plot_curve(curve)
+    assert len(ax.collections) == 1
+    assert "± 1 standard error" in legend_of(ax)
+
+
 def test_a_constant_that_is_far_below_is_told():
     curve = keep(thyroid_curve(), [0, 1, 2])
-    constant = curve.traces.loc[curve.traces["n_iter"] == 0, "score"].min()
+    points = curve.pareto()
+    curve.traces.loc[curve.traces["n_iter"] == 0, "score"] = -9.0
     ax = drawn(plot_curve(curve))
     low, high = ax.get_ylim()
-    assert constant < low < curve.points["score"].min() <= curve.points["score"].max() < high
-    (note,) = ax.texts
-    assert note.get_text() == f"a constant is below, at {constant:.4g}"
-    box, axes = note.get_window_extent(), ax.get_window_extent()
-    assert axes.x0 < box.x0 < box.x1 < axes.x1
-    assert axes.y0 < box.y0 < box.y1 < axes.y1
+    assert -9.0 < low < points["score"].iloc[1] <= curve.points["score"].max() < high
+    (note,) = [text for text in ax.texts if text.get_text().startswith("a constant")]
+    assert note.get_text() == "a constant scores -9.000, below the picture"
 
 
 def test_a_constant_that_is_near_is_shown():
-    curve = thyroid_curve()
+    curve = keep(thyroid_curve(), [0, 1, 2])
+    curve.traces.loc[curve.traces["n_iter"] == 0, "score"] = -0.1
     ax = plot_curve(curve)
-    assert ax.get_ylim()[0] < curve.traces["score"].min()
-    assert len(ax.texts) == 0
+    assert ax.get_ylim()[0] < -0.1
+    assert not any(text.get_text().startswith("a constant") for text in ax.texts)
 
 
-def test_cost_axis_is_linear_within_a_decade():
+def test_cost_axis_is_linear_where_steps_can_be_told_apart():
     assert plot_curve(thyroid_curve()).get_xscale() == "linear"
 
 
-def test_cost_axis_is_logarithmic_beyond_a_decade():
-    curve = wide_curve()
-    ax = drawn(plot_curve(curve))
-    # Traces start with the constant model, which costs nothing and has a place of its own.
-    assert ax.get_xscale() == "symlog"
-    assert ax.get_xlim()[0] < 0
-    places = ax.transData.transform([(cost, 0) for cost in (0, 1, 1e3, 1e6)])[:, 0]
-    assert (np.diff(places) > 10).all()
-    assert np.diff(places)[1] == pytest.approx(np.diff(places)[2])
-    labels = [label.get_text() for label in ax.get_xticklabels()]
-    assert labels[:3] == ["0", "1", "100"] or labels[:3] == ["0", "1", "10"]
+def test_one_cheap_feature_does_not_ruin_the_axis():
+    ax = Figure().add_subplot()
+    cost_axis(ax, [[0.0, 0.01, 20.0, 30.0, 41.0, 52.0]], "euros")
+    assert ax.get_xscale() == "linear"
+    assert [label.get_text() for label in ax.get_xticklabels()][:2] == ["€0", "€10"]
 
-    bought = curve.traces[curve.traces.cost > 0]
-    dear = plot_curve(TradeoffCurve(bought, curve.models, curve.scoring))
-    assert dear.get_xscale() == "log"
+
+def test_costs_of_several_decades_all_have_their_room():
+    curve = wide_curve(n_tradeoffs=30)
+    ax = drawn(plot_curve(curve))
+    assert ax.get_xscale() == "function"
+    steps = front_steps(curve)
+    costs = np.array([step.cost for step in steps])
+    places = ax.transData.transform(np.column_stack([costs, 0.0 * costs]))[:, 0]
+    apart = np.diff(places) / ax.get_window_extent().width
+    assert np.sum(apart > 0.02) >= 2 * np.sum(np.diff(costs) / costs.max() > 0.02)
 
 
 @pytest.mark.parametrize("decades", [1.1, 3, 6, 9])
 @pytest.mark.parametrize("least", [0.0, 1.0])
 def test_no_mark_is_cut_off_at_the_sides(least, decades):
-    """A circle is 9.5 points wide, and its edge more than one."""
+    """A ring is 13 points wide, and its edge more than one."""
     ax = Figure(figsize=(7.5, 4.5)).add_subplot()
-    costs = np.array([least, 1.0, 10.0**decades])
+    costs = np.array([least, 1.0, *np.geomspace(1.0, 10.0**decades, 9)])
     cost_axis(ax, [costs], "")
     places = ax.transData.transform(np.column_stack([costs, costs * 0.0]))[:, 0]
-    radius = (9.5 + 1.2) / 2 * ax.figure.dpi / 72
+    radius = (13 + 1.6) / 2 * ax.figure.dpi / 72
     assert ax.get_window_extent().x0 + radius <= places.min()
     assert places.max() <= ax.get_window_extent().x1 - radius
 
 
 def test_ticks_are_few_and_apart():
-    for ax in (plot_curve(wide_curve(), small_axes()), plot_curve(wide_curve())):
+    curve = wide_curve(n_tradeoffs=30)
+    for ax in (plot_curve(curve, small_axes()), plot_curve(curve), plot_curve(wide_curve())):
         assert_apart(boxes(label for label in drawn(ax).get_xticklabels() if label.get_text()))
-
-
-def test_one_point():
-    curve = keep(thyroid_curve(), [2])
-    ax = drawn(plot_curve(curve))
-    assert circled(ax).get_xdata().tolist() == [46.5]
-    assert legend_of(ax) == ["0.001", "best iteration"]
 
 
 def test_constant_model():
     curve = constant_curve()
     ax = drawn(plot_curve(curve))
-    assert circled(ax).get_xdata().tolist() == [0.0]
-    assert ax.get_xscale() == "linear"
+    assert steps_of(ax).get_xdata()[0] == 0.0
+    assert ax.get_title(loc="left") == "The best score costs $0"
     assert_legend_is_clear_of_data(ax)
-    shares = drawn(plot_features(curve))
-    assert {share for line in shares.lines for share in line.get_ydata()} == {0.0}
+    matrix = drawn(plot_features(curve))
+    assert [text.get_text() for text in matrix.texts] == ["nothing is bought"]
     receipt = drawn(plot_receipt(curve.models[0], curve))
     assert [text.get_text() for text in receipt.texts] == ["nothing bought"]
 
 
 def test_thirty_tradeoffs():
-    ax = plot_curve(wide_curve(n_tradeoffs=30))
-    assert len(dashed(ax)) == 30
-    assert len(legend_of(ax)) == 11
-    assert ax.get_legend().get_title().get_text() == "tradeoff λ (10 of 30)"
-    assert legend_of(ax)[0] == "0"
-    assert legend_of(ax)[-2] == "0.5"
+    ax = plot_curve(wide_curve(n_tradeoffs=30), paths=True)
+    assert len([line for line in ax.lines if line.is_dashed()]) == 30
+    named = [entry for entry in legend_of(ax) if entry.startswith("λ")]
+    assert len(named) == 8
+    assert (named[0], named[-1]) == ("λ = 0", "λ = 0.5")
     assert_legend_is_clear_of_data(ax)
 
 
 def test_scores_that_are_not_numbers():
     curve = keep(thyroid_curve(), [0, 1])
     curve.traces.loc[curve.traces.n_iter == 3, "score"] = np.nan
-    curve.points.loc[0, "score"] = np.nan
     ax = drawn(plot_curve(curve))
-    # A gap in each trace, one circle less, and limits from what is left.
-    for line in dashed(ax):
-        assert np.flatnonzero(np.isnan(line.get_ydata())).tolist() == [3]
-    assert np.isnan(circled(ax).get_ydata()).tolist() == [True, False]
+    assert np.isfinite(steps_of(ax).get_ydata()).all()
     low, high = ax.get_ylim()
     assert low < curve.points.score[1] < high
 
@@ -258,18 +304,16 @@ def small_axes(**options):
 
 @pytest.mark.parametrize("layout", [None, "constrained", "tight"])
 @pytest.mark.parametrize("size", [(4, 3.4), (9, 5)])
-@pytest.mark.parametrize("draw", [plot_curve, plot_features], ids=["curve", "features"])
-def test_legend_is_clear_of_data(draw, size, layout):
+def test_legend_is_clear_of_data(size, layout):
     ax = Figure(figsize=size, layout=layout).add_subplot()
-    assert draw(thyroid_curve(), ax) is ax
+    assert plot_curve(thyroid_curve(), ax) is ax
     assert_legend_is_clear_of_data(ax)
 
 
-@pytest.mark.parametrize("draw", [plot_curve, plot_features], ids=["curve", "features"])
-def test_neighbours_keep_their_room(draw):
+def test_neighbours_keep_their_room():
     figure = Figure(figsize=(14, 5))
     left, right = figure.subplots(1, 2)
-    draw(thyroid_curve(), left)
+    plot_curve(thyroid_curve(), left)
     assert not overlap(drawn(left).get_legend().get_window_extent(), right.get_window_extent())
 
 
@@ -286,51 +330,45 @@ def test_pyplot_knows_nothing():
 def test_dark_backgrounds():
     with matplotlib.style.context("dark_background"):
         ax = plot_curve(thyroid_curve())
-        brightness = [np.mean(matplotlib.colors.to_rgb(line.get_color())) for line in ax.lines]
+        colours = [line.get_color() for line in ax.lines if line.get_linestyle() != "None"]
+        brightness = [np.mean(matplotlib.colors.to_rgb(colour)) for colour in colours]
     assert min(brightness) > 0.25
 
 
 # Features
 
 
-def test_features_by_price():
+def filled(ax, n_lines):
+    """Which lines and columns of the matrix are filled."""
+    boxes_ = [patch for patch in ax.patches if patch.get_fill()]
+    return {(round(box.get_y() - 0.08), round(box.get_x() - 0.06)) for box in boxes_}
+
+
+def test_the_matrix_shows_who_buys_what():
     curve = thyroid_curve()
     ax = plot_features(curve)
-    # 16 questions; T3 and T4U; TT4; TSH; FTI, each with what it needs.
-    assert legend_of(ax) == ["1 (16)", "11.41 (2)", "14.51 (1)", "22.78 (1)", "23.82 (1)"]
-    assert ax.get_legend().get_title().get_text() == "price in dollars"
-    questions = [
-        len([f for f in model.truncate(n).ensemble_.features if f < 16]) / 16
-        for model, n in zip(curve.models, curve.points.n_iter, strict=True)
-    ]
-    assert ax.lines[0].get_ydata().tolist() == questions
-    assert [label.get_text() for label in ax.get_xticklabels()] == [
-        "0", "0.0001", "0.001", "0.005", "0.01", "0.03",
-    ]  # fmt: skip
-    assert ax.get_xlabel() == "tradeoff λ"
+    steps = [step for step in front_steps(curve) if step.resources]
+    names = [label.get_text().strip().split("  ")[0] for label in ax.get_yticklabels()]
+    assert names[0] == "blood_draw"
+    assert filled(ax, len(names)) == {
+        (y, x)
+        for x, step in enumerate(steps)
+        for y, name in enumerate(names)
+        if name in step.resources
+    }
+    costs = [label.get_text() for label in ax.get_xticklabels()]
+    assert costs == [money(step.cost, "dollars") for step in steps]
+    assert ax.get_xlabel() == "cost of the model (framed: recommended)"
 
 
-def test_many_prices_share_groups():
-    ax = plot_features(wide_curve())
-    assert len(ax.lines) == 8
-    assert [label.partition("(")[2] for label in legend_of(ax)] == ["5)"] * 8
-    assert legend_of(ax)[0] == "1–5.062 (5)"  # noqa: RUF001
-
-
-def test_price_groups_hold_every_feature_once():
-    for prices in (np.zeros(4), np.r_[np.zeros(90), np.arange(1.0, 11)], np.arange(9.0)):
-        groups = features._price_groups(prices)
-        members = sorted(member for group in groups.values() for member in group)
-        assert members == list(range(len(prices)))
-        assert len(groups) <= features.MOST_COST_GROUPS
-        ends = [max(prices[list(group)]) for group in groups.values()]
-        assert all(low < high for low, high in pairwise(ends))
-
-
-def test_features_at_many_tradeoffs():
-    ax = drawn(plot_features(wide_curve(n_tradeoffs=30)))
-    assert len(ax.lines[0].get_xdata()) == 30
-    assert len(ax.get_xticks()) == 8
+def test_a_long_matrix_tells_what_it_leaves_out(monkeypatch):
+    curve = wide_curve()
+    bought = {name for step in front_steps(curve) for name in step.resources}
+    monkeypatch.setattr(features, "MOST_LINES", 5)
+    ax = drawn(plot_features(curve))
+    assert len(ax.get_yticklabels()) == 5
+    assert f"; {len(bought) - 5} more that few models buy" in ax.get_xlabel()
+    assert_apart(boxes(ax.get_yticklabels()))
 
 
 # The receipt
@@ -358,7 +396,7 @@ def test_receipt_shows_the_score_below():
     assert panel.get_ylabel() == "validation\nnegative log-loss"
     assert panel.get_xlabel() == "rounds"
     _, panel = plot_receipt(model, with_test_scores(curve)).figure.axes
-    assert panel.get_ylabel() == "test\nneg_log_loss"
+    assert panel.get_ylabel() == "test\nnegative log-loss"
     _, panel = plot_receipt(model, np.arange(11) / 10).figure.axes
     assert panel.lines[0].get_ydata().tolist() == (np.arange(11) / 10).tolist()
 
@@ -418,7 +456,7 @@ def test_labels_of_purchases_do_not_overlap(make, size, layout):
     assert min(box.x0 for box in found) >= ax.get_window_extent().x1
 
 
-def test_the_dearest_purchases_are_named():
+def test_the_most_expensive_purchases_are_named():
     model = wide_curve().models[0]
     ax = drawn(plot_receipt(model))
     prices = sorted((line.price for line in model.receipt()), reverse=True)
@@ -445,8 +483,8 @@ def test_comparison_on_one_meter():
     assert not any(text.get_parse_math() for text in ax.get_legend().get_texts())
     assert ax.lines[1].get_xdata().tolist() == [20.0, 50.0]
     assert ax.lines[1].get_ydata().tolist() == [-0.2, -0.1]
-    assert ax.get_ylabel() == "neg_log_loss"
-    assert ax.get_xlabel() == "cost of one prediction (dollars)"
+    assert ax.get_ylabel() == "negative log-loss"
+    assert ax.get_xlabel() == "cost of one prediction"
     assert len({line.get_marker() for line in ax.lines}) == 2
     assert_legend_is_clear_of_data(ax)
 
@@ -454,7 +492,7 @@ def test_comparison_on_one_meter():
 def test_comparison_uses_test_scores_only_if_all_have_them():
     curve = thyroid_curve()
     tested = with_test_scores(curve)
-    assert compare_curves({"a": tested}).get_ylabel() == "test neg_log_loss"
+    assert compare_curves({"a": tested}).get_ylabel() == "test negative log-loss"
     mixed = compare_curves({"a": tested, "b": curve})
     assert sorted(mixed.lines[0].get_ydata()) == sorted(curve.points.score)
 
@@ -464,46 +502,3 @@ def test_comparison_of_bad_input():
         compare_curves({})
     with pytest.raises(ValueError, match="curve 'a' has no column 'score'"):
         compare_curves({"a": pd.DataFrame({"cost": [1.0]})})
-
-
-# Displays
-
-DISPLAYS = {
-    "curve": (TradeoffCurveDisplay.from_curve, plot_curve, thyroid_curve),
-    "shares": (FeatureSharesDisplay.from_curve, plot_features, thyroid_curve),
-    "receipt": (ReceiptDisplay.from_estimator, plot_receipt, lambda: thyroid_curve().best()),
-    "comparison": (
-        CurveComparisonDisplay.from_curves,
-        compare_curves,
-        lambda: {"one": thyroid_curve(), "other": thyroid_curve().points},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DISPLAYS)
-def test_displays_are_the_pictures(name):
-    make, draw, subject = DISPLAYS[name]
-    given = subject()
-    figure = Figure(layout="constrained")
-    ax = figure.add_subplot()
-    display = make(given, ax=ax)
-    assert display.ax_ is ax
-    assert display.figure_ is figure
-    plain = draw(given)
-    assert len(ax.lines) == len(plain.lines) > 0
-    for ours, theirs in zip(ax.lines, plain.lines, strict=True):
-        np.testing.assert_array_equal(ours.get_xydata(), theirs.get_xydata())
-    assert (ax.get_xlabel(), ax.get_ylabel()) == (plain.get_xlabel(), plain.get_ylabel())
-
-
-@pytest.mark.parametrize("name", DISPLAYS)
-def test_displays_ask_pyplot_for_a_figure(name):
-    make, _, subject = DISPLAYS[name]
-    display = make(subject())
-    try:
-        assert plt.gcf() is display.figure_
-        first = display.figure_
-        assert display.plot() is display
-        assert display.figure_ is not first
-    finally:
-        plt.close("all")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 import naive
+from experiments.cronus import Cronus
 from greedymiser import (
     CostModel,
-    Cronus,
     EarlyExitClassifier,
     MiserClassifier,
     MiserRegressor,

@@ -25,10 +25,10 @@ from greedymiser import CostModel, MiserClassifier, MiserRegressor, load, save
 from greedymiser._core.threads import Threads
 from greedymiser.data.binning import BinMapper
 from greedymiser.data.tables import ArrayTable
-from greedymiser.engines import Sample
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.interface import Sample
 from greedymiser.losses import Huber, Loss, SquaredError
-from greedymiser.model.row_costs import Walk
+from greedymiser.model.row_costs import MeteredTrees
 from greedymiser.model.trees import Ensemble
 
 rng = np.random.default_rng(0)
@@ -63,14 +63,14 @@ def test_a_continued_fit_asks_each_row_once(monkeypatch, charge, convert):
     model = MiserRegressor(max_iter=6, min_samples_leaf=5, warm_start=True, **params).fit(some, Y)
     model = model.truncate(6)
     walked, looked = [], []
-    add, ask = Ensemble.raw_predict, Walk.rounds
+    add, ask = Ensemble.raw_predict, MeteredTrees.rounds
     monkeypatch.setattr(
         Ensemble,
         "raw_predict",
         lambda self, table, *rest: walked.append(table.n_rows) or add(self, table, *rest),
     )
     monkeypatch.setattr(
-        Walk,
+        MeteredTrees,
         "rounds",
         lambda self, table, *rest: looked.append(table.n_rows) or ask(self, table, *rest),
     )

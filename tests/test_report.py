@@ -14,20 +14,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("plotly")
+pytest.importorskip("matplotlib")
 
 from curves import (
     constant_curve,
     curve_of,
     keep,
-    searched_curve,
     thyroid_curve,
     wide_curve,
     with_test_scores,
 )
 from greedymiser import MiserRegressor
-from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
-from greedymiser.plotting.report import MOST_POINTS, write_report
+from greedymiser._core.amounts import money
+from greedymiser._core.version import __version__
+from greedymiser.curve.curve import tradeoff_curve
+from greedymiser.curve.summary import front_steps, recommended
+from greedymiser.plotting.report import write_report
 
 NASTY = "</script><b>"
 
@@ -84,38 +86,54 @@ def nasty_curve():
 def test_data_is_what_the_curve_says(tmp_path):
     curve = with_test_scores(thyroid_curve())
     data = page_of(curve, tmp_path).data
-    assert [row["cost"] for row in data["chosen"]] == curve.points.cost.tolist()
-    assert [row["test"] for row in data["chosen"]] == curve.points.test_score.tolist()
-    assert [row["score"] for row in data["front"]] == curve.pareto().score.tolist()
-    assert [trace["tradeoff"] for trace in data["traces"]] == curve.points.tradeoff.tolist()
-    assert sum(len(trace["cost"]) for trace in data["traces"]) == len(curve.traces)
+    steps = front_steps(curve)
+    assert [step["cost"] for step in data["steps"]] == [step.cost for step in steps]
+    assert [step["test"] for step in data["steps"]] == [step.test_score for step in steps]
+    front = curve.pareto().sort_values("cost")
+    assert data["line"] == front[["cost", "score"]].to_numpy().tolist()
+    assert data["recommended"] == recommended(steps)
+    assert data["lead"].endswith("All 21 features would cost $69.81.")
     assert data["total"] == 69.81
-    for model, receipt in zip(curve.models, data["receipts"], strict=True):
-        bought = [(line.iteration, line.feature, line.price) for line in model.receipt()]
-        assert [(line["round"], line["feature"], line["price"]) for line in receipt] == bought
 
 
-def test_features_are_sorted_by_price_and_know_their_users(tmp_path):
-    curve = thyroid_curve()
-    features = page_of(curve, tmp_path).data["features"]
-    prices = [feature["price"] for feature in features]
-    assert prices == sorted(prices)
-    assert len(features) == 21
-    for i, model in enumerate(curve.models):
-        for n_iter in (0, 1, 7, model.n_iter_):
-            if n_iter > model.n_iter_:
-                continue
-            used = [f["index"] for f in features if (f["first"][i] or 0) < n_iter
-                    and f["first"][i] is not None]  # fmt: skip
-            assert sorted(used) == model.truncate(n_iter).ensemble_.features
-    fti = next(feature for feature in features if feature["name"] == "FTI")
-    assert set(fti["needs"]) == {"blood_draw", "TT4", "T4U"}
+def test_the_budget_of_a_step_buys_it(tmp_path):
+    curve = thyroid_curve(names=False, tree_cost=0.05 / 3)
+    for step in page_of(curve, tmp_path).data["steps"]:
+        assert curve.best_row(step["budget"])["score"] == step["score"]
+
+
+def test_a_shopping_list_adds_up(tmp_path):
+    for step in page_of(thyroid_curve(), tmp_path).data["steps"]:
+        totals = [line["total_text"] for line in step["list"]]
+        assert totals[-1:] == ([step["cost_text"]] if totals else [])
+        assert sorted(line["name"] for line in step["list"]) == sorted(step["resources"])
+        shares = [line["share_text"].rstrip("%") for line in step["list"]]
+        assert not totals or abs(sum(int(share) for share in shares if share) - 100) <= len(shares)
+
+
+def test_the_matrix_has_what_is_shared_before_what_needs_it(tmp_path):
+    lines = page_of(thyroid_curve(), tmp_path).data["lines"]
+    assert lines[0] == {"name": "blood_draw", "is_part": False, "price_text": "$2.10"}
+    assert {line["name"] for line in lines if line["is_part"]} <= {"TSH", "T3", "TT4", "T4U"}
 
 
 def test_features_without_names(tmp_path):
     data = page_of(thyroid_curve(names=False, tree_cost=0.05), tmp_path).data
-    assert {feature["name"] for feature in data["features"]} == {str(i) for i in range(21)}
-    assert data["tree_cost"] == 0.05
+    assert {line["name"] for line in data["lines"]} <= {str(i) for i in range(21)}
+    assert "trees cost $" in data["steps"][-1]["note"]
+
+
+def test_where_it_comes_from_is_told(tmp_path):
+    data = page_of(thyroid_curve(), tmp_path, about={"data": "loans.csv", "rows": 300}).data
+    assert data["provenance"].startswith("data loans.csv · rows 300 · ")
+    assert data["provenance"].endswith(f"greedymiser {__version__}")
+
+
+def test_other_models_are_compared_with(tmp_path):
+    data = page_of(thyroid_curve(), tmp_path, baselines={"in use": (60.0, -0.02)}).data
+    other = data["baselines"][0]
+    assert (other["name"], other["cost_text"], other["score_text"]) == ("in use", "$60", "-0.020")
+    assert other["beside"][0].startswith("$60 less, score \N{MINUS SIGN}")
 
 
 def test_settings(tmp_path):
@@ -129,7 +147,6 @@ def test_settings(tmp_path):
 
 def test_nothing_comes_from_elsewhere(tmp_path):
     page = page_of(thyroid_curve(), tmp_path)
-    assert "plotly.js v" in page.scripts[1]
     for tag, attributes in page.tags:
         for name in ("src", "href", "action", "srcset"):
             assert attributes.get(name, "data:,") == "data:,", tag
@@ -141,29 +158,22 @@ def test_names_cannot_break_the_page(tmp_path):
     curve = nasty_curve()
     page = page_of(curve, tmp_path, title=NASTY)
     assert page.title.strip() == NASTY
-    assert [tag for tag, _ in page.tags].count("script") == 3
+    assert [tag for tag, _ in page.tags].count("script") == 2
     assert not [tag for tag, _ in page.tags if tag in ("b", "img")]
-    assert {f["name"] for f in page.data["features"]} == set(curve.models[0].feature_names_in_)
+    assert page.data["lines"]
+    assert {line["name"] for line in page.data["lines"]} <= set(curve.models[0].feature_names_in_)
     assert not re.search("[<>&]", page.scripts[0])
 
 
-def test_long_traces_are_thinned(tmp_path):
-    curve = keep(thyroid_curve(), [0])
-    part = curve.traces.iloc[:41]
-    long = part.loc[part.index.repeat(100)].reset_index(drop=True)
-    long["n_iter"] = np.arange(len(long))
-    long.loc[1777, "score"] = 0.0  # the best round
-    thinned = page_of(TradeoffCurve(long, curve.models, "r2"), tmp_path)
-    (trace,) = thinned.data["traces"]
-    assert MOST_POINTS / 2 < len(trace["n_iter"]) <= MOST_POINTS + 30
-    assert {0, 1777, len(long) - 1} <= set(trace["n_iter"])
-    assert set(trace["cost"]) == set(part.cost)
+def test_a_page_is_small_however_long_the_traces(tmp_path):
+    path = write_report(wide_curve(n_tradeoffs=30), tmp_path / "page.html")
+    assert path.stat().st_size < 200_000
 
 
 def test_scores_that_are_not_numbers(tmp_path):
     curve = keep(thyroid_curve(), [0, 1])
     curve.traces.loc[curve.traces.n_iter == 3, "score"] = np.nan
-    assert page_of(curve, tmp_path).data["traces"][0]["score"][3] is None
+    assert all(score is not None for _, score in page_of(curve, tmp_path).data["line"])
 
 
 def test_writing_is_atomic(tmp_path, monkeypatch):
@@ -208,12 +218,6 @@ def test_folder_without_permission(tmp_path):
         tmp_path.chmod(0o700)
 
 
-def test_without_plotly(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
-    with pytest.raises(ImportError, match=r"greedymiser\[report\]"):
-        write_report(constant_curve(), tmp_path / "page.html")
-
-
 # The browser
 
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run
@@ -248,8 +252,8 @@ def opened(browser, curve, folder, width=1280, scheme="light"):
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(path.as_uri())
-    assert waited_for(browser, "#curve .scatterlayer .trace")
-    assert waited_for(browser, "#features tbody td")
+    assert waited_for(browser, "#curve .steps")
+    assert waited_for(browser, "#table tbody td")
     return path
 
 
@@ -287,11 +291,6 @@ def move_slider(browser, position):
     )
 
 
-def receipt_of(browser):
-    rows = browser.find_elements("css selector", "#receipt tbody tr td:nth-child(2)")
-    return [row.text.splitlines()[0] for row in rows]
-
-
 @pytest.mark.parametrize("make", [thyroid_curve, wide_curve, constant_curve, nasty_curve])
 def test_page_loads_quietly(browser, make, tmp_path):
     path = opened(browser, make(), tmp_path)
@@ -305,26 +304,40 @@ def test_page_loads_quietly(browser, make, tmp_path):
     assert [url for url in asked if url.startswith("file:")] == [path.as_uri()]
 
 
+def listed(browser):
+    """What the model shown buys."""
+    return [cell.text for cell in browser.find_elements("css selector", "#list td:first-child")]
+
+
+def test_a_page_opens_at_the_recommended_model(browser, tmp_path):
+    curve = thyroid_curve()
+    opened(browser, curve, tmp_path)
+    steps = front_steps(curve)
+    chosen = steps[recommended(steps)]
+    assert shown(browser, "cost") == money(chosen.cost, "dollars")
+    assert sorted(listed(browser)) == sorted(chosen.resources)
+    heading = browser.find_element("id", "model-heading").text
+    assert heading == f"Recommended: {money(chosen.cost, 'dollars')} a prediction"
+
+
 @pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
 def test_slider_changes_the_model(browser, tmp_path):
     curve = thyroid_curve()
     opened(browser, curve, tmp_path)
-    assert shown(browser, "cost") == "58.81 dollars"
-    assert receipt_of(browser) == [line.feature for line in curve.best().receipt()]
     scores = []
-    for position in (1000, 800, 700, 0):
+    for position, step in reversed(list(enumerate(front_steps(curve)))):
         move_slider(browser, position)
         budget = float(browser.find_element("id", "budget").get_attribute("value"))
-        best = curve.best(budget)
-        assert float(shown(browser, "cost").split()[0]) == pytest.approx(best.cost_, rel=1e-5)
+        best = curve.best(budget, train=False)
+        assert shown(browser, "cost") == money(best.cost_, "dollars")
         assert int(shown(browser, "trees")) == best.ensemble_.n_trees
         assert int(shown(browser, "n-features")) == len(best.features_used_)
-        assert receipt_of(browser) == [line.feature for line in best.receipt()]
-        marked = browser.find_elements("css selector", "#features tr.used td:first-child")
-        assert {row.text.splitlines()[0] for row in marked} == set(best.features_used_)
+        assert sorted(listed(browser)) == sorted(best.resources_used_)
+        marked = browser.find_elements("css selector", "#matrix tbody .chosen.bought")
+        assert len(marked) == len(step.resources)
         scores.append(float(shown(browser, "score")))
-    assert scores == sorted(set(scores), reverse=True)
-    assert shown(browser, "cost") == "0 dollars"
+    assert scores == sorted(scores, reverse=True)
+    assert shown(browser, "cost") == "$0"
 
 
 def test_budget_can_be_typed_or_stepped(browser, tmp_path):
@@ -335,84 +348,74 @@ def test_budget_can_be_typed_or_stepped(browser, tmp_path):
     below = shown(browser, "cost")
     field.clear()
     field.send_keys("46.5")
-    assert (below, shown(browser, "cost")) == ("45.5 dollars", "46.5 dollars")
-    assert browser.find_element("id", "snippet").text == "curve.best(budget=46.5)"
-    browser.find_element("id", "slider").send_keys("\ue012" * 20)  # the left arrow
-    assert float(field.get_attribute("value")) < 46.5
+    assert (below, shown(browser, "cost")) == ("$45.50", "$46.50")
+    snippet = browser.find_element("id", "snippet").text
+    assert snippet == "model = curve.best(budget=46.5, train=False)"
+    browser.find_element("id", "slider").send_keys("\ue012")  # the left arrow
+    assert field.get_attribute("value") == "45.5"
 
 
-def test_a_page_tells_what_a_search_has_found(browser, tmp_path):
-    curve = searched_curve()
+def test_click_selects_a_point_or_a_column(browser, tmp_path):
+    curve = thyroid_curve()
     opened(browser, curve, tmp_path)
-    summary = browser.find_element("id", "summary").text
-    assert summary.startswith("4 tradeoffs, 2 sets of features found by the search, 21 features")
-    # A curve that has its data might train another model than the page shows.
-    assert browser.find_element("id", "snippet").text.endswith(", train=False)")
-    assert shown(browser, "tradeoff") == "0"
+    steps = front_steps(curve)
+    browser.find_elements("css selector", "#curve .point")[0].click()
+    assert shown(browser, "cost") == money(steps[1].cost, "dollars")  # the constant is not drawn
+    browser.find_elements("css selector", "#matrix thead th")[-1].click()
+    assert shown(browser, "cost") == money(steps[-1].cost, "dollars")
+
+
+def test_changes_lead_to_the_neighbours(browser, tmp_path):
+    opened(browser, with_test_scores(thyroid_curve()), tmp_path)
     field = browser.find_element("id", "budget")
     field.clear()
     field.send_keys("46.5")
-    assert shown(browser, "tradeoff") == "search"
-    assert browser.get_log("browser") == []
-
-
-def test_click_selects_a_point(browser, tmp_path):
-    from selenium.webdriver import ActionChains
-
-    curve = thyroid_curve()
-    opened(browser, curve, tmp_path)
-    # Where the best round at tradeoff 0.005 is drawn, in pixels from the middle of the plot.
-    where = browser.execute_script(
-        "const plot = document.getElementById('curve'), {xaxis, yaxis} = plot._fullLayout;"
-        "const box = plot.getBoundingClientRect();"
-        "return [xaxis.l2p(arguments[0]) + xaxis._offset - box.width / 2,"
-        "        yaxis.l2p(arguments[1]) + yaxis._offset - box.height / 2];",
-        float(curve.points.cost[3]),
-        float(curve.points.score[3]),
-    )
-    plot = browser.find_element("id", "curve")
-    ActionChains(browser).move_to_element_with_offset(plot, *map(round, where)).click().perform()
-    assert shown(browser, "cost") == "35.19 dollars"
-    assert shown(browser, "tradeoff") == "0.005"
-    code = browser.find_element("id", "snippet").text
-    assert code == f"curve.models[3].truncate({curve.points.n_iter[3]})"
-    model = eval(code, {"curve": curve})
-    assert shown(browser, "rounds") == str(model.n_iter_)
-    assert receipt_of(browser) == [line.feature for line in model.receipt()]
-
-
-def test_test_scores_can_be_drawn(browser, tmp_path):
-    opened(browser, with_test_scores(thyroid_curve()), tmp_path)
-    read = "return document.getElementById('curve').layout.yaxis.title.text"
-    assert browser.execute_script(read) == "validation neg_log_loss"
-    browser.find_element("id", "test").click()
-    browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
-    assert browser.execute_script(read) == "test neg_log_loss"
+    lines = [line.text for line in browser.find_elements("css selector", "#changes li")]
+    assert lines[0].startswith("Cheaper ($45.50): \N{MINUS SIGN} ")
+    assert lines[1].startswith("More expensive ($57.81): + ")
     assert float(shown(browser, "test-score")) < float(shown(browser, "score"))
 
 
-def test_features_can_be_sorted(browser, tmp_path):
-    opened(browser, thyroid_curve(), tmp_path)
-
-    def names():
-        cells = browser.find_elements("css selector", "#features tbody td:first-child")
-        return [cell.text.splitlines()[0] for cell in cells]
-
-    assert names()[-1] == "FTI"
-    browser.find_element("css selector", "#features button[data-key=price]").click()
-    assert names()[0] == "FTI"
-    browser.find_element("css selector", "#features button[data-key=name]").click()
-    assert names()[0].lower() == "age"
-
-
 def test_nasty_names_are_shown_as_they_are(browser, tmp_path):
-    curve = nasty_curve()
-    opened(browser, curve, tmp_path)
-    cells = browser.find_elements("css selector", "#features tbody td:first-child")
-    assert NASTY in {cell.text for cell in cells}
+    opened(browser, nasty_curve(), tmp_path)
+    cells = browser.find_elements("css selector", "#matrix tbody th")
+    assert any(cell.text.startswith(NASTY) for cell in cells)
     assert not browser.find_elements("css selector", "main b, main img")
-    title = browser.find_element("css selector", "#curve .ytitle").text
-    assert title == f"validation {NASTY}"
+
+
+LABELS = """
+const boxes = [...document.querySelectorAll("#curve text")].map((e) => e.getBoundingClientRect());
+const room = document.getElementById("curve").getBoundingClientRect();
+const apart = (a, b) => a.right <= b.left + 1 || b.right <= a.left + 1
+  || a.bottom <= b.top + 3 || b.bottom <= a.top + 3;
+return [
+  boxes.filter((box) => box.left < room.left - 1 || box.right > room.right + 1).length,
+  boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => !apart(a, b))).length,
+  document.querySelectorAll("#curve .label").length,
+];
+"""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("make", [thyroid_curve, wide_curve])
+def test_words_of_the_picture_are_whole_and_apart(browser, make, width, tmp_path):
+    opened(browser, with_test_scores(make()), tmp_path, width=width)
+    cut, covered, labels = browser.execute_script(LABELS)
+    assert (cut, covered) == (0, 0)
+    assert labels >= 2
+
+
+def test_no_section_is_empty_and_columns_are_even(browser, tmp_path):
+    opened(browser, thyroid_curve(), tmp_path, width=1400)
+    heights = browser.execute_script(
+        "return [...document.querySelectorAll('section')].map((e) => e.innerText.trim().length)"
+    )
+    assert min(heights) > 0
+    left, right = browser.execute_script(
+        "return [...document.querySelectorAll('.column')].map("
+        "  (e) => e.lastElementChild.getBoundingClientRect().bottom)"
+    )
+    assert abs(left - right) < 400
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -433,7 +436,7 @@ def test_colours_follow_the_system(browser, tmp_path):
     opened(browser, thyroid_curve(), tmp_path)
     read = (
         "return [getComputedStyle(document.body).color,"
-        " document.getElementById('curve').layout.font.color]"
+        " getComputedStyle(document.querySelector('#curve .steps')).stroke]"
     )
     light = browser.execute_script(read)
     media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
@@ -460,8 +463,8 @@ def row_curve():
 def test_reports_have_the_protocols_of_models_that_charge_by_row(row_curve, tmp_path):
     curve, X = row_curve
     without = page_of(curve, tmp_path).data
-    assert {row["protocol"] for row in without["front"]} == {None}
-    told = page_of(curve, tmp_path, X=X).data["front"][-1]["protocol"]
+    assert {step["protocol"] for step in without["steps"]} == {None}
+    told = page_of(curve, tmp_path, X=X).data["steps"][-1]["protocol"]
     assert [step["name"] for step in told["steps"]] == ["<first>", "dear"]
     assert [step["depth"] for step in told["steps"]] == [0, 1]
     assert told["steps"][1]["conditions"].startswith("<first> > ")
@@ -474,9 +477,11 @@ def test_reports_have_the_protocols_of_models_that_charge_by_row(row_curve, tmp_
 def test_a_browser_shows_the_protocol(browser, row_curve, tmp_path):
     curve, X = row_curve
     browser.get(write_report(curve, tmp_path / "page.html", X=X).as_uri())
-    cells = waited_for(browser, "#protocol tbody tr td:first-child")
-    assert [cell.text.splitlines()[0] for cell in cells] == ["<first>", "dear"]
-    assert cells[1].text.splitlines()[1].startswith("if <first> > ")
+    assert waited_for(browser, "#curve .steps")
+    move_slider(browser, len(front_steps(curve)) - 1)
+    items = waited_for(browser, "#protocol li")
+    assert [item.text.splitlines()[0] for item in items] == ["<first> (1)", "dear (9)"]
+    assert "if <first> > " in items[1].text
     assert "600 rows cost " in browser.find_element("id", "protocol-note").text
     browser.get(write_report(curve, tmp_path / "plain.html").as_uri())
     assert not browser.find_element("id", "protocol-part").is_displayed()

@@ -28,7 +28,8 @@ from greedymiser import (
 from greedymiser.losses import BinaryLogLoss, Loss, MultinomialLogLoss
 from greedymiser.model.exit_rules import Above, Confident, Proximity, place_scores, rank_leavers
 from greedymiser.model.links import labels, largest_probability
-from greedymiser.model.predictor import _blocks, stages_every
+from greedymiser.model.predictor import _blocks
+from greedymiser.model.trees import stages_every
 
 patient = settings(max_examples=60, deadline=None)  # the first example compiles a kernel
 

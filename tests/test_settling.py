@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from greedymiser.engines import CANDIDATE_DTYPE, OPEN_DTYPE, SPLIT_DTYPE
+from greedymiser.engines.interface import CANDIDATE_DTYPE, OPEN_DTYPE, SPLIT_DTYPE
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE
 from greedymiser.training.splitting import (
     DRAFT_DTYPE,

@@ -12,8 +12,8 @@ from greedymiser import MiserClassifier, MiserRegressor
 from greedymiser._core.threads import Threads
 from greedymiser.data.binning import BinMapper
 from greedymiser.data.tables import ArrayTable
-from greedymiser.engines import Sample
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.interface import Sample
 from greedymiser.losses import SquaredError
 from greedymiser.model.trees import (
     CATEGORY_WORDS,

@@ -49,7 +49,6 @@ PROBE = """if True:
     models += [
         EarlyExitClassifier(models[0], threshold=0.9, every=3).fit(X, y),
         EarlyExitRanker(models[-2], threshold=0.1, every=3).fit(X, y, qid=qid),
-        Cronus(models[-1], tradeoff=1e-4, max_sweeps=2).fit(X, y, qid=qid),
     ]
     for model in models:
         for rows in (X_test, X_test[:1], X_test[::2], X_test.astype(np.float32)):

@@ -79,7 +79,7 @@ def finite(X):
         ("gamma", "reg:gamma"),
         (LogCosh(), "reg:squarederror"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_regressor(loss, objective):
     X, y = messy_data()

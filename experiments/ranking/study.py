@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.cronus import Cronus
 from experiments.methods import (
     CANDIDATES,
     CRONUS,
@@ -44,7 +45,6 @@ from experiments.ranking.figures import (
 )
 from experiments.workspace import Results, Workspace
 from greedymiser._core.version import __version__
-from greedymiser.cascades.cronus import Cronus
 from greedymiser.cascades.early_exit import EarlyExitRanker
 from greedymiser.curve.curve import TradeoffCurve
 from greedymiser.estimators import MiserRanker

@@ -12,7 +12,12 @@ from greedymiser._core.version import __version__
 if TYPE_CHECKING:
     from greedymiser._core.compiling import CacheWarning
     from greedymiser.baselines import UnreadableModelError, baseline
-    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.cascades import (
+        EarlyExitClassifier,
+        EarlyExitRanker,
+        GatedClassifier,
+        GatedRegressor,
+    )
     from greedymiser.costs.cost_model import CostModel, Ledger, Receipt
     from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
     from greedymiser.curve.search import MiserSearchCV
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
         load,
         save,
         to_lightgbm,
+        to_ltr,
+        to_vespa,
         to_xgboost,
     )
     from greedymiser.losses.ndcg import ndcg_score
@@ -57,7 +64,12 @@ _ROOM_OF = {
         ),
         "baselines": ("UnreadableModelError", "baseline"),
         "training.boosting": ("Action", "Progress"),
-        "cascades": ("Cronus", "EarlyExitClassifier", "EarlyExitRanker"),
+        "cascades": (
+            "EarlyExitClassifier",
+            "EarlyExitRanker",
+            "GatedClassifier",
+            "GatedRegressor",
+        ),
         "_core.compiling": ("CacheWarning",),
         "costs.cost_model": ("CostModel", "Ledger", "Receipt"),
         "estimators": ("BudgetWarning", "MiserClassifier", "MiserRanker", "MiserRegressor"),
@@ -68,6 +80,8 @@ _ROOM_OF = {
             "load",
             "save",
             "to_lightgbm",
+            "to_ltr",
+            "to_vespa",
             "to_xgboost",
         ),
         "plotting": ("ProtocolDisplay",),
@@ -87,9 +101,10 @@ __all__ = [
     "BudgetWarning",
     "CacheWarning",
     "CostModel",
-    "Cronus",
     "EarlyExitClassifier",
     "EarlyExitRanker",
+    "GatedClassifier",
+    "GatedRegressor",
     "Ledger",
     "MiserClassifier",
     "MiserRanker",
@@ -117,12 +132,25 @@ __all__ = [
     "ndcg_score",
     "save",
     "to_lightgbm",
+    "to_ltr",
+    "to_vespa",
     "to_xgboost",
     "tradeoff_curve",
 ]
 
 
+# Names that were here once, and where they went.
+_MOVED = {
+    "Cronus": (
+        "it is part of the experiments of the paper now: experiments/cronus in the source "
+        "repository. Cascades that were saved are loaded by greedymiser.load as before"
+    ),
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no {name!r} any more: {_MOVED[name]}")
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)

@@ -1,4 +1,4 @@
-"""The door for ``greedymiser`` and ``python -m greedymiser``: says what is missing, then knocks."""
+"""Starts the command line; where its libraries are not installed, says which ones."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from greedymiser.losses import (
     SquaredError,
 )
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
-from greedymiser.model.predictor import Predictor, stages_every
-from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
+from greedymiser.model.predictor import Predictor
+from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree, stages_every
 
 # So many rows are walked one by one, asked together, and divided between threads.
 FEW, SOME, MANY = 1, 40, 3000
@@ -86,7 +86,7 @@ def _charge_rows(model: Predictor, rows: NDArray[Any]) -> None:
     model.prediction_costs(rows)
     model.protocol(rows)
     known = np.ones(rows.shape, dtype=np.uint8)
-    way = model.accounts.meter.setting_out(len(rows), model.n_features)
+    way = model.accounts.meter.start_positions(len(rows), model.n_features)
     raw, index = model.begin(len(rows)), np.arange(len(rows))
     model.accounts.walk(0).on(index, rows.astype(np.float64), known, way, raw, 1)
 
@@ -135,7 +135,7 @@ def _one_split(feature: int) -> Tree:
 
 def _train_all() -> None:
     # Here, because serving needs none of these rooms.
-    from greedymiser.cascades import Cronus, EarlyExitClassifier, EarlyExitRanker
+    from greedymiser.cascades import EarlyExitClassifier, EarlyExitRanker
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
 
     X, y, weight = _made_rows()
@@ -160,16 +160,26 @@ def _train_all() -> None:
     MiserRegressor(**more, loss=_PythonLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
     MiserRegressor(**more, loss="poisson").fit(X, np.exp(5.0 * y))
-    Cronus(regressor, n_stages=2, max_sweeps=1).fit(X, y).predict(X)
     classifier = MiserClassifier(**more).fit(X, labels, weight)
     EarlyExitClassifier(classifier, threshold=0.5, every=5).fit(X, labels).predict(X)
     MiserClassifier(**more).fit(X, labels > 1, X_val=X, y_val=labels > 1)
     ranker = MiserRanker(**more).fit(X, labels, qid=qid, X_val=X, y_val=labels, qid_val=qid)
     exits = EarlyExitRanker(ranker, budget=ranker.cost_, every=5).fit(X, labels, qid=qid)
     exits.predict(X, qid)
+    _learn_gates(X, y, weight)
     _train_on_threads(more)
     _score_all()
     _train_in_pieces()
+
+
+def _learn_gates(
+    X: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]
+) -> None:
+    from greedymiser.cascades.gates import GateInputs, cross_fitted
+
+    inputs = GateInputs(X, (0, 1, 2, 3), n_features=3, n_columns=4, categorical={})
+    for given in (None, weight):
+        cross_fitted("paid", inputs, y, given, np.arange(len(y)) % 2)
 
 
 class _PythonLoss(Loss):
@@ -218,14 +228,13 @@ def _score_all() -> None:
 
 def _train_in_pieces() -> None:
     """What engines need whose rows are in several places."""
-    from greedymiser._core.inquiries import ask_here, conduct
-    from greedymiser._core.inquiries.selection import ask_quantiles
+    from greedymiser._core.quantiles import quantiles_of_parts
     from greedymiser._core.threads import Threads
     from greedymiser.data.binning import BinMapper
-    from greedymiser.data.cutting import ColumnPart, Limits, ask_cuts
     from greedymiser.data.tables import ArrayTable
-    from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
-    from greedymiser.engines.cpu import CpuShard, Tuning
+    from greedymiser.engines.cpu.shard import CpuShard
+    from greedymiser.engines.cpu.state import Tuning
+    from greedymiser.engines.interface import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.sharded import ShardedRows
 
     X, y, _ = _made_rows()
@@ -238,9 +247,8 @@ def _train_in_pieces() -> None:
         node = np.zeros(1, dtype=OPEN_DTYPE)
         node["gradient"], node["hessian"], node["count"] = root[:3]
         rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
-        part = ColumnPart(ArrayTable(X), None, None, threads)
-        conduct(ask_cuts(BinMapper(4), 4, limits=Limits(8, 8, 8)), ask_here([part, part]))
-    conduct(ask_quantiles(0.5, [len(y)]), ask_here([[(y, None)], [(y, np.ones(len(y)))]]))
+    one = [(y, np.ones(len(y)))]
+    quantiles_of_parts(0.5, [len(y)], lambda question: question.answer(one))
 
 
 def _made_rows(

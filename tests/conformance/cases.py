@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import naive
 from greedymiser.data.binning import LANES, BinnedMatrix
-from greedymiser.engines import OPEN_DTYPE, SPLIT_DTYPE, Sample, SplitRules
 from greedymiser.engines.grid import GridRule
+from greedymiser.engines.interface import OPEN_DTYPE, SPLIT_DTYPE, Sample, SplitRules
 from greedymiser.engines.marks import share_unit
 from greedymiser.engines.sampling import RowLot
 from greedymiser.losses import Loss

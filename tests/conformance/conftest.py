@@ -11,7 +11,9 @@ import pytest
 from conformance.numpy_engine import NumpyEngine
 from greedymiser._core.arithmetic import exact_sum
 from greedymiser._core.threads import Threads
-from greedymiser.engines.cpu import CpuEngine, CpuShard, Tuning
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.cpu.shard import CpuShard
+from greedymiser.engines.cpu.state import Tuning
 from greedymiser.engines.sharded import ShardedRows
 
 # So that also a handful of rows is shared out among the threads.
@@ -59,7 +61,7 @@ ENGINES = {
 }
 
 if os.environ.get("GREEDYMISER_TEST_ENGINE") == "cuda":  # see tests/test_cuda.py
-    from greedymiser.engines.cuda.door import CudaEngine
+    from greedymiser.engines.cuda.engine import CudaEngine
 
     if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
         import simulated  # noqa: F401

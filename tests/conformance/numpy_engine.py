@@ -8,8 +8,8 @@ import numpy as np
 
 from greedymiser._core.arithmetic import add_exactly, exact_sum, new_sums
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Root
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, Extremes
+from greedymiser.engines.interface import Root
 from greedymiser.engines.scanning import BINS
 from greedymiser.engines.sharded import ShardedRows
 

@@ -25,7 +25,6 @@ from conformance.cases import (
 )
 from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.data.binning import Thresholds
-from greedymiser.engines import OPEN_DTYPE, Sample, SplitRules
 from greedymiser.engines.grid import (
     PACKED_ONE,
     PACKED_TWO,
@@ -34,6 +33,7 @@ from greedymiser.engines.grid import (
     Extremes,
     GridRule,
 )
+from greedymiser.engines.interface import OPEN_DTYPE, Sample, SplitRules
 from greedymiser.training.accounts import ModelAccount
 from greedymiser.training.grower import Grower, GrowerParams
 

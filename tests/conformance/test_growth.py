@@ -13,7 +13,7 @@ from conformance.cases import by_chance, cases, numbers, seeds
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.data.binning import Thresholds
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.engines.sampling import RoundRule
 from greedymiser.training.accounts import ModelAccount, RowAccount, marks_of
 from greedymiser.training.grower import Grower, GrowerParams

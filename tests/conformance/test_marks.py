@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.cases import Case, Split, by_chance, cases, seeds, tell
-from greedymiser.engines import SplitRules
+from greedymiser.engines.interface import SplitRules
 from greedymiser.engines.marks import Marks, share_unit
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 

@@ -24,8 +24,8 @@ from conformance.cases import (
     walk,
 )
 from greedymiser.data.binning import BinnedMatrix
-from greedymiser.engines import Sample, SplitRules
 from greedymiser.engines.grid import GridRule
+from greedymiser.engines.interface import Sample, SplitRules
 from greedymiser.engines.sampling import RowLot
 from greedymiser.losses import (
     AbsoluteError,

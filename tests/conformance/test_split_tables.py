@@ -23,8 +23,9 @@ from conformance.cases import (
     walk,
 )
 from greedymiser._core.threads import Threads
-from greedymiser.engines import SplitRules
-from greedymiser.engines.cpu import CpuEngine, Tuning
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.cpu.state import Tuning
+from greedymiser.engines.interface import SplitRules
 
 slowly = by_chance(150)
 

@@ -1,4 +1,4 @@
-"""Functions whose every bit is known: sums, products and quotients, and nothing else.
+"""Exact sums, and functions that give the same bits on every machine.
 
 A mathematical library may round exp and log differently on another processor, in its next version,
 or in a vectorised loop. The functions here are spelled out, so a model that was trained with them

@@ -1,4 +1,4 @@
-"""The only compiler of the house: kernels are compiled when they are first called, and kept.
+"""Kernels: compiled by Numba when they are first called, and kept on disk.
 
 Numba keeps compiled code in the first of these folders that it can write to: ``NUMBA_CACHE_DIR``,
 ``__pycache__`` beside the source, the user's own cache. Where it finds none, as in a container
@@ -113,9 +113,9 @@ class KernelCache(NullCache):
 
     @cached_property
     def _all(self) -> list[FunctionCache]:
-        found = [self._own, *(_opened(kind, self._function) for kind in READERS)]
+        shelves = [self._own, *(_opened(kind, self._function) for kind in READERS)]
         # By path: usually the folder that can be written to is also one of the others.
-        return list({shelf.cache_path: shelf for shelf in found if shelf is not None}.values())
+        return list({shelf.cache_path: shelf for shelf in shelves if shelf is not None}.values())
 
     @property
     def cache_path(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Files that are never half written: the one writer of the house."""
+"""Files that are never half written."""
 
 from __future__ import annotations
 

@@ -97,17 +97,17 @@ class _Describer:
 
     def describe(self, value: Any) -> str:
         text = self._text(value)
-        told: dict[tuple[str, str], str] = {}
+        texts: dict[tuple[str, str], str] = {}
         while True:
             for module in list(self._modules.values()):
                 for name in sorted(self._names & vars(module).keys() - OF_EVERY_MODULE):
                     self._add_global(vars(module), name)
-            left = [key for key in self._globals if key not in told]
+            left = [key for key in self._globals if key not in texts]
             if not left:
                 break
             for key in left:
-                told[key] = self._text(self._globals[key])
-        named = [f"{m}.{name} = {told[m, name]}" for m, name in sorted(told)]
+                texts[key] = self._text(self._globals[key])
+        named = [f"{m}.{name} = {texts[m, name]}" for m, name in sorted(texts)]
         return _shortened("; ".join([text, *named]))
 
     # -- values ---------------------------------------------------------------------------------
@@ -279,10 +279,10 @@ class _Describer:
         # Looked at directly: what is left out of pickles may matter.
         state = dict(getattr(value, "__dict__", {}))
         state |= {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
-        told = [self._text(kind), self._text(state)]
+        texts = [self._text(kind), self._text(state)]
         if any(_library(base.__module__) for base in kind.__mro__ if base is not object):
-            told.append(self._reduced(value))  # a list or the like holds more than attributes
-        return f"({', '.join(told)})"
+            texts.append(self._reduced(value))  # a list or the like holds more than attributes
+        return f"({', '.join(texts)})"
 
     def _reduced(self, value: Any) -> str:
         """What pickle would write: how the object is made again, and from what."""
@@ -344,10 +344,10 @@ def _slots(kind: type) -> list[str]:
 
 
 def _find(module: str, qualname: str) -> Any:
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for name in qualname.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _imported(name: str, level: int, namespace: Mapping[str, Any], user: str) -> types.ModuleType:

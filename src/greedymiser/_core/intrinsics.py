@@ -1,4 +1,4 @@
-"""What Numba cannot say.
+"""Machine instructions that Numba has no function for.
 
 Fetch this cache line early, add two words at once, find the first bit, read a float as bits, agree
 with another thread on a word, hand another thread a function.

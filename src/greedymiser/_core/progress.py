@@ -1,9 +1,18 @@
-"""How far things are, in a terminal or a notebook: the one room that knows tqdm."""
+"""Progress bars, in a terminal or a notebook."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any, TextIO
+
+
+def somebody_looks() -> bool:
+    """Whether stderr is a terminal, or the program runs in a notebook."""
+    shell = sys.modules.get("IPython")
+    kernel = None if shell is None else shell.get_ipython()
+    if kernel is not None and type(kernel).__name__ == "ZMQInteractiveShell":
+        return True
+    return bool(sys.stderr is not None and sys.stderr.isatty())
 
 
 class Bar:
@@ -16,14 +25,23 @@ class Bar:
     unit : str
         What a step is called.
     is_shown : bool
+    delay : float
+        Seconds before it is drawn: quick work needs no bar.
     file : stream, optional
         stderr by default.
     """
 
     def __init__(
-        self, total: int | None, unit: str, *, is_shown: bool = True, file: TextIO | None = None
+        self,
+        total: int | None,
+        unit: str,
+        *,
+        is_shown: bool = True,
+        delay: float = 0.0,
+        file: TextIO | None = None,
     ):
         self._shown = is_shown
+        self._delay = delay
         self._total = total
         self._unit = unit
         self._file = file
@@ -55,7 +73,8 @@ class Bar:
     def close(self) -> None:
         """End the bar, as it stands."""
         if self._bar is not None:
-            self._bar.refresh()
+            if not self._delay:
+                self._bar.refresh()
             self._bar.close()
             self._bar = None
 
@@ -66,5 +85,7 @@ class Bar:
         if self._bar is None:
             from tqdm.auto import tqdm  # takes a moment to import, and few look
 
-            self._bar = tqdm(total=self._total, unit=f" {self._unit}", file=self._stream())
+            self._bar = tqdm(
+                total=self._total, unit=f" {self._unit}", file=self._stream(), delay=self._delay
+            )
         return self._bar

@@ -1,4 +1,4 @@
-"""Tables for people: aligned text for terminals, HTML for notebooks."""
+"""Tables as aligned text for terminals and as HTML for notebooks."""
 
 from __future__ import annotations
 

@@ -84,30 +84,34 @@ class Baseline(Miser):
     def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
         """Read the trees. The data is not looked at: all that there was to learn is learned."""
         self._validate_params()
-        found = read_model(self.model)
-        if found.kind != self._kind:
+        foreign = read_model(self.model)
+        if foreign.kind != self._kind:
             raise TypeError(
-                f"{type(self).__name__} needs a {self._kind}, and this model of {found.library} "
-                f"is a {found.kind}; greedymiser.baseline chooses by itself"
+                f"{type(self).__name__} needs a {self._kind}, and this model of {foreign.library} "
+                f"is a {foreign.kind}; greedymiser.baseline chooses by itself"
             )
-        found.check()
-        n_features = found.ensemble.n_features
-        names = _true_names(found.names, self.costs)
+        foreign.check()
+        n_features = foreign.ensemble.n_features
+        names = _true_names(foreign.names, self.costs)
         costs = as_cost_model(self.costs, n_features, None if names is None else list(names))
-        target = _target(type(self).__name__, found)
+        target = _target(type(self).__name__, foreign)
         self.schema_ = Schema(
-            found.kind, n_features, names, found.categories, target, costs, found.loss, seed=0
+            foreign.kind, n_features, names, foreign.categories, target, costs, foreign.loss, seed=0
         )
-        purchases = purchases_of(found.ensemble, costs, self.schema_.name)
+        purchases = purchases_of(foreign.ensemble, costs, self.schema_.name)
         charge = cast(Charge, self.charge)
-        n_iter = found.ensemble.n_iter
+        n_iter = foreign.ensemble.n_iter
         self.model_ = Model(
-            found.ensemble, purchases, best_iter=n_iter, charge=charge, has_copies=found.has_copies
+            foreign.ensemble,
+            purchases,
+            best_iter=n_iter,
+            charge=charge,
+            has_copies=foreign.has_copies,
         )
         self.n_features_in_ = n_features
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
-        self.is_mean_ = found.is_mean
+        self.is_mean_ = foreign.is_mean
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -252,13 +256,13 @@ def read_model(model: Any) -> ForeignModel:
     )
 
 
-def _of_several_classes(found: ForeignModel) -> ForeignModel:
-    if found.classes is not None and len(found.classes) < 2:
+def _of_several_classes(foreign: ForeignModel) -> ForeignModel:
+    if foreign.classes is not None and len(foreign.classes) < 2:
         raise UnreadableModelError(
-            f"it knows one class only, {found.classes.tolist()}, and our classifiers need at least "
-            "two"
+            f"it knows one class only, {foreign.classes.tolist()}, and our classifiers need "
+            "at least two"
         )
-    return found
+    return foreign
 
 
 # Each is imported where somebody has a model of its library.
@@ -282,10 +286,10 @@ def _read_sklearn(model: Any) -> ForeignModel:
     return read_sklearn(model)
 
 
-def _target(estimator: str, found: ForeignModel) -> Target:
-    if found.classes is not None:
-        return Classes(estimator, np.asarray(found.classes))
-    return Numbers(estimator, is_ranking=found.kind == "ranker")
+def _target(estimator: str, foreign: ForeignModel) -> Target:
+    if foreign.classes is not None:
+        return Classes(estimator, np.asarray(foreign.classes))
+    return Numbers(estimator, is_ranking=foreign.kind == "ranker")
 
 
 def _true_names(names: tuple[str, ...] | None, costs: Any) -> tuple[str, ...] | None:

@@ -185,8 +185,8 @@ def below_in_single(threshold: NDArray[Any], *, strictly: bool) -> Floats:
         middle = (ends[0] + ends[1]) / 2
         # A number in the middle of two is rounded to the even one.
         stays = middle.astype(np.float32) <= last
-    found = np.where(stays, middle, np.nextafter(middle, -np.inf))
-    return np.where(np.isfinite(wanted), found, wanted)
+    threshold_below = np.where(stays, middle, np.nextafter(middle, -np.inf))
+    return np.where(np.isfinite(wanted), threshold_below, wanted)
 
 
 def purchases_of(
@@ -194,7 +194,7 @@ def purchases_of(
 ) -> tuple[Purchase, ...]:
     """What the trees would have bought, had each feature been paid for at its first split."""
     ledger = Ledger(costs)
-    found = []
+    purchases = []
     for t in range(ensemble.n_trees):
         for node in ensemble.tree(t).nodes:
             feature = int(node["feature"])
@@ -204,8 +204,8 @@ def purchases_of(
             resources = ledger.buy(feature)
             terms = (resources, price, ledger.spent, float(node["gain"]))
             iteration, output = divmod(t, ensemble.n_outputs)
-            found.append(Purchase(iteration, output, int(node["depth"]), name(feature), *terms))
-    return tuple(found)
+            purchases.append(Purchase(iteration, output, int(node["depth"]), name(feature), *terms))
+    return tuple(purchases)
 
 
 def with_scaled_values(ensemble: Ensemble, factor: float) -> Ensemble:

@@ -107,9 +107,9 @@ def _meaning(objective: str, options: list[str], n_outputs: int) -> tuple[Kind, 
             return "regressor", SquaredError(), 0
         if objective in EXPONENTIAL:
             return "regressor", Poisson(), 0
-    said = " ".join([objective, *options])
+    text = " ".join([objective, *options])
     raise UnreadableModelError(
-        f"predictions of LightGBM's objective {said!r} are none of ours: it must be binary, "
+        f"predictions of LightGBM's objective {text!r} are none of ours: it must be binary, "
         "multiclass, a ranking or a regression without sqrt"
     )
 

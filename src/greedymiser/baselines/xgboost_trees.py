@@ -137,8 +137,8 @@ def _trees(booster: Mapping[str, Any], codes: Mapping[int, Floats]) -> tuple[lis
 
 
 def _model_of(booster: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = booster.get("gbtree", booster)["model"]  # the first of an older DART
-    return found
+    trees: Mapping[str, Any] = booster.get("gbtree", booster)["model"]  # the first of an older DART
+    return trees
 
 
 def _is_forest(booster: Mapping[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """Predictors that stop early: a row pays only for the trees that it meets."""
 
-from greedymiser.cascades.cronus import Cronus
 from greedymiser.cascades.early_exit import EarlyExitClassifier, EarlyExitRanker
+from greedymiser.cascades.gated import GatedClassifier, GatedRegressor
 
-__all__ = ["Cronus", "EarlyExitClassifier", "EarlyExitRanker"]
+__all__ = ["EarlyExitClassifier", "EarlyExitRanker", "GatedClassifier", "GatedRegressor"]

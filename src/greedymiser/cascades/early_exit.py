@@ -31,7 +31,8 @@ from greedymiser.model.links import (
     has_log_link,
     largest_probability,
 )
-from greedymiser.model.predictor import Predictor, stages_every
+from greedymiser.model.predictor import Predictor
+from greedymiser.model.trees import stages_every
 from greedymiser.scoring.names import refuse_misspelt_score
 from greedymiser.training.preparation import Given
 

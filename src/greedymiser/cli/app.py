@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from greedymiser._core.version import __version__
-from greedymiser.cli.guarding import Reads, options
+from greedymiser.cli.errors import Reads, options
 from greedymiser.cli.inputs import Task
 from greedymiser.cli.printing import escaped
 
@@ -128,6 +128,15 @@ Scoring = Annotated[
 ]
 ChargeOption = Annotated[
     Charging, typer.Option(help="Who pays: the model once, or each row for what its paths ask.")
+]
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other parameter of the estimator: --set max_leaf_nodes=31. May be repeated.",
+    ),
 ]
 
 # -- where it happens ---------------------------------------------------------------------------

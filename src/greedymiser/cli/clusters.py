@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from greedymiser.cli.guarding import InputError, Writes, check_not_read
+from greedymiser.cli.errors import InputError, Writes, check_not_read
 from greedymiser.cli.printing import quoted
 from greedymiser.datasets import PARQUET_SUFFIXES, TEXT_SEPARATORS
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.cli.clusters import read_parts
-from greedymiser.cli.guarding import InputError
+from greedymiser.cli.errors import InputError
 from greedymiser.cli.printing import complain, listing, quoted, say, warn
 from greedymiser.costs.files import CostFile, read_costs
+from greedymiser.costs.prices import did_you_mean
 from greedymiser.datasets import (
     LABEL,
     MISSING_WORDS,
@@ -247,9 +247,8 @@ def _has(frame: Any, path: Path) -> str:
 def check_column(frame: Any, path: Path, name: str) -> None:
     """Complain if a table lacks a column, and say which one may be meant."""
     if name not in frame.columns:
-        near = difflib.get_close_matches(name, list(frame.columns), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else _has(frame, path)
-        raise InputError(f"{str(path)!r} has no column {name!r}; {hint}")
+        hint = did_you_mean(name, frame.columns) or f"; {_has(frame, path)}"
+        raise InputError(f"{str(path)!r} has no column {name!r}{hint}")
 
 
 def _part(frame: Any, path: Path, columns: Roles) -> LabelledRows:
@@ -442,23 +441,32 @@ def load_model(path: Path) -> Predictor:
 
 
 def rows_for(
-    model: Predictor, path: Path, qid: str | None, drop: Sequence[str]
-) -> tuple[Any, NDArray[Any] | None]:
-    """The table that a model predicts from, and the queries of its rows where it asks for them."""
+    model: Predictor,
+    path: Path,
+    qid: str | None,
+    drop: Sequence[str],
+    others: Sequence[str] = (),
+) -> tuple[Any, NDArray[Any] | None, Any]:
+    """The table that a model predicts from, and the queries of its rows where it asks for them.
+
+    ``others`` are columns that are read as they are written; the third table has them.
+    """
     if qid is not None and model.kind != "ranker":
         raise InputError(f"--qid is for models that rank, and this one is a {model.kind}")
     names, spelled = model.feature_names, Spelled()
+    literal = [*others, *([qid] if qid else [])]
+    # What is not a feature is kept letter by letter: 007 is not 7.
+    text = [name for name in others if name not in (names or ())]
     if names is None:
-        frame = read_table(path, literal=[qid] if qid else [], told=spelled.note)
+        frame = read_table(path, text=text, literal=literal, told=spelled.note)
     else:
-        text = [names[f] for f, known in model.categories.items() if known.dtype == object]
-        frame = read_table(
-            path, features=names, text=text, literal=[qid] if qid else [], told=spelled.note
-        )
+        text += [names[f] for f, known in model.categories.items() if known.dtype == object]
+        frame = read_table(path, features=names, text=text, literal=literal, told=spelled.note)
     if qid is None and is_svmlight(path) and QID in frame.columns:
         qid = QID
-    for name in (*drop, *([qid] if qid else [])):
+    for name in (*drop, *others, *([qid] if qid else [])):
         check_column(frame, path, name)
+    kept = frame[list(others)]
     queries = None if qid is None else frame[qid].to_numpy()
     if queries is None and model.compares_rows:
         warn(
@@ -466,9 +474,9 @@ def rows_for(
             "all rows are taken for one query, and ranked against each other"
         )
     if names is None:
-        others = [*drop, *([LABEL] if is_svmlight(path) else []), *([qid] if qid else [])]
-        spelled.tell([name for name in frame.columns if name not in others])
-        return _by_position(model, frame, path, others), queries
+        unused = [*drop, *others, *([LABEL] if is_svmlight(path) else []), *([qid] if qid else [])]
+        spelled.tell([name for name in frame.columns if name not in unused])
+        return _by_position(model, frame, path, unused), queries, kept
     unread = [name for name in model.features_used_ if name in drop]
     if unread:
         raise InputError(f"the model uses {quoted(unread)}, which --drop leaves out")
@@ -479,27 +487,34 @@ def rows_for(
     used = zip(model.features, model.features_used_, strict=True)
     numbers = [name for f, name in used if f not in model.categories]
     _check_numbers(frame, path, numbers, "for the model")
-    return frame, queries
+    return frame, queries, kept
 
 
-def parts_for(model: Predictor, data: Path, out: Path, qid: str | None, drop: Sequence[str]) -> Any:
-    """The Dask data frame that a model predicts from; only the columns that it uses are read."""
+def parts_for(
+    model: Predictor,
+    data: Path,
+    out: Path,
+    qid: str | None,
+    drop: Sequence[str],
+    keep: Sequence[str] = (),
+) -> Any:
+    """The Dask data frame that a model predicts from; only what it uses or is kept is read."""
     if qid is not None or model.compares_rows:
         raise InputError(
             "--qid is for models that compare the rows of a query, which parts of data may divide: "
             "predict each file by itself"
         )
     frame = read_parts(data, out)
-    for name in drop:
+    for name in (*drop, *keep):
         check_column(frame, data, name)
-    kept = [name for name in frame.columns if name not in drop]
+    kept = [name for name in frame.columns if name not in (*drop, *keep)]
     if model.feature_names is None:
         _check_width(model, len(kept), data)
-        return frame[kept]
-    missing = [name for name in model.features_used_ if name not in kept]
+        return frame[[*kept, *keep]]
+    missing = [name for name in model.features_used_ if name not in (*kept, *keep)]
     if missing:
         raise InputError(f"{str(data)!r} has no column {quoted(missing)}, which the model uses")
-    return frame[model.features_used_ or kept[:1]]
+    return frame[list(dict.fromkeys([*(model.features_used_ or kept[:1]), *keep]))]
 
 
 def _by_position(model: Predictor, frame: Any, path: Path, others: Sequence[str]) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,16 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from greedymiser._core.files import check_place, write_file
-from greedymiser.cli.guarding import InputError, Writes
+from greedymiser.cli.errors import InputError, Writes
+from greedymiser.cli.printing import escaped
 
 # To predict needs none of those that train, and to be helped none of those that predict: they are
 # imported by the commands that do.
 if TYPE_CHECKING:
     from greedymiser.cli.training import Model
     from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.curve.summary import FrontStep
     from greedymiser.model.predictor import Predictor
 
 # By custom, the name of a model file ends like this.
@@ -32,8 +36,7 @@ CURVE_FILES = {
     "report.html": "the report, for a browser",
     "curve.csv": "the curve as a table",
     "curve.png": "score against cost",
-    "features.png": "what is bought at each trade-off",
-    "receipt.png": "what the best model bought, and when",
+    "features.png": "which model buys what",
 }
 
 WRITES_CURVE = Writes(
@@ -71,13 +74,23 @@ def new_model(path: Path) -> Path:
     return path
 
 
-def new_curve(out: Path) -> Path:
-    """See that a curve can be written to this folder."""
+def new_curve(out: Path, force: bool = True) -> Path:
+    """See that a curve can be written to this folder, and may if there is one already."""
+    if not force and any((out / name).is_file() for name in CURVE_FILES):
+        _ask_to_replace(out)
     make_folder(out)
     make_folder(out / "models")
     for name in CURVE_FILES:
         check_place(out / name, "a curve")
     return out
+
+
+def _ask_to_replace(out: Path) -> None:
+    there = f"{str(out)!r} has the files of another run"
+    if not (sys.stdin and sys.stdin.isatty()):
+        raise InputError(f"{there}; --force replaces them")
+    if not typer.confirm(f"{escaped(there)}: replace them?", err=True):
+        raise typer.Abort
 
 
 def save_model(model: Model, out: Path, unit: str | None, told: Mapping[str, str]) -> None:
@@ -125,7 +138,7 @@ def predictions(
 
 
 def write_predictions(
-    model: Predictor, rows: Any, out: Path, with_costs: bool = False
+    model: Predictor, rows: Any, out: Path, with_costs: bool = False, keep: Sequence[str] = ()
 ) -> tuple[int, float]:
     """Write the predictions of a Dask data frame to a new folder, a Parquet file for each part.
 
@@ -138,10 +151,11 @@ def write_predictions(
         raise InputError(f"{str(out)!r} exists already; predictions of parts need a new folder")
     make_folder(out.parent)
     sample = meta_nonempty(make_meta(rows))
-    model = model.served_for(sample if model.feature_names else sample.to_numpy())
-    like = _predicted_part(sample, model, None, with_costs)[:0]
+    features = sample.drop(columns=list(keep)) if model.feature_names is None else sample
+    model = model.served_for(features if model.feature_names else features.to_numpy())
+    like = _predicted_part(sample, model, None, with_costs, keep)[:0]
     table = rows.map_partitions(
-        _predicted_part, delayed(model, pure=True), like, with_costs, meta=like
+        _predicted_part, delayed(model, pure=True), like, with_costs, tuple(keep), meta=like
     )
     unfinished = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -154,11 +168,25 @@ def write_predictions(
     return n_rows, cost
 
 
-def _predicted_part(rows: Any, model: Predictor, like: Any, with_costs: bool) -> Any:
+def _predicted_part(
+    rows: Any, model: Predictor, like: Any, with_costs: bool, keep: Sequence[str]
+) -> Any:
     if len(rows) == 0:
         return like
-    X = rows if model.feature_names else rows.to_numpy()
-    return predictions(model, X, with_costs=with_costs)[0]
+    X = rows if model.feature_names else rows.drop(columns=list(keep)).to_numpy()
+    return with_kept(predictions(model, X, with_costs=with_costs)[0], rows[list(keep)])
+
+
+def with_kept(table: Any, kept: Any) -> Any:
+    """Predictions, with some columns of the data before them."""
+    import pandas as pd
+
+    if kept is None or kept.shape[1] == 0:
+        return table
+    both = [name for name in kept.columns if name in table.columns]
+    if both:
+        raise InputError(f"--keep {both[0]!r}: the predictions have a column of that name")
+    return pd.concat([kept.reset_index(drop=True), table], axis=1)
 
 
 def _rows_and_cost(model: Predictor, folder: Path) -> tuple[int, float]:
@@ -174,22 +202,30 @@ def _rows_and_cost(model: Predictor, folder: Path) -> tuple[int, float]:
 
 
 def write_curve(
-    trained: TradeoffCurve, models: Sequence[Model], out: Path, X: Any = None
+    trained: TradeoffCurve,
+    steps: Sequence[FrontStep],
+    out: Path,
+    X: Any = None,
+    **report: Any,
 ) -> list[tuple[Path, str]]:
     """Write all there is to a curve; tell the files and what they are.
 
-    The report has the protocols of models that charge by row, counted over X.
+    The report has the protocols of models that charge by row, counted over X; ``report`` has what
+    else is told there.
     """
+    from greedymiser.curve.summary import model_at
     from greedymiser.files import save
+
+    models = [model_at(trained, step.position, step.n_iter) for step in steps]
 
     folder = make_folder(out / "models")
     written = [folder / f"model-{number}{MODEL_SUFFIX}" for number, _ in enumerate(models, 1)]
     for model, path in zip(models, written, strict=True):
         save(model, path, cost_unit=trained.cost_unit)
-    write_table(_numbered(trained), out / "curve.csv", "a curve")
+    write_table(_curve_table(trained, steps), out / "curve.csv", "a curve")
     for name, picture in _pictures(trained).items():
         write_file(out / name, picture, "a picture")
-    trained.report(out / "report.html", X=X)
+    trained.report(out / "report.html", X=X, **report)
     for model_file in folder.glob(f"model-*{MODEL_SUFFIX}"):
         if model_file not in written:  # of an earlier, longer curve
             model_file.unlink()
@@ -197,16 +233,20 @@ def write_curve(
     return [*files, (folder, f"the {len(models)} models")]
 
 
-def _numbered(trained: TradeoffCurve) -> Any:
-    """The points, with models counted from 1 as the files and the table on the terminal do."""
-    points = trained.points
-    return points.assign(model=range(1, len(points) + 1)) if "model" in points else points
+def _curve_table(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> Any:
+    """The models, counted from 1 as the files and the table on the terminal do."""
+    import pandas as pd
+
+    rows = []
+    for number, step in enumerate(steps, 1):
+        trace = trained.trace(step.position)
+        row = trace[trace["n_iter"] == step.n_iter].iloc[0].drop("model", errors="ignore")
+        own = {"model": number, "adds": step.change(99)}
+        rows.append({**own, **row.to_dict(), "score_error": step.error})
+    return pd.DataFrame(rows)
 
 
 def _pictures(trained: TradeoffCurve) -> dict[str, bytes]:
-    # Imported here, because to predict needs no matplotlib.
-    from greedymiser.plotting import plot_receipt
-
     pictures = {}
     with warnings.catch_warnings():
         # One for each letter that the font lacks; the picture shows where.
@@ -214,7 +254,6 @@ def _pictures(trained: TradeoffCurve) -> dict[str, bytes]:
         axes: dict[str, Any] = {
             "curve.png": trained.plot(),
             "features.png": trained.plot_features(),
-            "receipt.png": plot_receipt(trained.best(), trained),
         }
         for name, ax in axes.items():
             pictures[name] = _drawn(ax)

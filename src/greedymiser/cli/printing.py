@@ -202,11 +202,6 @@ def as_number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def as_score(value: float) -> str:
-    """A score, to four digits where they tell anything."""
-    return f"{value:.4f}" if 0.01 <= abs(value) < 1000 or value == 0 else f"{value:.4g}"
-
-
 def listing(names: Sequence[Any], most: int = 6) -> str:
     """The first names, and how many more there are."""
     shown = ", ".join(str(name) for name in names[:most])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser.cli.guarding import InputError, interruption
+from greedymiser.cli.errors import InputError, interruption
 from greedymiser.cli.inputs import HOLD_OUT, SEED, Task, TrainingData
-from greedymiser.cli.printing import as_number, shown_progress, warn
+from greedymiser.cli.printing import as_number, listing, shown_progress, warn
+from greedymiser.costs.prices import did_you_mean
 
 # To predict needs none of those that train: they are imported by the commands that do.
 if TYPE_CHECKING:
@@ -29,8 +31,9 @@ def make_estimator(
     jobs: int | None,
     charge: str = "model",
     engine: str = "auto",
+    settings: Sequence[str] = (),
 ) -> Model:
-    """The estimator of a task."""
+    """The estimator of a task; ``settings`` are more of its parameters, as NAME=VALUE."""
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
 
     kinds: dict[Task, type[Model]] = {
@@ -38,7 +41,7 @@ def make_estimator(
         Task.classification: MiserClassifier,
         Task.ranking: MiserRanker,
     }
-    return kinds[task](
+    estimator = kinds[task](
         max_iter=max_iter,
         max_depth=max_depth,
         learning_rate=learning_rate,
@@ -46,6 +49,32 @@ def make_estimator(
         charge=charge,
         engine=engine,
     )
+    return estimator.set_params(**_read_settings(settings, estimator))
+
+
+# Parameters that have an option of their own, or come from files.
+OWN_OPTIONS = ("costs", "n_jobs", "tradeoff", "budget", "scoring", "warm_start", "verbose")
+
+
+def _read_settings(settings: Sequence[str], estimator: Model) -> dict[str, Any]:
+    """Parameters that --set gives, with the values that Python would read."""
+    known = [name for name in estimator.get_params(deep=False) if name not in OWN_OPTIONS]
+    found: dict[str, Any] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        name = name.strip()
+        if not sign:
+            raise InputError(f"--set takes NAME=VALUE, such as max_leaf_nodes=31, got {setting!r}")
+        if name not in known:
+            what = f"{type(estimator).__name__} has no parameter {name!r} to set"
+            raise InputError(
+                f"{what}{did_you_mean(name, known) or f'; it has {listing(known, 40)}'}"
+            )
+        try:
+            found[name] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            found[name] = value.strip()
+    return found
 
 
 def check_engine(engine: str, in_parts: bool = False) -> None:
@@ -56,7 +85,7 @@ def check_engine(engine: str, in_parts: bool = False) -> None:
             "workers train"
         )
     if engine == "cuda":
-        from greedymiser.engines.cuda.door import CudaUnavailableError, check_available
+        from greedymiser.engines.cuda.engine import CudaUnavailableError, check_available
 
         try:
             check_available()
@@ -139,7 +168,7 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
     """Where on a curve the best model for a budget was."""
     points = trained.points
     best = points.iloc[trained.position(trained.best_row(budget))]
-    found = points["found_by"] == "search" if "found_by" in points else np.zeros(len(points), bool)
+    found = points["found_by"] != "path" if "found_by" in points else np.zeros(len(points), bool)
     n_sets, n_tradeoffs = int(np.sum(found)), int(np.sum(~found))
     tried = "1 trade-off" if n_tradeoffs == 1 else f"{n_tradeoffs} trade-offs"
     if n_sets:
@@ -147,6 +176,8 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
         tried += " of features"
     were = "was" if n_tradeoffs + n_sets == 1 else "were"
     told = f"{tried} {were} tried within the budget; this model has the best validation score."
+    if best.get("found_by") == "gates":
+        return f"{told} It is a cascade of {best['n_iter']:g} sets, with gates between them"
     if best.get("found_by") == "search":
         why = ": all features of the set may be used" if best["tradeoff"] == 0 else ""
         return f"{told} It is one of the sets, trained with trade-off {best['tradeoff']:.3g}{why}"
@@ -154,7 +185,7 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
 
 
 def _warn_of_constant(budget: float, job: TrainingData) -> None:
-    """Say that a budget has bought nothing, and what the cheapest of what is dearer costs."""
+    """Say that a budget has bought nothing, and what the next feature costs that it lacks."""
     told = f"a budget of {as_number(budget)} buys no useful feature, so the model is a constant"
     prices = job.costs.costs.prices()
     if prices.max() > budget:
@@ -164,9 +195,3 @@ def _warn_of_constant(budget: float, job: TrainingData) -> None:
         price = as_number(prices[cheapest])
         told += f"; the cheapest feature that it does not afford is {name!r} and costs {price}"
     warn(told)
-
-
-def chosen_models(trained: TradeoffCurve) -> list[Model]:
-    """The model of each point: as many rounds of its trade-off as validated best."""
-    rounds = trained.points["n_iter"]
-    return [model.truncate(int(n)) for model, n in zip(trained.models, rounds, strict=True)]

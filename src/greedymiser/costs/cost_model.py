@@ -174,11 +174,11 @@ class CostModel:
         >>> CostModel.from_frame(table, group_costs={"blood": 2.10}).total(["TSH", "T3"])
         32.09
         """
-        found = read_price_list(frame, feature, price, group, group_price)
-        prices = merged_group_prices(found, group_costs)
-        own = dict(zip(found.prices, own_resources(list(found.prices), prices), strict=True))
-        resources = {own[name]: cost for name, cost in found.prices.items()} | prices
-        needs = {name: [own[name], *found.groups.get(name, ())] for name in found.prices}
+        listed = read_price_list(frame, feature, price, group, group_price)
+        prices = merged_group_prices(listed, group_costs)
+        own = dict(zip(listed.prices, own_resources(list(listed.prices), prices), strict=True))
+        resources = {own[name]: cost for name, cost in listed.prices.items()} | prices
+        needs = {name: [own[name], *listed.groups.get(name, ())] for name in listed.prices}
         return cls.from_resources(resources, needs, tree_cost=tree_cost)
 
     @classmethod
@@ -244,10 +244,10 @@ class CostModel:
     @cached_property
     def remainders(self) -> NDArray[np.float64]:
         """What costs of resources differ by from the decimals that were written."""
-        found = np.zeros(len(self.resource_costs))
+        remainders = np.zeros(len(self.resource_costs))
         for i in np.flatnonzero(self.resource_costs % 1).tolist():
-            found[i] = decimal_remainder(float(self.resource_costs[i]))
-        return found
+            remainders[i] = decimal_remainder(float(self.resource_costs[i]))
+        return remainders
 
     def prices(self, bought: Iterable[Feature] = ()) -> NDArray[np.float64]:
         """What each feature would cost now, if the features in ``bought`` are already paid for."""

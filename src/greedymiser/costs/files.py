@@ -144,8 +144,12 @@ def _readable_complaint(text: str) -> str:
     return text if len(text) <= LONGEST_COMPLAINT else f"{text[:300]} ... {text[-100:]}"
 
 
-def template(features: Sequence[str], suffix: str = ".toml") -> str:
+def template(
+    features: Sequence[str], suffix: str = ".toml", left_out: Mapping[str, str] | None = None
+) -> str:
     """Text of a cost file in which every feature costs 1, to be filled in by hand.
+
+    ``left_out`` has columns that are probably no features, with the reason: comments in TOML.
 
     Examples
     --------
@@ -159,11 +163,15 @@ def template(features: Sequence[str], suffix: str = ".toml") -> str:
         return _csv_text([_CSV_COLUMNS, *([name, "1.0", ""] for name in features)])
     if suffix == ".toml":
         lines = [f"{_toml_key(name)} = 1.0\n" for name in features]
+        for name, reason in (left_out or {}).items():
+            lines.append(f"# {_toml_key(name)} = 1.0    # {reason}\n")
         return _TEMPLATE_HEAD + "".join(lines) + _TEMPLATE_TAIL
     raise ValueError(f"there are templates for .toml and .csv, not for {suffix!r}")
 
 
-def write_template(path: PathLike, features: Sequence[str]) -> None:
+def write_template(
+    path: PathLike, features: Sequence[str], left_out: Mapping[str, str] | None = None
+) -> None:
     """Write a cost file in which every feature costs 1, TOML or CSV by the suffix of the path.
 
     Examples
@@ -174,7 +182,7 @@ def write_template(path: PathLike, features: Sequence[str]) -> None:
     2.0
     """
     path = Path(path)
-    write_file(path, template(features, _suffix_of(path)).encode(), "costs")
+    write_file(path, template(features, _suffix_of(path), left_out).encode(), "costs")
 
 
 def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) -> None:

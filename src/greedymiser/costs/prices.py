@@ -31,21 +31,21 @@ def read_price_list(
 ) -> PriceList:
     """Read a data frame by the names of its columns; those of groups may be missing."""
     rows = _columns_of_frame(frame, [feature, price], [group, group_price])
-    found = PriceList()
+    listed = PriceList()
     for row in range(len(rows[feature])):
         name = rows[feature][row]
         if not isinstance(name, str) or not name:
             raise ValueError(f"{feature!r} in row {row} must be a name, got {name!r}")
-        if name in found.prices:
+        if name in listed.prices:
             raise ValueError(f"feature {name!r} is in the table twice, again in row {row}")
-        found.prices[name] = _cell_price(f"{price!r} of {name!r} in row {row}", rows[price][row])
+        listed.prices[name] = _cell_price(f"{price!r} of {name!r} in row {row}", rows[price][row])
         groups = _groups(f"{group!r} of {name!r} in row {row}", rows[group][row])
         if groups:
-            found.groups[name] = groups
-        _note_group_price(found, groups, f"{group_price!r} in row {row}", rows[group_price][row])
-    if not found.prices:
+            listed.groups[name] = groups
+        _note_group_price(listed, groups, f"{group_price!r} in row {row}", rows[group_price][row])
+    if not listed.prices:
         raise ValueError("the table has no rows, and so no features")
-    return found
+    return listed
 
 
 def _columns_of_frame(frame: Any, needed: list[str], others: list[str]) -> dict[str, list[Any]]:
@@ -84,22 +84,22 @@ def _groups(what: str, cell: Any) -> tuple[str, ...]:
     raise TypeError(f"{what} must be a name, some names, or empty, got {cell!r}")
 
 
-def _note_group_price(found: PriceList, groups: tuple[str, ...], what: str, cell: Any) -> None:
+def _note_group_price(listed: PriceList, groups: tuple[str, ...], what: str, cell: Any) -> None:
     if is_missing(cell):
         return
     if len(groups) != 1:
         raise ValueError(f"{what} is {cell!r}, but the row names {len(groups)} groups")
     price = _cell_price(what, cell)
-    if found.group_prices.setdefault(groups[0], price) != price:
+    if listed.group_prices.setdefault(groups[0], price) != price:
         raise ValueError(
-            f"{what} is {price:g}, but group {groups[0]!r} cost {found.group_prices[groups[0]]:g} "
+            f"{what} is {price:g}, but group {groups[0]!r} cost {listed.group_prices[groups[0]]:g} "
             "above"
         )
 
 
-def merged_group_prices(found: PriceList, given: Mapping[str, float] | None) -> dict[str, float]:
+def merged_group_prices(listed: PriceList, given: Mapping[str, float] | None) -> dict[str, float]:
     """Prices of all groups, from the table or from ``given``; raise where there is none, or two."""
-    prices = dict(found.group_prices)
+    prices = dict(listed.group_prices)
     for group, cost in (given or {}).items():
         price = checked_price(f"the cost of group {group!r} in group_costs", cost)
         if prices.setdefault(group, price) != price:
@@ -107,7 +107,7 @@ def merged_group_prices(found: PriceList, given: Mapping[str, float] | None) -> 
                 f"group {group!r} costs {price:g} in group_costs, but {prices[group]:g} in the "
                 "table"
             )
-    named = {group for groups in found.groups.values() for group in groups}
+    named = {group for groups in listed.groups.values() for group in groups}
     for group in sorted(named.difference(prices)):
         near = _near_group(group, [other for other in prices if other not in named])
         raise ValueError(
@@ -146,15 +146,15 @@ def own_resources(labels: Sequence[str], groups: Collection[str]) -> list[str]:
     No two are named alike, and none like a group.
     """
     taken = {*labels, *groups}
-    found = []
+    names = []
     for label in labels:
         name = label
         if label in groups:
             while name in taken:
                 name += " itself"
             taken.add(name)
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def quoted_names(names: Sequence[str], most: int = 5) -> str:

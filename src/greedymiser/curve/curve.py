@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from greedymiser._core.progress import Bar
+from greedymiser._core.progress import Bar, somebody_looks
 from greedymiser._core.text_tables import MOST_ROWS, aligned, html_table
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.curve.frontier import Frontier, front
 from greedymiser.curve.models import CurveModels
 from greedymiser.curve.path import TradeoffPath
+from greedymiser.curve.summary import ValidationRows, kept_errors
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Seconds of work after which a terminal or a notebook is shown a bar, also where nobody asked.
+PATIENCE = 3.0
 
 # What print() shows of each point, where it fits into a line; the last gives way.
 PRINTED_COLUMNS = ("tradeoff", "n_iter", "cost", "score", "n_features", "test_score", "found_by")
@@ -76,6 +80,8 @@ class TradeoffCurve:
         self.cost_unit = cost_unit
         # Trains more models; gone in copies that leave the process.
         self.frontier: Frontier | None = None
+        # Tells how certain scores are; in such copies, what was told of the front.
+        self.validation: ValidationRows | dict[tuple[int, int], float | None] | None = None
         self._take(traces, models)
         # The points between which gaps are filled: what fills one must not make another.
         best = _unbeaten(self.points)
@@ -131,7 +137,7 @@ class TradeoffCurve:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the data behind."""
-        return {**vars(self), "frontier": None}
+        return {**vars(self), "frontier": None, "validation": kept_errors(self)}
 
     def best_row(self, budget: float | None = None) -> pd.Series:
         """The row of ``traces`` that ``best`` returns the model of."""
@@ -160,11 +166,16 @@ class TradeoffCurve:
         """Write ``points`` as CSV."""
         self.points.to_csv(path, index=False)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw score against cost: a trace per trade-off, the chosen rounds circled (Figure 1)."""
+    def plot(
+        self, ax: Any = None, *, paths: bool = False, baselines: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Draw the best score for each budget, and what each step of it buys.
+
+        See ``greedymiser.plotting.plot_curve``.
+        """
         from greedymiser.plotting import plot_curve
 
-        return plot_curve(self, ax)
+        return plot_curve(self, ax, paths=paths, baselines=baselines)
 
     def plot_features(self, ax: Any = None) -> Any:
         """Draw the share of features bought, by price, against the trade-off (Figure 2)."""
@@ -172,11 +183,22 @@ class TradeoffCurve:
 
         return plot_features(self, ax)
 
-    def report(self, path: str | os.PathLike[str], title: str | None = None, X: Any = None) -> None:
-        """Write a page that shows the curve, and the model that a budget buys."""
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        title: str | None = None,
+        X: Any = None,
+        *,
+        baselines: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a page that shows the curve, and what the model for a budget buys.
+
+        See ``greedymiser.plotting.report.write_report``.
+        """
         from greedymiser.plotting.report import write_report
 
-        write_report(self, path, title, X)
+        write_report(self, path, title, X, baselines=baselines, about=about)
 
     def __repr__(self) -> str:
         costs, scores = self.points["cost"], self.points["score"]
@@ -336,6 +358,7 @@ def tradeoff_curve(
             steps.close()
         curve = TradeoffCurve(*models.tables(), models.score_name, cost_unit)
         curve.frontier = frontier
+        curve.validation = ValidationRows.of(blank, models.trainer.prepared)
         return curve
 
 
@@ -356,7 +379,11 @@ class CurveProgress:
         self.total = self.n_models * (1 + self.has_search)
         self.done = 0
         self._callback = callback
-        self._bar = Bar(self.total, "steps", is_shown=bool(verbose))
+        # Who waits for long is told, unasked; a callback tells it elsewhere.
+        unasked = not verbose and callback is None and somebody_looks()
+        delay = PATIENCE if unasked else 0.0
+        self._bar = Bar(self.total, "steps", is_shown=bool(verbose) or unasked, delay=delay)
+        self._says_lines = bool(verbose)
 
     def model_done(self, line: str) -> None:
         """A model of the path is done."""
@@ -378,7 +405,7 @@ class CurveProgress:
 
     def _tell(self, done: int, line: str = "") -> None:
         self.done = done
-        if line:
+        if line and self._says_lines:
             self._bar.say(line)
         self._bar.move_to(done)
         if self._callback is not None:

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -239,7 +240,12 @@ class FrontierSearch:
                     continue
                 self._around.chains.setdefault(package, []).append(found.used)
                 following[package] = self._around.smaller(found.used, found.gains)
-            left = {package: part for package, part in following.items() if part}
+            # What several bundles need may be all that is left: then nothing becomes smaller.
+            left = {
+                package: part
+                for package, part in following.items()
+                if part and part != left[package]
+            }
 
     def _expand(self, order: Callable[[list[Candidate]], list[Candidate]]) -> None:
         """Expand sets of the frontier until all are, or the allowance is spent."""
@@ -553,8 +559,12 @@ class Frontier:
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
             self.models.usual_shift = search.usual_shift
-        for found in search.finished(candidates, **paid):
+        flat = search.finished(candidates, **paid)
+        for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
+        if params.charge == "row" and box is None:
+            for gated in gated_candidates(self.models, self.sets, flat):
+                self.models.add_fitted(gated)
         if params.charge == "row":
             for model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)

@@ -18,7 +18,7 @@ from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.curve.checkpoints import Checkpoint, fingerprints
 from greedymiser.curve.trainer import Trainer, TrainerPool
-from greedymiser.engines import Floats, PlacedRows
+from greedymiser.engines.interface import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, watch_with, works_in_kernels
 from greedymiser.model.links import has_log_link
 from greedymiser.scoring.known import known_score

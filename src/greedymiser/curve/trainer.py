@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from greedymiser._core.threads import Threads
 from greedymiser.curve.checkpoints import Checkpoint
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Prepared
 from greedymiser.training.train import Model, Watch, blank_model, train

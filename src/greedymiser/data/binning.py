@@ -3,6 +3,10 @@
 A feature has at most 255 bins of values and, if it was ever missing, one more bin for that. Where
 a column has few distinct values each has a bin of its own, so nothing is lost; elsewhere the bins
 hold about the same weight, and a value that is heavier than that keeps a bin to itself.
+
+Where there are more than 200,000 rows, cuts are learned from 200,000 of them (``sample_rows``), as
+in scikit-learn and LightGBM. They are drawn by their number in the table, with a fixed rule: every
+engine takes the same rows.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.arithmetic import mix
 from greedymiser._core.compiling import njit
 from greedymiser._core.threads import Threads
 from greedymiser.data.tables import Rows, Table
@@ -25,6 +30,9 @@ from greedymiser.data.tables import Rows, Table
 # (8 x 256 words of 64 bits) fit into the first-level cache.
 LANES = 8
 MAX_BINS = 255
+
+# Cuts are learned from so many rows at most.
+MOST_ROWS = 200_000
 
 
 @dataclass(frozen=True)
@@ -53,12 +61,11 @@ class BinnedMatrix:
 
 
 class Summary(NamedTuple):
-    """All that cuts depend on; summaries of parts of a column can be merged."""
+    """All that the cuts of a column depend on."""
 
     # Distinct values, ascending, and the weight of each, on an integer grid.
     distinct: NDArray[np.float64]
     mass: NDArray[np.int64]
-    has_missing: bool
 
 
 class Thresholds(NamedTuple):
@@ -95,14 +102,18 @@ class Cuts:
 
 
 class PartedTable(ABC):
-    """A table whose rows lie in parts, elsewhere: they are cut and binned where they are."""
+    """A table whose rows lie in parts, elsewhere: they are binned where they are."""
 
     n_rows: int
     n_columns: int
 
     @abstractmethod
-    def cut(self, mapper: BinMapper, rows: Rows, weight: NDArray[np.float64] | None) -> None:
-        """Teach a mapper where the columns of the chosen rows are cut."""
+    def sample(self, rows: Rows, sampled: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Some rows, brought here; and which columns have missing values in any chosen row.
+
+        ``sampled`` are some of the chosen ``rows``, ascending; None for all rows of the table. The
+        array has the shape (columns, rows).
+        """
 
     @abstractmethod
     def bin(self, mapper: BinMapper, rows: Rows) -> BinnedMatrix:
@@ -122,7 +133,7 @@ class BinMapper:
         Most bins of values per feature, up to 255. Missing values have one more.
     categorical : sequence of int, or mapping from column to number of categories
         Columns whose values are codes 0, 1, ... of categories. Without their number, there are as
-        many as the rows show.
+        many as the rows that cuts are learned from show.
     order : sequence of int, optional
         Order in which the features are laid out in memory.
     """
@@ -145,21 +156,47 @@ class BinMapper:
         self, table: Table, rows: Rows, weight: NDArray[np.float64] | None, threads: Threads
     ) -> BinnedMatrix:
         """Learn the cuts from the chosen rows of a table, and bin those rows."""
-        if isinstance(table, PartedTable):
-            table.cut(self, rows, weight)
-            return table.bin(self, rows)
         d = table.n_columns
         is_categorical = np.zeros(d, dtype=bool)
         is_categorical[list(self.categorical)] = True
         self.cuts = Cuts([np.empty(0)] * d, np.zeros(d, dtype=bool), is_categorical)
+        sampled = sample_rows(table.n_rows, rows)
+        if weight is not None and sampled is not None:
+            weight = weight[sampled]
         shares = None if weight is None else integer_weights(weight)
+        if isinstance(table, PartedTable):
+            self._learn_from_parts(table, rows, sampled, shares, threads)
+            return table.bin(self, rows)
 
         def learn(feature: int, values: NDArray[np.float64]) -> None:
-            summary = summarise(values, shares)
-            self.cuts.has_missing[feature] = summary.has_missing
+            # Of all rows: what is missing in one of them needs a bin.
+            self.cuts.has_missing[feature] = np.isnan(values).any()
+            summary = summarise(values if sampled is None else values[sampled], shares)
             self.cuts.edges[feature] = self.place(feature, summary)
 
         return pack(table, rows, self.cuts, self.order, threads, learn)
+
+    def _learn_from_parts(
+        self,
+        table: PartedTable,
+        rows: Rows,
+        sampled: NDArray[np.intp] | None,
+        shares: NDArray[np.int64] | None,
+        threads: Threads,
+    ) -> None:
+        wanted = rows
+        if sampled is not None:
+            wanted = sampled if rows is None else rows[sampled]
+        if wanted is not None:  # parts are read from the first row to the last
+            order = np.argsort(wanted, kind="stable")
+            wanted, shares = wanted[order], None if shares is None else shares[order]
+        values, has_missing = table.sample(rows, wanted)
+        self.cuts.has_missing[:] = has_missing
+
+        def learn(feature: int) -> None:
+            self.cuts.edges[feature] = self.place(feature, summarise(values[feature], shares))
+
+        threads.run(learn, [(feature,) for feature in range(len(values))])
 
     def transform(self, table: Table, rows: Rows, threads: Threads) -> BinnedMatrix:
         """Bin the chosen rows of another table with the cuts that were learned.
@@ -177,12 +214,12 @@ class BinMapper:
 
     def place(self, feature: int, summary: Summary) -> NDArray[np.float64]:
         """Choose the edges of a feature."""
-        distinct, mass, _ = summary
+        distinct, mass = summary
+        if feature in self.categorical:  # codes already: one bin each
+            seen = int(distinct[-1]) + 1 if len(distinct) else 1
+            return np.arange((self.categorical[feature] or seen) - 1, dtype=np.float64) + 0.5
         if len(distinct) == 0:
             return np.empty(0)
-        if feature in self.categorical:  # codes already: one bin each
-            n_categories = self.categorical[feature] or int(distinct[-1]) + 1
-            return np.arange(n_categories - 1, dtype=np.float64) + 0.5
         lower, upper = np.empty(self.max_bins - 1), np.empty(self.max_bins - 1)
         n_edges = place_edges(distinct, mass, self.max_bins, lower, upper)
         return midpoints(lower[:n_edges], upper[:n_edges])
@@ -256,6 +293,20 @@ class _Layout:
         )
 
 
+def sample_rows(n_rows: int, rows: Rows) -> NDArray[np.intp] | None:
+    """Which of the chosen rows cuts are learned from, by their place among them; None for all.
+
+    Those whose numbers in the table have the least hashes: the same rows in any order, wherever
+    they lie.
+    """
+    numbers = np.arange(n_rows) if rows is None else rows
+    if len(numbers) <= MOST_ROWS:
+        return None
+    hashes = mix(numbers.astype(np.uint64))
+    drawn: NDArray[np.intp] = np.argpartition(hashes, MOST_ROWS - 1)[:MOST_ROWS]
+    return np.sort(drawn)
+
+
 def summarise(values: NDArray[np.float64], shares: NDArray[np.int64] | None) -> Summary:
     """Distinct values of a column and their weights; without ``shares`` every row weighs 1."""
     present = ~np.isnan(values)
@@ -268,23 +319,14 @@ def summarise(values: NDArray[np.float64], shares: NDArray[np.int64] | None) -> 
         ordered, weights = known[by_value], shares[present][by_value]
     distinct, mass = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
     m = merge_equal(ordered, weights, distinct, mass)
-    return Summary(distinct[:m], mass[:m], not is_full)
+    return Summary(distinct[:m], mass[:m])
 
 
-def weight_scale(n_rows: int, largest: float) -> int:
-    """The grid of weights: a weight of 1 is 2 to this power, or nearly."""
-    bits = min(30, 54 - n_rows.bit_length())
+def integer_weights(weight: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Weights on an integer grid, so that their sums do not depend on the order of rows."""
+    bits = min(30, 54 - len(weight).bit_length())
     # A power of two as step keeps ratios: a weight of 3 is three rows of weight 1.
-    return bits - math.frexp(largest)[1]
-
-
-def integer_weights(weight: NDArray[np.float64], scale: int | None = None) -> NDArray[np.int64]:
-    """Weights on an integer grid, so that their sums do not depend on the order of rows.
-
-    Where the rows are a part of the data, ``scale`` is the ``weight_scale`` of all of them.
-    """
-    if scale is None:
-        scale = weight_scale(len(weight), float(weight.max()))
+    scale = bits - math.frexp(float(weight.max()))[1]
     return np.maximum(1, np.rint(np.ldexp(weight, scale))).astype(np.int64)
 
 

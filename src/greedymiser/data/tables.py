@@ -316,10 +316,10 @@ def categorical_columns(X: Any) -> list[int]:
 def learn_categories(X: Any, columns: Sequence[int], rows: Rows, most: int) -> Categories:
     """Sorted distinct values of the categorical columns, at most ``most`` of them each."""
     if isinstance(X, Parted):
-        found, frame = X.distinct(columns, rows), X.head
+        distinct, frame = X.distinct(columns, rows), X.head
     else:
-        found, frame = distinct_labels(as_table(X), columns, rows), X
-    for index, labels in zip(columns, found, strict=True):
+        distinct, frame = distinct_labels(as_table(X), columns, rows), X
+    for index, labels in zip(columns, distinct, strict=True):
         if len(labels) > most:
             name = index if not is_frame(frame) else FrameTable(frame).names[index]
             raise ValueError(
@@ -327,19 +327,19 @@ def learn_categories(X: Any, columns: Sequence[int], rows: Rows, most: int) -> C
                 f"but max_bins={most} allows at most {most}; leave the column out (--drop does on "
                 "the command line), or turn it into numbers or into fewer categories"
             )
-    return dict(zip(columns, found, strict=True))
+    return dict(zip(columns, distinct, strict=True))
 
 
 def distinct_labels(table: Table, columns: Sequence[int], rows: Rows) -> list[NDArray[Any]]:
     """Sorted distinct values of some columns, as they are before they become codes."""
-    found = []
+    distinct = []
     for index in columns:
         if isinstance(table, FrameTable):
             labels = _labels_of_series(table.frame.get_column(table.names[index]))
         else:
             labels = table.columns([index], None)[0]
-        found.append(_present_labels(labels if rows is None else labels[rows]))
-    return found
+        distinct.append(_present_labels(labels if rows is None else labels[rows]))
+    return distinct
 
 
 def joined_labels(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -357,8 +357,8 @@ def codes_of_labels(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.flo
     codes = np.full(len(labels), np.nan)
     if len(known) > 0:
         places = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-        found = known[places] == labels
-        codes[found] = places[found]
+        is_known = known[places] == labels
+        codes[is_known] = places[is_known]
     return codes
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from greedymiser.datasets.readers import (
     is_svmlight,
     read_table,
 )
-from greedymiser.datasets.wording import Wording
 
 __all__ = [
     "LABEL",
@@ -35,7 +34,6 @@ __all__ = [
     "QID",
     "TEXT_SEPARATORS",
     "CostedData",
-    "Wording",
     "is_svmlight",
     "load_letor",
     "load_thyroid",
@@ -49,20 +47,6 @@ _DATA = files(__name__) / "data"
 _BLOOD_DRAW = 2.10
 _BLOOD_TESTS = {"TSH": 20.68, "T3": 9.31, "TT4": 12.41, "T4U": 9.31}
 _QUESTION = 1.00
-
-_THYROID = Wording(
-    name="thyroid",
-    title="Thyroid disease",
-    row="patient",
-    rows="patients",
-    target="diagnosis",
-    unit="dollars",
-    purchases="tests",
-    bought="ordered",
-    named=(*_BLOOD_TESTS, "FTI"),
-    other="question",
-    budget=25.5,
-)
 
 # How Yahoo's cost file marks a feature that Set 1 does not have.
 _ABSENT = 10_000
@@ -90,8 +74,6 @@ class CostedData:
     # Knows the features by these names, in this order.
     costs: CostModel
     description: str
-    # The words to tell of it.
-    wording: Wording = field(default_factory=Wording)
 
     def as_frame(self) -> tuple[Any, Any]:
         """Return ``X_train`` and ``X_test`` as pandas DataFrames with named columns."""
@@ -142,7 +124,6 @@ def load_thyroid() -> CostedData:
             "UCI ann-thyroid: is a patient hypothyroid (class 1), subnormal (2) or normal (3)? "
             "Prices in dollars by Turney. Licence: CC BY 4.0."
         ),
-        wording=_THYROID,
     )
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import bits_of, from_bits
 from greedymiser.data.binning import BinnedMatrix
-from greedymiser.engines import Columns, SplitRules, SplitTable, blank_table
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, WIDE_TWO, Grid
+from greedymiser.engines.interface import Columns, SplitRules, SplitTable, blank_table
 from greedymiser.model.trees import CATEGORY_WORDS
 
 BINS = 256

@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 
 from greedymiser._core.arithmetic import exact_sum, rounded
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Columns, Floats, Root, Sample, Shard, SplitRules, SplitTable
 from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.interface import (
+    Columns,
+    Floats,
+    Root,
+    Sample,
+    Shard,
+    SplitRules,
+    SplitTable,
+)
 from greedymiser.engines.marks import Marks, distinct_patterns
 from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import BINS, describe_features, describe_scale, scan_table

@@ -1,4 +1,4 @@
-"""MiserRegressor, MiserClassifier, MiserRanker: validate, delegate, take over.
+"""The estimators: MiserRegressor, MiserClassifier and MiserRanker.
 
 The parameters follow scikit-learn's HistGradientBoosting, so a user can swap the class name.
 """
@@ -15,10 +15,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
 from greedymiser.data.lazy import or_lazily
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
 from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
-from greedymiser.estimators.watching import watch_with, works_in_kernels
+from greedymiser.estimators.validation import watch_with, works_in_kernels
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import decisions, gives_probabilities
 from greedymiser.training.boosting import Callback

@@ -1,4 +1,4 @@
-"""What the three estimators share: parameters, and fitting."""
+"""What the three estimators share: parameters and fit."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Self
 
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
 from greedymiser._core.threads import Threads, thread_count
-from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import Parted, is_frame
-from greedymiser.estimators.continuing import check_budget, continuation
 from greedymiser.estimators.fitted import Fitted, fitted_like
-from greedymiser.estimators.watching import check_scoring_of, watch_with
+from greedymiser.estimators.validation import check_scoring_of, watch_with
+from greedymiser.estimators.warm_start import check_budget, continuation
 from greedymiser.training.boosting import Callback, ProgressBar
 from greedymiser.training.parameters import (
     Parameters,
@@ -201,15 +200,6 @@ class Miser(Fitted, TrainingParameters):
             Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
         )
 
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict targets, class labels, or scores: within a query, higher comes first."""
-        return self.predictor_.respond(self._raw_predict(X))
-
-    def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
-        """What ``predict`` would say after each round."""
-        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
-
     def _fit(self, given: Given, given_val: Given, callbacks: Sequence[Callback]) -> Self:
         """Work on a copy, and take it over in one step: a fit that fails leaves no trace."""
         callbacks = _checked_callbacks(callbacks)
@@ -299,11 +289,11 @@ def warn_of_budget(prepared: Prepared, params: Parameters, start: Model) -> None
     if params.charge == "row":
         limits["row_budget"] = params.row_budget
     given = {name: limit for name, limit in limits.items() if limit is not None}
-    found = cheapest_useful(prepared, params, start) if given else None
-    if found is None:
+    cheapest = cheapest_useful(prepared, params, start) if given else None
+    if cheapest is None:
         return
     name = min(given, key=given.__getitem__)
-    feature, price, bill = found
+    feature, price, bill = cheapest
     trees = f" (with its trees, {bill:g})" if bill != price else ""
     warnings.warn(
         f"{name}={given[name]:g} buys no useful feature, so the model is a constant; the "

@@ -1,4 +1,4 @@
-"""What a fitted estimator knows, answers and costs."""
+"""What the three estimators share once they are fitted: predictions, costs and attributes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from greedymiser.data.tables import (
     refuse_lazy,
     unmasked,
 )
-from greedymiser.engines import Floats
+from greedymiser.engines.interface import Floats
 from greedymiser.losses import Kind
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
@@ -86,6 +86,15 @@ class Fitted(ModelBacked):
         if "model_" not in self.__dict__:
             check_is_fitted(self, "model_")
         return self.model_.predictor(self.schema_, self.n_jobs)
+
+    @or_lazily
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict targets, class labels, or scores: within a query, higher comes first."""
+        return self.predictor_.respond(self._raw_predict(X))
+
+    def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
+        """What ``predict`` would say after each round."""
+        yield from map(self.predictor_.respond, self._staged_raw_predict(X))
 
     def _table(self, X: Any) -> Table:
         return table_for(self, X)
@@ -149,9 +158,9 @@ class Fitted(ModelBacked):
     def is_categorical_(self) -> NDArray[np.bool_] | None:
         if not self.categories_:
             return None
-        found = np.zeros(self.n_features_in_, dtype=bool)
-        found[list(self.categories_)] = True
-        return found
+        mask = np.zeros(self.n_features_in_, dtype=bool)
+        mask[list(self.categories_)] = True
+        return mask
 
     @property
     def n_trees_per_iteration_(self) -> int:
@@ -210,7 +219,7 @@ class Fitted(ModelBacked):
 def table_for(estimator: Fitted, X: Any) -> Table:
     """Rows as a fitted estimator's model reads them: the columns of fit, in their order."""
     predictor = estimator.predictor_
-    return predictor.table(_with_known_columns(estimator, X), in_order=True)
+    return predictor.table_of(_with_known_columns(estimator, X), in_order=True)
 
 
 def _with_known_columns(estimator: Fitted, X: Any) -> Any:

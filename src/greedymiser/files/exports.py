@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ def whole_ensemble(predictor: Predictor, reader: str) -> Ensemble:
 
 
 @dataclass(frozen=True)
-class Trees:
+class ExportedTrees:
     """Trees that say it all: the baseline is part of the first tree of each output."""
 
     nodes: NDArray[np.void]
@@ -42,7 +43,7 @@ class Trees:
     n_outputs: int
 
     @classmethod
-    def of(cls, ensemble: Ensemble) -> Trees:
+    def of(cls, ensemble: Ensemble) -> ExportedTrees:
         """A model without trees becomes trees of a single leaf."""
         nodes, starts, k = ensemble.nodes.copy(), ensemble.tree_starts, ensemble.n_outputs
         if ensemble.n_trees == 0:
@@ -55,6 +56,15 @@ class Trees:
     def nodes_of(self, i: int) -> NDArray[np.void]:
         """The nodes of tree i."""
         return self.nodes[self.starts[i] : self.starts[i + 1]]
+
+
+def nested(nodes: NDArray[np.void], make: Callable[[int, tuple[Any, Any] | None], Any]) -> Any:
+    """A tree as one object: ``make`` is given a node's number, and its children unless a leaf."""
+    made: list[Any] = [None] * len(nodes)
+    for i in range(len(nodes) - 1, -1, -1):  # children come after their parents
+        left = int(nodes["left"][i])
+        made[i] = make(i, None if left < 0 else (made[left], made[left + 1]))
+    return made[0]
 
 
 # -- losses -----------------------------------------------------------------------------------
@@ -120,6 +130,12 @@ def single_above(thresholds: Floats) -> Floats:
     """The smallest float32 that is above: x < it means x <= threshold for a float32 x."""
     with np.errstate(over="ignore"):
         return np.nextafter(single_below(thresholds), np.float32(np.inf)).astype(np.float64)
+
+
+def finite_single(values: Floats) -> Floats:
+    """Values with infinity replaced by the largest float32: JSON has no other."""
+    largest = float(np.finfo(np.float32).max)
+    return np.clip(values, -largest, largest)
 
 
 def shortest_single(values: Floats) -> list[float]:

@@ -10,7 +10,8 @@ The JSON text of a model file (arrays in brackets are tensors of the container):
                      [costs.need_starts] [costs.needs]: feature f needs the resources
                      needs[need_starts[f]:need_starts[f + 1]]
     loss             {name, parameters}
-    rule             null, or {name, parameters} [rule.thresholds]
+    rule             null, or {name, parameters} [rule.thresholds]; for gates also, like an ensemble
+                     over the features and what the model says, [gate.<k>...]
     classes          null, or {dtype} [classes], or {dtype, values}
     categories       list of {feature, dtype} [categories.<feature>], or {feature, dtype, values}
     purchases        list of lists, in the order of the fields of ``Purchase``
@@ -83,6 +84,8 @@ def format_of(text: Mapping[str, Any]) -> int:
     numbers = [since for name, since in SINCE.items() if name in text]
     if text.get("charge", {}).get("by") == "model":
         numbers.append(FORMAT)
+    if (text.get("rule") or {}).get("name") == "gates":
+        numbers.append(FORMAT)
     return max(numbers, default=1)
 
 
@@ -122,6 +125,7 @@ RULES = {
     "confident": {"threshold"},
     "proximity": {"slack", "n_exits", "place"},
     "above": set[str](),
+    "gates": set[str](),
 }
 
 NUMBERS = {dtype.name: dtype for dtype in map(np.dtype, "?bBhHiIqQefd")}

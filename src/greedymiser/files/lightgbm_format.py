@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.files.exports import (
-    Trees,
+    ExportedTrees,
     known_objective,
     readable_names,
     responds_as,
@@ -101,7 +101,7 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
     rate = _learning_rate(model)
     trees = [
         f"Tree={i}\n{_as_lines(tree)}\n\n"
-        for i, tree in enumerate(_lines_of_trees(Trees.of(ensemble), sizes, rate))
+        for i, tree in enumerate(_lines_of_trees(ExportedTrees.of(ensemble), sizes, rate))
     ]
     objective = _objective_name(predictor)
     header = _header(predictor, ensemble, _objective(objective, ensemble.n_outputs))
@@ -204,6 +204,11 @@ def _objective_name(predictor: Predictor) -> str:
     return known_objective(loss, OBJECTIVES) or "custom"
 
 
+def objective_of(predictor: Predictor) -> str:
+    """LightGBM's objective of a model, with its parameters."""
+    return _objective(_objective_name(predictor), predictor.loss.n_outputs)
+
+
 def _objective(name: str, n_outputs: int) -> str:
     more = {"binary": " sigmoid:1", "multiclass": f" num_class:{n_outputs}"}
     return name + more.get(name, "")
@@ -268,7 +273,9 @@ class _Splits:
     category_words: list[NDArray[np.uint32]]
 
 
-def _lines_of_trees(trees: Trees, sizes: dict[int, int], rate: float) -> Iterable[dict[str, str]]:
+def _lines_of_trees(
+    trees: ExportedTrees, sizes: dict[int, int], rate: float
+) -> Iterable[dict[str, str]]:
     """The lines of each tree."""
     for i in range(len(trees.starts) - 1):
         # LightGBM says 1 as well where it has added a bias to leaves that were scaled before.

@@ -55,10 +55,17 @@ from greedymiser.files.layout import (
     SPARE_LETTERS,
     WIDEST_SPARE_TEXT,
 )
-from greedymiser.files.reading_trees import FLOAT, INTEGER, read_ensembles, read_stages
+from greedymiser.files.reading_trees import (
+    FLOAT,
+    INTEGER,
+    read_ensemble,
+    read_ensembles,
+    read_stages,
+)
 from greedymiser.losses import KNOWN_LOSSES, Kind, Loss
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
 from greedymiser.model.family import ModelFamily
+from greedymiser.model.gating import Gate, Gates, n_said
 from greedymiser.model.predictor import Charge, Predictor, Stage
 from greedymiser.model.trees import CATEGORY_WORDS, Ensemble
 
@@ -176,7 +183,7 @@ def _model(
     predictor = Predictor(
         **shared,
         stages=stages,
-        rule=_rule(model, shared["kind"], len(stages), arrays),
+        rule=_rule(model, shared, stages, arrays),
         purchases=_purchases(model.listed("purchases"), costs, n_outputs, charge),
         charge=charge,
         mean_cost=mean_cost,
@@ -359,7 +366,10 @@ def _check_bill(predictor: Predictor) -> None:
 # -- rules, losses, labels ------------------------------------------------------------------------
 
 
-def _rule(model: Entries, kind: Kind, n_stages: int, arrays: Arrays) -> ExitRule | None:
+def _rule(
+    model: Entries, shared: Mapping[str, Any], stages: Sequence[Stage], arrays: Arrays
+) -> ExitRule | Gates | None:
+    kind, n_stages = shared["kind"], len(stages)
     if model.any("rule") is None:
         require(
             n_stages == 1, "it has several stages, but no rule that says who leaves between them"
@@ -377,12 +387,30 @@ def _rule(model: Entries, kind: Kind, n_stages: int, arrays: Arrays) -> ExitRule
             f"it has {len(thresholds)} exit thresholds for {n_stages} stages",
         )
         return Above(tuple(thresholds.tolist()))
+    if name == "gates":
+        return _gates(shared, stages, arrays)
     if name == "confident":
         require(kind == "classifier", f"a {kind} has no classes to be confident of")
         return Confident(_not_negative(entries, "threshold"))
     require(kind == "ranker", f"a {kind} has no queries to compare rows of")
     slack = _not_negative(entries, "slack")
     return Proximity(slack, entries.integer("n_exits", 1), entries.integer("place", 1, MOST_PLACES))
+
+
+def _gates(shared: Mapping[str, Any], stages: Sequence[Stage], arrays: Arrays) -> Gates:
+    require(shared["kind"] != "ranker", "a ranker has no gates")
+    n_features, loss = shared["n_features"], shared["loss"]
+    require(all(stage.first == 0 for stage in stages), "a gate leads into the middle of a model")
+    categorical = np.zeros(n_features + n_said(stages[0].ensemble.n_outputs), dtype=bool)
+    categorical[list(shared["categories"])] = True
+    thresholds = arrays.take("rule.thresholds", FLOAT, (len(stages) - 1,))
+    require(np.isfinite(thresholds).all(), "the threshold of a gate is not a number")
+    gates = []
+    for k, threshold in enumerate(thresholds.tolist()):
+        ensemble = read_ensemble(f"gate.{k}", arrays, categorical)
+        require(ensemble.n_outputs == 1, "a gate has several outputs")
+        gates.append(Gate(ensemble, threshold))
+    return Gates(tuple(gates), n_features, loss)
 
 
 def _not_negative(entries: Entries, name: str) -> float:

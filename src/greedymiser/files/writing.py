@@ -30,6 +30,7 @@ from greedymiser.files.reading import decode
 from greedymiser.losses import KNOWN_LOSSES, Loss
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
 from greedymiser.model.family import ModelFamily, as_family
+from greedymiser.model.gating import Gates
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.model.trees import NODE_DTYPE, Ensemble
 
@@ -234,7 +235,7 @@ def write_ensemble(ensemble: Ensemble, name: str, arrays: Tensors) -> None:
     arrays[f"{name}.baseline"] = ensemble.baseline
 
 
-def _rule(rule: ExitRule | None, arrays: Tensors) -> dict[str, Any] | None:
+def _rule(rule: ExitRule | Gates | None, arrays: Tensors) -> dict[str, Any] | None:
     match rule:
         case None:
             return None
@@ -250,6 +251,11 @@ def _rule(rule: ExitRule | None, arrays: Tensors) -> dict[str, Any] | None:
         case Above(thresholds):
             arrays["rule.thresholds"] = np.array(thresholds, dtype=np.float64)
             return {"name": "above"}
+        case Gates(gates):
+            arrays["rule.thresholds"] = np.array([gate.threshold for gate in gates])
+            for k, gate in enumerate(gates):
+                write_ensemble(gate.ensemble, f"gate.{k}", arrays)
+            return {"name": "gates"}
     raise ContentError(f"its exit rule {type(rule).__name__} is not one of this library")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.files.exports import (
-    Trees,
+    ExportedTrees,
     known_objective,
     readable_names,
     shortest_single,
@@ -104,7 +104,7 @@ def to_xgboost(model: Any) -> str:
     True
     """
     predictor = as_predictor(model)
-    trees = Trees.of(whole_ensemble(predictor, "XGBoost's format"))
+    trees = ExportedTrees.of(whole_ensemble(predictor, "XGBoost's format"))
     objective = _objective(predictor)
     names = readable_names(predictor.names, FORBIDDEN, "XGBoost")
     n_features, n_outputs = predictor.n_features, trees.n_outputs
@@ -160,7 +160,7 @@ def _feature_types(predictor: Predictor) -> list[str]:
     return ["c" if f in predictor.categories else "float" for f in range(predictor.n_features)]
 
 
-def _booster(predictor: Predictor, trees: Trees) -> dict[str, Any]:
+def _booster(predictor: Predictor, trees: ExportedTrees) -> dict[str, Any]:
     n_trees, k = len(trees.starts) - 1, trees.n_outputs
     sizes = {feature: len(known) for feature, known in predictor.categories.items()}
     return {

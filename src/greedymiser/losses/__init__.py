@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from greedymiser._core.arithmetic import add_exactly, exact_sum
-from greedymiser._core.inquiries import Inquiry, ask_here, conduct, seen_as
-from greedymiser._core.inquiries.selection import ask_quantiles, weighted_quantile
-from greedymiser._core.inquiries.sums import ValuesPart, ask_extent, ask_rows, ask_sums
+from greedymiser._core.quantiles import weighted_quantile
 from greedymiser._core.threads import Team
 from greedymiser.losses import formulas, ranking
 from greedymiser.losses.formulas import Formula
@@ -94,33 +92,10 @@ class Loss:
         """Mean loss; does not depend on the order of the rows."""
         return exact_mean(self.values(y, raw), weight)
 
-    # -- rows in parts: see ``inquiries``; a part is a pair (y, weight) ---------------------------
-    # A user's own loss needs none of these: all targets are brought together for it.
-
     @property
     def leaf_quantile(self) -> float | None:
         """The quantile of the residuals that ``leaf_value`` is; None if it is something else."""
         return None
-
-    def ask_prior(self) -> Inquiry[Floats]:
-        """How to find ``prior`` of rows in parts."""
-        if type(self).prior is Loss.prior:
-            return self.prior(np.empty(0), None)
-        y, weight = yield from ask_rows()
-        return self.prior(y, weight)
-
-    def ask_adapted(self) -> Inquiry[Loss]:
-        """How to find ``adapted`` of rows in parts."""
-        if type(self).adapted is Loss.adapted:
-            return self
-        y, weight = yield from ask_rows()
-        return self.adapted(y, weight)
-
-    def ask_target_check(self) -> Inquiry[None]:
-        """How to do ``check_target`` for rows in parts."""
-        if type(self).check_target is not Loss.check_target:
-            y, _ = yield from ask_rows()
-            self.check_target(y)
 
 
 class _Known(Loss):
@@ -140,13 +115,8 @@ class _Known(Loss):
         raise NotImplementedError
 
     def prior(self, y: Any, weight: Floats | None) -> Floats:
-        return conduct(self._ask_prior(), ask_here([(np.asarray(y), weight)]))
-
-    def ask_prior(self) -> Inquiry[Floats]:
-        return self._ask_prior() if self._is_ours else super().ask_prior()
-
-    def _ask_prior(self) -> Inquiry[Floats]:
-        sums, total = yield from ask_sums(self._terms)
+        terms = [*self._terms(np.asarray(y)), np.ones(len(y))]
+        *sums, total = (exact_sum(term if weight is None else term * weight) for term in terms)
         return np.array(self._prior_of(sums, total))
 
     def _terms(self, y: Floats) -> list[Floats]:
@@ -156,9 +126,6 @@ class _Known(Loss):
     def _prior_of(self, sums: list[float], total: float) -> list[float]:
         """The prior, given those sums and the total weight."""
         return [sums[0] / total]
-
-    def ask_target_check(self) -> Inquiry[None]:
-        return _ask_extremes(self) if self._is_ours else super().ask_target_check()
 
     def values(self, y: Any, raw: Floats) -> Floats:
         y, raw = self._rows(y, raw)
@@ -216,9 +183,6 @@ class Quantile(_Known):
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([weighted_quantile(y, weight, self.quantile)])
 
-    def _ask_prior(self) -> Inquiry[Floats]:
-        return seen_as(_list_of_one, ask_quantiles(self.quantile, [None]))
-
     @property
     def leaf_quantile(self) -> float | None:
         return self.quantile if self._is_ours else None
@@ -268,13 +232,11 @@ class Huber(_Known):
         if self.delta is not None:
             return self
         distances = np.abs(y - self.prior(y, weight))
-        return self._with_delta(weighted_quantile(distances, weight, 0.9), float(distances.max()))
-
-    def _with_delta(self, near: float, far: float) -> Huber:
-        found = copy.copy(self)
+        near, far = weighted_quantile(distances, weight, 0.9), float(distances.max())
+        adapted = copy.copy(self)
         # Where most targets are equal, the others say what is far.
-        found.delta = near or far or 1.0
-        return found
+        adapted.delta = near or far or 1.0
+        return adapted
 
     @property
     def _formula(self) -> Formula:
@@ -284,21 +246,6 @@ class Huber(_Known):
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([weighted_quantile(y, weight, 0.5)])
-
-    def _ask_prior(self) -> Inquiry[Floats]:
-        return seen_as(_list_of_one, ask_quantiles(0.5, [None]))
-
-    def ask_adapted(self) -> Inquiry[Loss]:
-        if not self._is_ours:
-            return (yield from super().ask_adapted())
-        if self.delta is not None:
-            return self
-        prior = yield from self._ask_prior()
-        spread = _DistancesFrom(float(prior[0]))
-        selected = seen_as(_list_of_one, ask_quantiles(0.9, [None]))
-        near = yield from seen_as(spread, selected)
-        extent = yield from seen_as(spread, ask_extent())
-        return self._with_delta(float(near[0]), extent.highest)
 
 
 class Poisson(_Known):
@@ -465,9 +412,6 @@ class LambdaMART(Loss):
         if y.max() > 30:
             raise ValueError(f"relevance labels above 30 overflow 2**label, got {y.max():g}")
 
-    def ask_target_check(self) -> Inquiry[None]:
-        return _ask_extremes(self) if type(self) is LambdaMART else super().ask_target_check()
-
     def value(self, y: Any, raw: Floats, weight: Floats | None = None) -> float:
         """One minus the mean NDCG at the truncation."""
         return self.value_by(None, y, raw, weight)
@@ -495,8 +439,8 @@ class LambdaMART(Loss):
     ) -> None:
         """Add the NDCG of all queries, times their weights, to an exact sum."""
         judged, weights = self._judge(y, weight)
-        found = judged.ndcg(raw, team=team)
-        add_exactly(total, found if weights is None else found * weights)
+        values = judged.ndcg(raw, team=team)
+        add_exactly(total, values if weights is None else values * weights)
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats]:
         gradient, hessian = np.zeros_like(raw), np.zeros_like(raw)
@@ -547,28 +491,6 @@ REGRESSION_LOSSES = {
 }
 
 RANKING_LOSSES = {name: KNOWN_LOSSES[name].make for name in ("lambdamart", "squared_error")}
-
-
-def _list_of_one(part: ValuesPart) -> list[ValuesPart]:
-    """A part of one array, where questions are about several."""
-    return [part]
-
-
-@dataclass(frozen=True)
-class _DistancesFrom:
-    """From targets to their distances from a constant."""
-
-    constant: float
-
-    def __call__(self, part: ValuesPart) -> ValuesPart:
-        y, weight = part
-        return np.abs(y - self.constant), weight
-
-
-def _ask_extremes(loss: Loss) -> Inquiry[None]:
-    """Check the lowest and the highest target: the losses here look at no other."""
-    extent = yield from ask_extent()
-    loss.check_target(np.array([extent.lowest, extent.highest]))
 
 
 def exact_mean(y: Floats, weight: Floats | None) -> float:

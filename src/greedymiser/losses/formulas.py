@@ -1,4 +1,4 @@
-"""The losses that every engine knows by heart: loss, slope and curvature of single rows.
+"""The losses that every engine computes itself: loss, slope and curvature of single rows.
 
 A kernel is told which loss it computes by a number, and by the loss' one parameter. Rows come in
 blocks, so that a thread can work on a part of them while its numbers are in the cache.

@@ -1,4 +1,4 @@
-"""Scores that scikit-learn lacks: NDCG over many queries."""
+"""NDCG over many queries, which scikit-learn lacks."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class Judged:
         unknown = np.isnan(score)
         if unknown.any():
             score = np.where(unknown, -np.inf, score)
-        found = np.empty(len(self.ideal))
-        given = (score, self.gain, self.starts, self.discount, self.ideal, no_relevant, found)
+        values = np.empty(len(self.ideal))
+        given = (score, self.gain, self.starts, self.discount, self.ideal, no_relevant, values)
         share_queries(new_team(1) if team is None else team, given)
-        return found
+        return values
 
 
 class GainRange(NamedTuple):

@@ -1,4 +1,4 @@
-"""LambdaMART's gradients: how much each document of a query wants to go up or down."""
+"""LambdaMART's gradients: how far each document of a query should go up or down."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class _KnownRange:
     def say(self, name: str, labels: NDArray[Any] | None, is_ever_missing: bool) -> str:
         if not self.may_be_there:
             return f"{name} missing"
-        said = self._say_values(name, labels)
-        return f"{said} (or missing)" if is_ever_missing and self.may_be_missing else said
+        text = self._say_values(name, labels)
+        return f"{text} (or missing)" if is_ever_missing and self.may_be_missing else text
 
     def _say_values(self, name: str, labels: NDArray[Any] | None) -> str:
         if self.codes is not None and labels is not None:
@@ -92,12 +92,12 @@ class Conditions:
         """
         if node not in self._told:
             self._told[node] = self._say(node)
-        told = self._told[node]
+        texts = self._told[node]
         if row is None:
-            return tuple(told.values())
+            return tuple(texts.values())
         return tuple(
-            f"{self._name_of(feature)} missing" if np.isnan(row[feature]) else said
-            for feature, said in told.items()
+            f"{self._name_of(feature)} missing" if np.isnan(row[feature]) else text
+            for feature, text in texts.items()
         )
 
     def _name_of(self, feature: int) -> str:

@@ -1,4 +1,4 @@
-"""What raw predictions mean: labels, probabilities, decisions."""
+"""From raw predictions to class labels, probabilities and decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def decisions(raw: Floats) -> Floats:
 
 def probabilities(raw: Floats, loss: Loss, n_classes: int) -> Floats:
     """Class probabilities of raw predictions, shape (n, n_classes)."""
-    refuse_improbable(loss)
+    require_probabilities(loss)
     given = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
     n = raw.shape[1]
     if n_classes == 2 and given.shape == (n,):  # of the second class
@@ -50,7 +50,7 @@ def gives_probabilities(loss: Any) -> bool:
     return _link(loss) not in (None, Loss.response)
 
 
-def refuse_improbable(loss: Loss) -> None:
+def require_probabilities(loss: Loss) -> None:
     """Raise if a loss has no class probabilities."""
     if not gives_probabilities(loss):
         raise AttributeError(

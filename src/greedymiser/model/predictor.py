@@ -40,10 +40,13 @@ from greedymiser.model.exit_rules import (
     query_starts,
     rank_leavers,
 )
-from greedymiser.model.links import Floats, decisions, labels, probabilities, refuse_improbable
+from greedymiser.model.gated_protocols import gated_protocol
+from greedymiser.model.gating import Gates
+from greedymiser.model.links import Floats, decisions, labels, probabilities, require_probabilities
 from greedymiser.model.protocols import Count, Protocol
 from greedymiser.model.row_costs import Accounts
-from greedymiser.model.trees import CELLS_AT_A_TIME, ROW_BLOCK, Ensemble
+from greedymiser.model.trees import CELLS_AT_A_TIME, ROW_BLOCK
+from greedymiser.model.trees import Stage as Stage
 
 Charge = Literal["model", "row"]
 """Who pays for a feature: every row that meets a tree with it, or those whose paths ask for it."""
@@ -56,42 +59,27 @@ ROWS_TOGETHER = 1024
 SHARE_GONE = 0.125
 
 
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """Trees that a row meets before it may leave: rounds ``first:last`` of an ensemble.
-
-    They add to what earlier stages said; a stage that begins with round 0 scores the row anew.
-    """
-
-    ensemble: Ensemble
-    first: int
-    last: int
-    # Distinct trees that a row has met, and pays for, at the end of this stage.
-    n_trees: int
-
-    @cached_property
-    def features(self) -> list[int]:
-        """Features that the trees of this stage split on."""
-        starts, k = self.ensemble.tree_starts, self.ensemble.n_outputs
-        used = self.ensemble.nodes["feature"][starts[self.first * k] : starts[self.last * k]]
-        return np.unique(used[used >= 0]).tolist()
-
-    def add(self, rows: NDArray[np.floating], raw: Floats) -> None:
-        """Add what the trees say about each row to ``raw`` (n_outputs, n)."""
-        if self.first == 0:
-            raw[:] = self.ensemble.baseline[:, None]
-        k = self.ensemble.n_outputs
-        self.ensemble.serving.add(rows, raw, self.first * k, self.last * k)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class FinishedModel:
-    """What a finished model knows: its stages, and the accounts of those who go through them."""
+class Predictor:
+    """A finished model: what it predicts, and what each prediction costs.
+
+    Made by ``as_predictor`` from a fitted estimator and by ``greedymiser.load`` from a file.
+    Columns of a data frame are found by name, in any order, and only those that the model uses
+    must be there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import MiserRegressor, as_predictor
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> as_predictor(MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X[:, 0]))
+    <Predictor: a regressor with 3 trees, 1 of 2 features, cost 1>
+    """
 
     kind: Kind
     stages: tuple[Stage, ...]
     # Who leaves between the stages; None where there is only one.
-    rule: ExitRule | None
+    rule: ExitRule | Gates | None
     costs: CostModel
     # Only its ``response`` is used.
     loss: Loss
@@ -171,7 +159,7 @@ class FinishedModel:
     @cached_property
     def features(self) -> list[int]:
         """Features that any stage looks at, by position."""
-        return sorted({feature for stage in self.stages for feature in stage.features})
+        return sorted(itertools.chain.from_iterable(self._new_features))
 
     @property
     def names(self) -> Sequence[str] | None:
@@ -225,8 +213,11 @@ class FinishedModel:
     @cached_property
     def _new_features(self) -> list[list[int]]:
         known, new = set[int](), []
-        for stage in self.stages:
-            new.append([feature for feature in stage.features if feature not in known])
+        for k, stage in enumerate(self.stages):
+            looked_at = stage.features
+            if isinstance(self.rule, Gates):  # a gate looks at rows, too
+                looked_at = sorted({*looked_at, *self.rule.features(k)})
+            new.append([feature for feature in looked_at if feature not in known])
             known.update(new[-1])
         return new
 
@@ -242,10 +233,21 @@ class FinishedModel:
         """
         self.stages[k].add(rows, raw)
 
-    def stays(self, k: int, raw: Floats, starts: Starts = None) -> Mask:
-        """Rows that go on after stage k; nobody does after the last one."""
+    def stays(
+        self,
+        k: int,
+        raw: Floats,
+        starts: Starts = None,
+        rows: NDArray[np.floating] | None = None,
+    ) -> Mask:
+        """Rows that go on after stage k; nobody does after the last one.
+
+        ``rows`` is what is known of them, (n, n_features): gates look at it.
+        """
         if self.rule is None or k == len(self.stages) - 1:
             return np.zeros(raw.shape[1], dtype=bool)
+        if isinstance(self.rule, Gates):
+            return self.rule.goes_on(raw, k, rows)
         return self.rule.stays(raw, k, starts)
 
     def why_stopped(self, k: int) -> str:
@@ -269,24 +271,6 @@ class FinishedModel:
         rank_leavers(settled[0], left, starts, len(self.stages))
         return settled
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Predictor(FinishedModel):
-    """A finished model: what it predicts, and what each prediction costs.
-
-    Made by ``as_predictor`` from a fitted estimator and by ``greedymiser.load`` from a file.
-    Columns of a data frame are found by name, in any order, and only those that the model uses
-    must be there.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from greedymiser import MiserRegressor, as_predictor
-    >>> X = np.arange(100.0).reshape(50, 2)
-    >>> as_predictor(MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X[:, 0]))
-    <Predictor: a regressor with 3 trees, 1 of 2 features, cost 1>
-    """
-
     # -- predictions ------------------------------------------------------------------------------
 
     @or_lazily
@@ -307,7 +291,7 @@ class Predictor(FinishedModel):
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, n_classes)."""
         self.classes_  # noqa: B018 - before any work is done
-        refuse_improbable(self.loss)
+        require_probabilities(self.loss)
         return self.probabilities(self.raw_predict(X))
 
     @or_lazily
@@ -366,12 +350,25 @@ class Predictor(FinishedModel):
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        if self.charge != "row":
+        if self.charge != "row" and not isinstance(self.rule, Gates):
             raise ValueError(
                 "a protocol is for models with charge='row'; this one has charge='model' and asks "
                 "every row for the same, as receipt() tells"
             )
-        return _protocol(self, self.table(X), qid, min_share)
+        table = self.table(X)
+        if not 0 <= min_share <= 1:
+            raise ValueError(f"min_share must lie between 0 and 1, got {min_share!r}")
+        if table.n_rows == 0:
+            raise ValueError("X must have at least one row for a protocol, got none")
+        left = np.zeros(table.n_rows, dtype=np.intp)
+        if len(self.stages) > 1:
+            left = self.run(table, qid)[1]
+        if isinstance(self.rule, Gates):
+            return gated_protocol(self, table, left, min_share)
+        count = Count(
+            self.accounts, self.stages, self.names, self.categories, table, left, min_share
+        )
+        return count.protocol()
 
     def __repr__(self) -> str:
         stages = f" in {len(self.stages)} stages" if len(self.stages) > 1 else ""
@@ -387,15 +384,12 @@ class Predictor(FinishedModel):
         self.table(sample)
         return replace(self, n_jobs=1)
 
-    def table(self, X: Any, in_order: bool = False) -> Table:
+    def table(self, X: Any) -> Table:
         """Check X and wrap it; all methods take such a table in place of X, and check no more.
 
         Parameters
         ----------
         X : array, sparse matrix or data frame of shape (n, n_features)
-        in_order : bool
-            The columns of a data frame are known to be those of the training data, in their order:
-            they are not looked up by name.
 
         Examples
         --------
@@ -416,8 +410,16 @@ class Predictor(FinishedModel):
             if self._labelled is None:
                 raise
             raise ValueError(f"{error}; {self._labelled}") from None
+        return self.table_of(X)
+
+    def table_of(self, X: Any, in_order: bool = False) -> Table:
+        """Wrap what ``readable`` gives.
+
+        ``in_order`` says that the columns of a data frame are known to be those of the training
+        data, in their order: they are not looked up by name.
+        """
         if is_frame(X):
-            return _frame_table(self, X, in_order)
+            return self._frame_table(X, in_order)
         if self._labelled is not None:
             raise ValueError(self._labelled)
         wrap = ArrayTable if isinstance(X, np.ndarray) else SparseTable
@@ -434,9 +436,9 @@ class Predictor(FinishedModel):
 
     def run(self, table: Table, qid: ArrayLike | None = None) -> tuple[Floats, NDArray[np.intp]]:
         """Raw predictions (n_outputs, n), and the stage after which each row leaves."""
-        order, starts = _queries(self, table.n_rows, qid)
+        order, starts = self._queries(table.n_rows, qid)
         if len(self.stages) == 1:
-            return _whole(self, table), np.zeros(table.n_rows, dtype=np.intp)
+            return self._whole(table), np.zeros(table.n_rows, dtype=np.intp)
         if order is not None:
             table = chosen(table, order)
         raw = self.begin(table.n_rows)
@@ -445,7 +447,7 @@ class Predictor(FinishedModel):
         def send(start: int, stop: int) -> None:
             rows = table.rows(start, stop, self.features)
             here = None if starts is None else starts[(starts >= start) & (starts <= stop)] - start
-            _send(self, rows, here, raw[:, start:stop], left[start:stop])
+            self._send(rows, here, raw[:, start:stop], left[start:stop])
 
         with Threads(thread_count(self.n_jobs)) as threads:
             threads.run(send, _blocks(table.n_rows, starts, self.n_features))
@@ -454,6 +456,74 @@ class Predictor(FinishedModel):
             return raw, left
         back = np.argsort(order)
         return np.ascontiguousarray(raw[:, back]), left[back]
+
+    def _frame_table(self, frame: Any, in_order: bool) -> FrameTable:
+        names = None if in_order else self.names
+        if names is None:
+            return FrameTable(self.fitting(frame), self.categories)
+        table = FrameTable(frame, self.categories, names)
+        columns = set(table.frame.columns)
+        # Names that only the costs know need not be those of the frame.
+        if self.feature_names is None and columns.isdisjoint(names):
+            return FrameTable(self.fitting(frame), self.categories)
+        missing = [name for name in self.features_used_ if name not in columns]
+        if missing:
+            raise ValueError(f"X has no column {missing[0]!r}, which the model uses")
+        return table
+
+    def _queries(self, n: int, qid: ArrayLike | None) -> tuple[NDArray[np.intp] | None, Starts]:
+        """Order that brings queries together (None if they are), and where each starts."""
+        check_queries(qid, n)
+        if not self.compares_rows:
+            return None, None
+        if qid is None:
+            return None, np.array([0, n], dtype=np.intp)
+        order, starts = query_order(qid)
+        return (None if (np.diff(order) > 0).all() else order), starts
+
+    def _whole(self, table: Table) -> Floats:
+        """Raw predictions of all rows, where all of them meet all trees."""
+        if table.n_rows <= ROW_BLOCK:  # the short way for single rows
+            raw = np.empty((len(self.stages[0].ensemble.baseline), table.n_rows))
+            self.advance(0, table.rows(0, table.n_rows, self.features), raw)
+            return raw
+        stage = self.stages[0]
+        if self.engine == "cuda":
+            from greedymiser.engines.cuda.prediction import raw_predict
+
+            return raw_predict(stage.ensemble, table, stage.first, stage.last)
+        with Threads(thread_count(self.n_jobs)) as threads:
+            return stage.ensemble.raw_predict(table, threads, stage.first, stage.last)
+
+    def _send(
+        self,
+        rows: NDArray[np.floating],
+        starts: Starts,
+        raw: Floats,
+        left: NDArray[np.intp],
+    ) -> None:
+        """Send a block of rows through the stages; fills ``raw`` and ``left``."""
+        query = None
+        if starts is not None:
+            query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        # ``at[i]`` is the place in ``raw`` of row i of those that are still in the block, which
+        # may hold some that have left: ``on`` marks the others.
+        at, on, out = np.arange(len(rows)), np.ones(len(rows), dtype=bool), raw.copy()
+        has_gates = isinstance(self.rule, Gates)
+        for k in range(len(self.stages)):
+            self.advance(k, rows, out)
+            going = at[on]
+            together = None if query is None else query_starts(query[going])
+            stays = self.stays(k, out[:, on], together, rows[on] if has_gates else None)
+            gone = going[~stays]
+            raw[:, gone] = out[:, on][:, ~stays]
+            left[gone] = k
+            on[on] = stays
+            if not on.any():
+                return
+            if np.count_nonzero(on) <= (1.0 - SHARE_GONE) * len(on):
+                at, rows, out = at[on], rows[on], np.ascontiguousarray(out[:, on])
+                on = np.ones(len(at), dtype=bool)
 
 
 def as_predictor(model: Any, engine: str | None = None) -> Predictor:
@@ -474,13 +544,13 @@ def as_predictor(model: Any, engine: str | None = None) -> Predictor:
     >>> bool((as_predictor(model).predict(X) == model.predict(X)).all())
     True
     """
-    found = model if isinstance(model, Predictor) else getattr(model, "predictor_", None)
-    if engine is not None and isinstance(found, Predictor):
-        found = replace(found, engine=engine)
-    if not isinstance(found, Predictor):
+    predictor = model if isinstance(model, Predictor) else getattr(model, "predictor_", None)
+    if engine is not None and isinstance(predictor, Predictor):
+        predictor = replace(predictor, engine=engine)
+    if not isinstance(predictor, Predictor):
         hint = "; take one of it: .best(budget)" if hasattr(model, "best") else ""
         raise TypeError(f"{type(model).__name__} is not a fitted model of greedymiser{hint}")
-    return found
+    return predictor
 
 
 def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
@@ -490,101 +560,3 @@ def _blocks(n: int, starts: Starts, n_features: int) -> list[tuple[int, int]]:
     if starts is not None:
         edges = np.unique(np.append(starts[np.searchsorted(starts, edges)], [0, n]))
     return [(int(a), int(b)) for a, b in itertools.pairwise(edges) if b > a]
-
-
-def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
-    """Cut an ensemble into stages of ``every`` rounds."""
-    n_iter, k = ensemble.n_iter, ensemble.n_outputs
-    edges: Sequence[int] = [*range(0, n_iter, every), n_iter] if n_iter else [0, 0]
-    return tuple(
-        Stage(ensemble, first, last, last * k) for first, last in itertools.pairwise(edges)
-    )
-
-
-# -- parts of a predictor's work ------------------------------------------------------------------
-
-
-def _protocol(model: Predictor, table: Table, qid: ArrayLike | None, min_share: float) -> Protocol:
-    if not 0 <= min_share <= 1:
-        raise ValueError(f"min_share must lie between 0 and 1, got {min_share!r}")
-    if table.n_rows == 0:
-        raise ValueError("X must have at least one row for a protocol, got none")
-    left = np.zeros(table.n_rows, dtype=np.intp)
-    if len(model.stages) > 1:
-        left = model.run(table, qid)[1]
-    count = Count(
-        model.accounts, model.stages, model.names, model.categories, table, left, min_share
-    )
-    return count.protocol()
-
-
-def _frame_table(model: Predictor, frame: Any, in_order: bool) -> FrameTable:
-    names = None if in_order else model.names
-    if names is None:
-        return FrameTable(model.fitting(frame), model.categories)
-    table = FrameTable(frame, model.categories, names)
-    columns = set(table.frame.columns)
-    # Names that only the costs know need not be those of the frame.
-    if model.feature_names is None and columns.isdisjoint(names):
-        return FrameTable(model.fitting(frame), model.categories)
-    missing = [name for name in model.features_used_ if name not in columns]
-    if missing:
-        raise ValueError(f"X has no column {missing[0]!r}, which the model uses")
-    return table
-
-
-def _whole(model: Predictor, table: Table) -> Floats:
-    """Raw predictions of all rows, where all of them meet all trees."""
-    if table.n_rows <= ROW_BLOCK:  # the short way for single rows
-        raw = np.empty((len(model.stages[0].ensemble.baseline), table.n_rows))
-        model.advance(0, table.rows(0, table.n_rows, model.features), raw)
-        return raw
-    stage = model.stages[0]
-    if model.engine == "cuda":
-        from greedymiser.engines.cuda.predicting import raw_predict
-
-        return raw_predict(stage.ensemble, table, stage.first, stage.last)
-    with Threads(thread_count(model.n_jobs)) as threads:
-        return stage.ensemble.raw_predict(table, threads, stage.first, stage.last)
-
-
-def _queries(
-    model: Predictor, n: int, qid: ArrayLike | None
-) -> tuple[NDArray[np.intp] | None, Starts]:
-    """Order that brings queries together (None if they are), and where each starts."""
-    check_queries(qid, n)
-    if not model.compares_rows:
-        return None, None
-    if qid is None:
-        return None, np.array([0, n], dtype=np.intp)
-    order, starts = query_order(qid)
-    return (None if (np.diff(order) > 0).all() else order), starts
-
-
-def _send(
-    model: Predictor,
-    rows: NDArray[np.floating],
-    starts: Starts,
-    raw: Floats,
-    left: NDArray[np.intp],
-) -> None:
-    """Send a block of rows through the stages; fills ``raw`` and ``left``."""
-    query = None
-    if starts is not None:
-        query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    # ``at[i]`` is the place in ``raw`` of row i of those that are still in the block, which
-    # may hold some that have left: ``on`` marks the others.
-    at, on, out = np.arange(len(rows)), np.ones(len(rows), dtype=bool), raw.copy()
-    for k in range(len(model.stages)):
-        model.advance(k, rows, out)
-        going = at[on]
-        stays = model.stays(k, out[:, on], None if query is None else query_starts(query[going]))
-        gone = going[~stays]
-        raw[:, gone] = out[:, on][:, ~stays]
-        left[gone] = k
-        on[on] = stays
-        if not on.any():
-            return
-        if np.count_nonzero(on) <= (1.0 - SHARE_GONE) * len(on):
-            at, rows, out = at[on], rows[on], np.ascontiguousarray(out[:, on])
-            on = np.ones(len(at), dtype=bool)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from greedymiser.data.tables import Categories, Table
 from greedymiser.model.conditions import Conditions
-from greedymiser.model.row_costs import Accounts, Notes, Stretch, mean_cost, note_questions
-from greedymiser.model.trees import row_blocks
+from greedymiser.model.row_costs import Accounts, Notes, mean_cost, note_questions
+from greedymiser.model.trees import Stage, row_blocks
 
 # Questions of a row that are followed one by one; later ones are counted by resource only.
 MOST_QUESTIONS = 24
@@ -320,7 +320,7 @@ class Count:
     def __init__(
         self,
         accounts: Accounts,
-        stages: Sequence[Stretch],
+        stages: Sequence[Stage],
         names: Sequence[str] | None,
         categories: Categories,
         table: Table,
@@ -475,6 +475,6 @@ class Count:
     def _reasons(self, node: _CountedStep) -> tuple[Reason, ...]:
         ways: Counter[tuple[str, ...]] = Counter()
         for place, n in node.places.items():
-            offset, conditions = [found for found in self._conditions if found[0] <= place][-1]
+            offset, conditions = [entry for entry in self._conditions if entry[0] <= place][-1]
             ways[conditions.of(place - offset)] += n
         return tuple(Reason(*way) for way in ways.most_common())

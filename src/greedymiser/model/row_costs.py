@@ -1,4 +1,4 @@
-"""What rows are asked by trees, and what that costs them (``charge="row"``).
+"""Costs by row (``charge="row"``): which features the trees ask of each row, and what it pays.
 
 A row owns the resources that its own paths have asked for, each paid once whatever asks again. The
 set is kept as bits, 64 resources to a word, and set bits do not depend on the order of trees, rows
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,15 +20,15 @@ from greedymiser._core.compiling import inner, njit
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.data.tables import Table
-from greedymiser.model.trees import Ensemble, next_node, row_blocks
+from greedymiser.model.trees import Ensemble, Stage, next_node, row_blocks
 
 Floats = NDArray[np.float64]
 Owned = NDArray[np.uint64]
 """Resources that rows own, as bits: (n, n_words)."""
 
 
-class Asking(NamedTuple):
-    """What the trees of an ensemble ask for."""
+class Needs(NamedTuple):
+    """Which resources the features and the trees of an ensemble need."""
 
     # Resources that each feature needs, (n_features, n_words).
     needs: Owned
@@ -36,8 +36,8 @@ class Asking(NamedTuple):
     ahead: Owned
 
 
-class Way(NamedTuple):
-    """Where each of some objects is on its way through an ensemble, and what it was asked."""
+class RowPositions(NamedTuple):
+    """Where each of some objects is in an ensemble, and what it was asked."""
 
     # The tree and the node in which it is.
     tree: NDArray[np.uint32]
@@ -95,9 +95,9 @@ class Meter:
         """The accounts of n rows that own nothing yet."""
         return np.zeros((n, self.n_words), dtype=np.uint64)
 
-    def setting_out(self, n: int, n_features: int) -> Way:
+    def start_positions(self, n: int, n_features: int) -> RowPositions:
         """The way of n objects that are asked nothing yet, before the first tree."""
-        return Way(
+        return RowPositions(
             tree=np.zeros(n, dtype=np.uint32),
             node=np.zeros(n, dtype=np.uint32),
             wanted=np.full(n, -1, dtype=np.int32),
@@ -115,7 +115,7 @@ class Meter:
                 owned[i, j // 64] |= np.uint64(1 << (j % 64))
         return owned
 
-    def over(self, ensemble: Ensemble) -> Walk:
+    def over(self, ensemble: Ensemble) -> MeteredTrees:
         """The meter put over an ensemble's trees."""
         needs = self.nothing(ensemble.n_features)
         needs[list(self.features)] = self.owning([f] for f in self.features)
@@ -123,7 +123,7 @@ class Meter:
         # Copies: arrays of a file cannot be written to, which is another type to compile for.
         starts = ensemble.tree_starts.copy()
         look_ahead(ensemble.nodes["feature"].copy(), starts, needs, ahead)
-        return Walk(self, ensemble, Asking(needs, ahead))
+        return MeteredTrees(self, ensemble, Needs(needs, ahead))
 
     def bills(self, owned: Owned, n_trees: int) -> Floats:
         """What each row pays for its resources and this many trees (eq. 3, for the row alone)."""
@@ -141,12 +141,12 @@ class Meter:
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
-    """Rows walk down the trees of an ensemble, and a meter notes what they ask for."""
+class MeteredTrees:
+    """The trees of an ensemble, and a meter that notes which resources rows ask for in them."""
 
     meter: Meter
     ensemble: Ensemble
-    asking: Asking
+    asking: Needs
 
     def trees(self, rows: NDArray[np.floating], owned: Owned, first: int, last: int) -> None:
         """Let rows walk down trees ``first:last``; marks what they ask for in ``owned``.
@@ -167,7 +167,7 @@ class Walk:
         index: NDArray[np.intp],
         rows: Floats,
         known: NDArray[np.uint8],
-        way: Way,
+        way: RowPositions,
         raw: Floats,
         last: int,
     ) -> None:
@@ -202,27 +202,10 @@ def mean_cost(bills: ArrayLike, weight: ArrayLike | None = None) -> float:
 # -- models in stages -----------------------------------------------------------------------------
 
 
-class Stretch(Protocol):
-    """Rounds ``first:last`` of an ensemble, after which a row may leave."""
-
-    @property
-    def ensemble(self) -> Ensemble: ...
-
-    @property
-    def first(self) -> int: ...
-
-    @property
-    def last(self) -> int: ...
-
-    # Distinct trees that a row has met, and pays for, at the end.
-    @property
-    def n_trees(self) -> int: ...
-
-
 class Accounts:
     """The accounts of rows that walk through the stages of a model, and may leave after each."""
 
-    def __init__(self, costs: CostModel, stages: Sequence[Stretch]):
+    def __init__(self, costs: CostModel, stages: Sequence[Stage]):
         ensembles = {id(stage.ensemble): stage.ensemble for stage in stages}
         features = {f for ensemble in ensembles.values() for f in ensemble.features}
         self.meter = Meter.of(costs, features)
@@ -230,7 +213,7 @@ class Accounts:
         walks = {key: self.meter.over(ensemble) for key, ensemble in ensembles.items()}
         self._walks = [walks[id(stage.ensemble)] for stage in stages]
 
-    def walk(self, k: int) -> Walk:
+    def walk(self, k: int) -> MeteredTrees:
         """The walk through the ensemble of stage k."""
         return self._walks[k]
 
@@ -370,7 +353,7 @@ def owns_all(owned, i, wanted, k):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def look_ahead(feature, starts, needs, ahead):  # type: ignore[no-untyped-def]
-    """Fill ``Asking.ahead``, from the last tree to the first."""
+    """Fill ``Needs.ahead``, from the last tree to the first."""
     for t in range(starts.size - 2, -1, -1):
         ahead[t] = ahead[t + 1]
         for node in range(starts[t], starts[t + 1]):

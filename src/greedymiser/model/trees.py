@@ -1,6 +1,6 @@
 """Trees as flat arrays: every dtype, the ensemble, and prediction.
 
-A tree is grown as a list of nodes (see growing.py) and served from the arrays here; ``Ensemble``
+A tree is grown level by level (``training.grower``) and served from the arrays here; ``Ensemble``
 is the only converter. Siblings lie side by side, so a node stores only where its left child is.
 """
 
@@ -259,6 +259,43 @@ def row_blocks(stop: int, n_features: int, start: int = 0) -> list[tuple[int, in
     """Rows ``start:stop``, in parts that are turned into numbers together."""
     step = max(ROW_BLOCK, min(ROWS_AT_A_TIME, CELLS_AT_A_TIME // max(1, n_features)))
     return [(begin, min(begin + step, stop)) for begin in range(start, stop, step)]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Trees that a row meets before it may leave: rounds ``first:last`` of an ensemble.
+
+    They add to what earlier stages said; a stage that begins with round 0 scores the row anew.
+    """
+
+    ensemble: Ensemble
+    first: int
+    last: int
+    # Distinct trees that a row has met, and pays for, at the end of this stage.
+    n_trees: int
+
+    @cached_property
+    def features(self) -> list[int]:
+        """Features that the trees of this stage split on."""
+        starts, k = self.ensemble.tree_starts, self.ensemble.n_outputs
+        used = self.ensemble.nodes["feature"][starts[self.first * k] : starts[self.last * k]]
+        return np.unique(used[used >= 0]).tolist()
+
+    def add(self, rows: NDArray[np.floating], raw: NDArray[np.float64]) -> None:
+        """Add what the trees say about each row to ``raw`` (n_outputs, n)."""
+        if self.first == 0:
+            raw[:] = self.ensemble.baseline[:, None]
+        k = self.ensemble.n_outputs
+        self.ensemble.serving.add(rows, raw, self.first * k, self.last * k)
+
+
+def stages_every(ensemble: Ensemble, every: int) -> tuple[Stage, ...]:
+    """Cut an ensemble into stages of ``every`` rounds."""
+    n_iter, k = ensemble.n_iter, ensemble.n_outputs
+    edges: Sequence[int] = [*range(0, n_iter, every), n_iter] if n_iter else [0, 0]
+    return tuple(
+        Stage(ensemble, first, last, last * k) for first, last in itertools.pairwise(edges)
+    )
 
 
 class GrowingEnsemble:

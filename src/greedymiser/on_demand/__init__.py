@@ -6,7 +6,9 @@ train on, and ``OnDemandPredictor`` serves a model from raw objects.
 
 from greedymiser.on_demand.matrix import build_matrix
 from greedymiser.on_demand.measuring import CostTable, MeasuredCosts, Timing, measure_costs
-from greedymiser.on_demand.on_demand import OnDemandPredictor
+from greedymiser.on_demand.observers import AnsweredObject, Observer
+from greedymiser.on_demand.policies import SourcePolicy
+from greedymiser.on_demand.predictor import OnDemandPredictor
 from greedymiser.on_demand.receipts import ObjectReceipt, Question, Receipts
 from greedymiser.on_demand.sources import (
     AcquisitionError,
@@ -19,13 +21,16 @@ from greedymiser.on_demand.sources import (
 __all__ = [
     "AcquisitionError",
     "AcquisitionWarning",
+    "AnsweredObject",
     "CostTable",
     "MeasuredCosts",
     "ObjectReceipt",
+    "Observer",
     "OnDemandPredictor",
     "Question",
     "Receipts",
     "Source",
+    "SourcePolicy",
     "SourceTimeoutError",
     "Sources",
     "Timing",

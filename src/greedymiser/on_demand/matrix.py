@@ -14,14 +14,11 @@ from numpy.typing import NDArray
 from greedymiser._core.progress import Bar
 from greedymiser._core.threads import thread_count
 from greedymiser.data.tables import EXACT_INTEGERS
-from greedymiser.on_demand.fetching import (
-    FailureLog,
-    Fetcher,
-    check_timeout_names,
-    each_object,
-)
+from greedymiser.on_demand.fetcher import Fetcher
+from greedymiser.on_demand.policies import read_timeouts
+from greedymiser.on_demand.request import Plan, Request
+from greedymiser.on_demand.scheduler import FailureLog, each_object
 from greedymiser.on_demand.sources import AcquisitionError, Source, Sources
-from greedymiser.on_demand.visits import Request, Visit
 
 # Objects that are looked at together; a process is sent fewer at a time.
 BATCH = 256
@@ -34,7 +31,7 @@ def build_matrix(
     *,
     n_jobs: int | None = 1,
     prefer: Literal["threads", "processes"] = "threads",
-    concurrency: int = 64,
+    concurrency: int | None = None,
     timeout: float | Mapping[str, float] | None = None,
     on_error: Literal["raise", "missing"] = "raise",
     as_frame: bool | None = None,
@@ -53,8 +50,9 @@ def build_matrix(
         Where they run. Threads suit functions that wait, and arrays so large that NumPy lets other
         threads run; processes suit Python code that computes, if functions and objects can be sent
         there.
-    concurrency : int
-        Coroutines that run at once.
+    concurrency : int or None
+        Coroutines of a source that run at once. None: no limit, but no more than 64 objects are
+        looked at together.
     timeout : float, mapping from source to float, or None
         Seconds that a call may take.
     on_error : {"raise", "missing"}
@@ -84,7 +82,7 @@ def build_matrix(
     sources.check()
     if prefer not in ("threads", "processes"):
         raise ValueError(f"prefer must be 'threads' or 'processes', got {prefer!r}")
-    check_timeout_names(timeout, sources)
+    read_timeouts(timeout, sources, sources.plan())
     pandas = _import_pandas(as_frame)
     if sources.categorical_names and pandas is None:
         raise ValueError(
@@ -133,7 +131,28 @@ class Block:
         return whole
 
 
-class _MatrixJob:
+class MatrixWalk:
+    """Some objects, of which all columns are fetched."""
+
+    in_step = True
+
+    def __init__(self, requests: Sequence[Request], plan: Plan, done: Callable[[], object] | None):
+        self._waiting = [(request, plan) for request in requests]
+        self._done = done
+
+    def release(self) -> list[tuple[Request, Plan]]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def follow(self, request: Request) -> Plan:
+        request.raw = None  # an object that is done is let go
+        request.values.clear()
+        if self._done is not None:
+            self._done()
+        return ()
+
+
+class _Matrix:
     """All columns of all objects, a batch at a time."""
 
     def __init__(
@@ -152,27 +171,27 @@ class _MatrixJob:
             if source.columns
         ]
 
-    def requests(self) -> Iterator[Sequence[Request]]:
+    def walks(self) -> Iterator[MatrixWalk]:
         first = self._first
         while batch := list(itertools.islice(self._objects, BATCH)):
-            visits = [Visit(first + i, raw) for i, raw in enumerate(batch)]
+            requests = [Request(first + i, raw) for i, raw in enumerate(batch)]
             del batch
-            yield [Request(visits, self.plan, is_last=True, done=self._done)]
-            self._blocks.append(self._block(visits))
-            first += len(visits)
+            yield MatrixWalk(requests, self.plan, self._done)
+            self._blocks.append(self._block(requests))
+            first += len(requests)
 
-    def _block(self, visits: Sequence[Visit]) -> Block:
-        block = Block.blank(len(visits), self._sources)
-        for i, visit in enumerate(visits):
+    def _block(self, requests: Sequence[Request]) -> Block:
+        block = Block.blank(len(requests), self._sources)
+        for i, request in enumerate(requests):
             for source, places in self._places:
-                self._fill(block, i, visit, source, places)
-            block.failures += visit.failures.values()
+                self._fill(block, i, request, source, places)
+            block.failures += request.failures.values()
         return block
 
     def _fill(
-        self, block: Block, i: int, visit: Visit, source: Source, places: Sequence[int]
+        self, block: Block, i: int, request: Request, source: Source, places: Sequence[int]
     ) -> None:
-        values = visit.columns.get(source.name)
+        values = request.columns.get(source.name)
         if isinstance(values, np.ndarray):
             block.numbers[i, places] = values
         elif values is not None:
@@ -194,11 +213,12 @@ def _block(
     **options: Any,
 ) -> Block:
     """Rows of some objects, the first of which is number ``first``."""
-    job = _MatrixJob(sources, objects, first, done)
+    matrix = _Matrix(sources, objects, first, done)
     labelled = frozenset(sources.categorical_names)
-    fetcher = Fetcher(sources.raw, job.plan, labelled=labelled, **options)
+    fetcher = Fetcher(sources, matrix.plan, labelled=labelled, **options)
     try:
-        return fetcher.run(job)
+        fetcher.run(matrix.walks())
+        return matrix.answer()
     finally:
         fetcher.close()
 

@@ -18,10 +18,10 @@ import numpy as np
 from greedymiser._core.text_tables import aligned, html_table
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.model.predictor import as_predictor
-from greedymiser.on_demand.fetching import FailureLog, each_object, whole_number
-from greedymiser.on_demand.reception import describe
+from greedymiser.on_demand.request import Request, describe
+from greedymiser.on_demand.scheduler import FailureLog, each_object, whole_number
 from greedymiser.on_demand.sources import AcquisitionError, Source, Sources
-from greedymiser.on_demand.visits import Visit
+from greedymiser.on_demand.worker_threads import running_backend
 
 # A fast function is repeated until it takes this long, or so many ticks of the clock.
 LEAST_SECONDS = 5e-4
@@ -246,9 +246,11 @@ class Stopwatch:
     def measure(self, objects: Sequence[Any], repeats: int, warm_up: int) -> None:
         with ExitStack() as stack:
             if self._has_coroutines:
-                from greedymiser.on_demand.loops import calling
+                from greedymiser.on_demand.event_loop import Portal
 
-                self._on_loop = stack.enter_context(calling())
+                portal = Portal(running_backend() or "asyncio")
+                stack.callback(portal.close)
+                self._on_loop = portal.call
             self._measure(objects, repeats, warm_up)
 
     def _measure(self, objects: Sequence[Any], repeats: int, warm_up: int) -> None:
@@ -271,20 +273,20 @@ class Stopwatch:
         """Go through all objects once: (CPU, wall) by source and object."""
         times: dict[tuple[str, int], tuple[float, float]] = {}
         for i, raw in enumerate(objects):
-            visit = Visit(i, raw)
+            request = Request(i, raw)
             for source in self.plan:
                 if i in self._failed[source.name]:
-                    visit.unavailable.add(source.name)
-                elif visit.is_blocked(source):
+                    request.unavailable.add(source.name)
+                elif request.is_blocked(source):
                     self._failed[source.name].add(i)
                 else:
-                    times[source.name, i] = self._timed(visit, source)
+                    times[source.name, i] = self._timed(request, source)
         self._last_pass = times
         return times
 
-    def _timed(self, visit: Visit, source: Source) -> tuple[float, float]:
+    def _timed(self, request: Request, source: Source) -> tuple[float, float]:
         """CPU and wall time of one call; a failure is noted or raised."""
-        arguments = visit.arguments(source, self._raw)
+        arguments = request.arguments(source, self._raw)
         loops = self._loops[source.name]
         try:
             if source.is_coroutine:
@@ -292,15 +294,15 @@ class Stopwatch:
                 value, cpu, wall = self._on_loop(_time_coroutine, source, arguments, loops)
             else:
                 value, cpu, wall = _time_function(source, arguments, loops)
-            visit.keep(source, value, self._labelled)
+            request.keep(source, value, self._labelled)
         # Something that it waited for may have been cancelled.
         except (Exception, CancelledError) as error:
-            failure = AcquisitionError(source.name, visit.index, describe(error))
+            failure = AcquisitionError(source.name, request.index, describe(error))
             if not self._skip:
                 raise failure from error
             self.log.add([failure], n_objects=0)
-            self._failed[source.name].add(visit.index)
-            visit.unavailable.add(source.name)
+            self._failed[source.name].add(request.index)
+            request.unavailable.add(source.name)
             return math.nan, math.nan
         return cpu, wall
 

@@ -79,6 +79,13 @@ class ObjectReceipt:
     # For charge="row": all columns that were asked for, in order. Each question follows from the
     # answers before it.
     questions: tuple[Question, ...] = ()
+    # What was in a cache (it is in the cost as if it had been called), and what was fetched ahead
+    # and not needed (it is not).
+    cached: tuple[str, ...] = ()
+    in_vain: tuple[str, ...] = ()
+    # Which of the fallbacks answered, from 0, and why; None where the model itself did.
+    fallback: int | None = None
+    why_fallback: str = ""
 
     @property
     def fetched(self) -> tuple[str, ...]:
@@ -107,6 +114,8 @@ class ObjectReceipt:
           then it has met all trees (trees: 0.5)
         """
         lines = [f"object {self.index}: {self.cost:.6g}"]
+        if self.fallback is not None:
+            lines.append(f"  fallback {self.fallback}, since {self.why_fallback}")
         for question in self.questions:
             hence = f"since {' and '.join(question.since)}, asked" if question.since else "asked"
             lines.append(f"  {hence} {question} ({question.cost:.6g})")
@@ -161,11 +170,12 @@ class Receipts(Sequence[ObjectReceipt]):
                 receipt.missing,
                 receipt.not_called,
                 receipt.stopped,
+                receipt.fallback,
             )
             for receipt in self._receipts
         ]
         names = ["index", "cost", "n_trees", "tree_cost", "seconds", "fetched", "failed"]
-        return pd.DataFrame(rows, columns=[*names, "missing", "not_called", "stopped"])
+        return pd.DataFrame(rows, columns=[*names, "missing", "not_called", "stopped", "fallback"])
 
     def __repr__(self) -> str:
         costs = f", {self.costs.mean():g} each on average" if len(self) else ""

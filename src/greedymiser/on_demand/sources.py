@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any, TypeVar, overload
@@ -94,20 +94,17 @@ class Source:
         return "source" if self.columns else "intermediate"
 
     def call(self, arguments: Sequence[Any]) -> Any:
-        """Call the function with what it needs of one object, in the order of ``needs``."""
+        """Call the function for one object, with what it needs in the order of ``needs``."""
         if not self.is_batch:
-            return self._call(arguments)
-        called = self._call([[argument] for argument in arguments])
+            return self.apply(arguments)
+        called = self.apply([[argument] for argument in arguments])
         return self._only(called) if self.is_coroutine else split_batch(called, 1)[0]
 
     async def _only(self, called: Any) -> Any:
         return split_batch(await called, 1)[0]
 
-    def gathered(self) -> Source:
-        """The same as a function of lists, which returns all results as they come."""
-        return replace(self, is_batch=False)
-
-    def _call(self, arguments: Sequence[Any]) -> Any:
+    def apply(self, arguments: Sequence[Any]) -> Any:
+        """Call the function as it is: with lists, if it takes many objects at once."""
         if not self.n_keywords:
             return self.function(*arguments)
         n = len(arguments) - self.n_keywords
@@ -290,6 +287,29 @@ class Sources:
 
         sources = cls()
         sources_of(transformer, sources)
+        return sources
+
+    @classmethod
+    def from_feast(cls, store: Any, features: Any, *, full_feature_names: bool = False) -> Sources:
+        """Make a source of every feature view of a Feast store that some features belong to.
+
+        A view is read once, whatever number of its features is asked for, so it is one resource;
+        views that a model does not need are not read. An object is a mapping of the entity's join
+        keys, such as ``{"driver_id": 1001}``.
+
+        Parameters
+        ----------
+        store : feast.FeatureStore
+        features : list of str, or a feature service or its name
+            Features as Feast names them, ``"view:feature"``. They become columns; text holds
+            labels.
+        full_feature_names : bool
+            Columns are called ``view__feature``, for features of the same name.
+        """
+        from greedymiser.on_demand.feast_views import sources_of_store
+
+        sources = cls(raw="entity")
+        sources_of_store(store, features, sources, full_feature_names)
         return sources
 
     # -- looking up -----------------------------------------------------------------------------

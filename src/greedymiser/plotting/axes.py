@@ -14,7 +14,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike, NDArray
 
-from greedymiser.plotting.looks import figure_of, number, without_math
+from greedymiser._core.amounts import amount, currency, money, plain_score_name, rounded_score
+from greedymiser.plotting.looks import figure_of, without_math
 
 Floats = NDArray[np.float64]
 
@@ -26,16 +27,11 @@ DASHES = ((4, 1.6), (1.2, 1.4), (7, 1.6), (4, 1.4, 1.2, 1.4))
 SIZE = (7.5, 4.5)
 
 
-def score_column(table: Any) -> str:
-    """The column of scores to draw: of test data where there are some."""
-    return "test_score" if "test_score" in table else "score"
-
-
 def found_by_search(points: Any) -> NDArray[np.bool_]:
     """Which points of a curve are not of its path."""
     if "found_by" not in points:
         return np.zeros(len(points), dtype=bool)
-    return np.asarray(points["found_by"] == "search")
+    return np.asarray(points["found_by"] != "path")
 
 
 def spread_over(n: int, most: int) -> list[int]:
@@ -64,81 +60,164 @@ def shades(n: int, ax: Axes) -> Floats:
     return matplotlib.colormaps["viridis"](np.linspace(*ends, max(n, 2))[:n])
 
 
-def cost_axis(ax: Axes, costs: Iterable[ArrayLike], unit: str) -> None:
-    """Label the axis, and make it logarithmic where costs span more than a decade."""
-    values = np.concatenate([np.asarray(cost, dtype=float) for cost in costs])
-    positive = values[values > 0]
-    without_math(ax.set_xlabel("cost of one prediction" + (f" ({unit})" if unit else "")))
-    if not len(positive):
+# Steps that are closer than this share of the axis cannot be told apart.
+LEGIBLE = 0.025
+
+
+def cost_axis(
+    ax: Axes, costs: Iterable[ArrayLike], unit: str, what: str = "cost of one prediction"
+) -> None:
+    """Label the axis, and choose its scale: linear, unless another one shows clearly more.
+
+    What counts is how many of the costs can be told apart from their neighbours, so that neither
+    one cheap feature nor one expensive one takes all the room.
+    """
+    values = np.unique(np.concatenate([np.asarray(cost, dtype=float) for cost in costs]))
+    values = values[np.isfinite(values)]
+    named = f" ({unit})" if unit and not currency(unit) else ""
+    without_math(ax.set_xlabel(f"{what}{named}"))
+    if not len(values) or values[-1] <= 0:
         ax.set_xlim(-0.05, 1)
-    if not len(positive) or positive.max() <= 10 * positive.min():
         return
-    low, high = positive.min(), positive.max()
-    ticks = _log_ticks(low, high)
-    # Room for the marks of the cheapest and the dearest, however many decades there are.
-    beside = max(1.15, (high / low) ** 0.03)
-    if len(positive) == len(values):
-        ax.set_xscale("log")
-        ax.set_xlim(low / beside, high * beside)
-    else:  # zero has no logarithm: a short linear stretch leads to the cheapest
-        ax.set_xscale("symlog", linthresh=low, linscale=0.35)
-        # Matplotlib draws the stretch from 0 as long as so many decades.
-        stretch = 0.35 / 0.9
-        width = stretch + np.log10(high * beside / low)
-        ax.set_xlim(-min(1.0, 0.035 * width / stretch) * low, high * beside)
-        ticks = [0.0, *ticks]
+    low, high, power = cost_scale(values)
+    if power != 1.0:
+        scale = _power_scale(power, low)
+        ax.set_xscale("function", functions=scale)
+        ends = np.array(scale[0](np.array([low, high])))
+        pad = 0.03 * (ends[1] - ends[0])
+        ax.set_xlim(*scale[1](ends + np.array([-pad, pad])))
+    else:
+        pad = 0.03 * (high - low)
+        ax.set_xlim(low - pad, high + pad)
+    ticks = _cost_ticks(ax, values, low, high, power)
     ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_major_formatter(FixedFormatter([number(tick, 1) for tick in ticks]))
+    ax.xaxis.set_major_formatter(FixedFormatter([tick_label(tick, unit) for tick in ticks]))
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, with 2 and 5 times them where there is room."""
-    first, last = int(np.floor(np.log10(low))), int(np.floor(np.log10(high)))
-    decades = range(first, last + 1, -(-(last - first) // 6) or 1)
-    steps = (1, 2, 5) if np.log10(high / low) < 2.5 else (1,)
-    ticks = [step * 10.0**decade for decade in decades for step in steps]
-    return [tick for tick in ticks if low <= tick * (1 + 1e-9) and tick <= high * 1.15]
+def cost_scale(values: Floats) -> tuple[float, float, float]:
+    """The ends of an axis of costs, and the power that it is bent by; 1 for a linear one."""
+    if values[-1] <= 0:
+        return 0.0, 1.0, 1.0
+    low = min(float(values[0]), 0.0) if values[0] < 0.5 * values[-1] else float(values[0])
+    high = float(values[-1]) if values[-1] > low else low + 1.0
+    return low, high, _best_power(values, low, high)
 
 
-def label_score(ax: Axes, scoring: str, column: str) -> None:
+def tick_label(value: float, unit: str) -> str:
+    """A cost at an axis, with the sign of its currency."""
+    return money(value, unit) if currency(unit) else amount(value)
+
+
+def _best_power(values: Floats, low: float, high: float) -> float:
+    """1 for a linear axis; less where clearly more costs can be told apart on a bent one."""
+    if low < 0:
+        return 1.0
+    shown = {power: _n_legible(values, low, high, power) for power in (1.0, 0.5, 0.25, 0.1)}
+    enough = max(shown.values())
+    if shown[1.0] >= 0.75 * enough or shown[1.0] >= enough - 1:
+        return 1.0
+    # Of those that show most, the least bent.
+    return next(power for power, n in shown.items() if n >= 0.9 * enough)
+
+
+def _n_legible(values: Floats, low: float, high: float, power: float) -> float:
+    """How many costs can be told apart from the one before; half of one that nearly can."""
+    place = ((values - low) / (high - low)) ** power
+    return 1.0 + float(np.minimum(np.diff(place) / LEGIBLE, 1.0).sum())
+
+
+def _power_scale(power: float, low: float) -> tuple[Any, Any]:
+    """Functions of a scale that gives cheap things more room; zero stays zero."""
+
+    def forward(x: Any) -> Any:
+        x = np.asarray(x, dtype=float) - low
+        return np.sign(x) * np.abs(x) ** power
+
+    def backward(x: Any) -> Any:
+        x = np.asarray(x, dtype=float)
+        return np.sign(x) * np.abs(x) ** (1 / power) + low
+
+    return forward, backward
+
+
+def nice_costs(values: Floats, low: float, high: float, power: float) -> list[float]:
+    """Round numbers along an axis of costs, more than there may be room for."""
+    if power == 1.0:
+        ticks = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        return [float(tick) for tick in ticks if low - 1e-9 <= tick <= high * (1 + 1e-9)]
+    decades = range(int(np.floor(np.log10(high))) - 12, int(np.floor(np.log10(high))) + 1)
+    wanted = [0.0, *(step * 10.0**decade for decade in decades for step in (1, 2, 5))]
+    # Between nothing and the cheapest there is nothing to read off.
+    cheapest = values[values > 0].min()
+    return [tick for tick in wanted if low <= tick <= high and not 0 < tick < cheapest / 2]
+
+
+def _cost_ticks(ax: Axes, values: Floats, low: float, high: float, power: float) -> list[float]:
+    """Round numbers that are far enough apart on the axis for their labels."""
+    wanted = nice_costs(values, low, high, power)
+    if power == 1.0:
+        return wanted[:: 2 if is_narrow(ax) and len(wanted) > 5 else 1]
+    to_axes = ax.transData + ax.transAxes.inverted()
+    gap = 0.14 if is_narrow(ax) else 0.085
+    kept: list[float] = []
+    first, at = to_axes.transform((wanted[0], 0.0))[0], np.inf
+    # From the right, where round numbers are far apart; the first one always has its place.
+    for tick in sorted(wanted[1:], reverse=True):
+        x = to_axes.transform((tick, 0.0))[0]
+        if at - x >= gap and x - first >= gap:
+            kept.append(tick)
+            at = x
+    return [wanted[0], *kept[::-1]]
+
+
+def label_score(ax: Axes, scoring: str, kind: str = "") -> None:
     """Name the score, and the data that it is of."""
-    kind = {"test_score": "test", "score": "validation"}.get(column)
-    words = [kind, scoring] if kind else [scoring]
+    words = [kind, plain_score_name(scoring)] if kind else [plain_score_name(scoring)]
     narrow = is_narrow(ax)
     size = "small" if narrow else matplotlib.rcParams["axes.labelsize"]
     without_math(ax.set_ylabel(("\n" if narrow else " ").join(words), fontsize=size))
 
 
-def focus(ax: Axes, chosen: Floats, all_scores: Floats) -> None:
-    """Show the chosen scores in full, and as much of what is far below them as fits."""
-    chosen, all_scores = chosen[np.isfinite(chosen)], all_scores[np.isfinite(all_scores)]
-    if not len(chosen) or np.ptp(chosen) == 0:
-        return
-    low = max(all_scores.min(), chosen.min() - np.ptp(chosen))
-    high = max(all_scores.max(), chosen.max())
-    pad = 0.06 * (high - low)
-    ax.set_ylim(low - pad, high + pad)
+def focus(ax: Axes, chosen: Floats, others: Floats, pad: float = 0.06) -> None:
+    """Show the chosen scores in full, and what is below them unless it is very far."""
+    ax.set_ylim(*score_limits(chosen, others, pad))
+
+
+def score_limits(chosen: Floats, others: Floats, pad: float = 0.06) -> tuple[float, float]:
+    """The ends of an axis of scores."""
+    chosen, others = chosen[np.isfinite(chosen)], others[np.isfinite(others)]
+    every = np.concatenate([chosen, others])
+    if not len(chosen) or np.ptp(every) == 0:
+        middle = float(every[0]) if len(every) else 0.0
+        return middle - 0.5 * (abs(middle) or 1.0), middle + 0.5 * (abs(middle) or 1.0)
+    spread = np.ptp(chosen) or np.ptp(every)
+    low, high = float(every.min()), float(every.max())
+    if low < chosen.min() - 3 * spread:
+        low = max(low, float(chosen.min() - spread))
+    pad *= high - low
+    return low - pad, high + pad
 
 
 def note_below(ax: Axes, score: float, what: str) -> None:
-    """Tell a score that the picture has no room for: without it, nobody knows how low traces go."""
+    """Tell a score that the picture has no room for."""
     if np.isfinite(score) and score < ax.get_ylim()[0]:
         note = ax.text(
-            0.5, 0.015, f"{what} is below, at {number(score)}",
+            0.5, 0.015, f"{what} scores {rounded_score(score)}, below the picture",
             transform=ax.transAxes, ha="center", va="bottom", fontsize="small", zorder=6,
         )  # fmt: skip
-        # Traces that go down there pass behind it.
         note.set_bbox({"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1.5})
         without_math(note)
 
 
-def add_legend(ax: Axes, handles: Sequence[Any], title: str | None) -> None:
+def add_legend(
+    ax: Axes, handles: Sequence[Any], title: str | None = None, *, below: bool = False
+) -> None:
     """Put a legend where it covers no data: beside the axes, or below them if they are narrow."""
     figure, box = figure_of(ax), ax.get_window_extent()
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.015, 1), "handlelength": 2.8}
     columns, size = [1], matplotlib.rcParams["legend.fontsize"]
-    narrow = is_narrow(ax)
+    narrow = below or is_narrow(ax)
     if narrow:
         # Below the tick labels and the label of the axis, however high the axes are.
         told = ax.xaxis.get_tightbbox()  # None if the axis is hidden

@@ -1,124 +1,281 @@
-"""Score against cost: one curve, or those of several methods."""
+"""Score against cost: what each budget buys on one curve, or those of several methods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
+from matplotlib.patches import Patch
 
+from greedymiser._core.amounts import amount, money, rounded_score
+from greedymiser.curve.summary import FrontStep, front_steps, recommendation, recommended
 from greedymiser.plotting.axes import (
     DASHES,
     MARKERS,
+    Floats,
     add_legend,
     cost_axis,
     drawn_axes,
     focus,
     found_by_search,
-    is_narrow,
     label_score,
     note_below,
-    score_column,
     shades,
     spread_over,
 )
-from greedymiser.plotting.looks import (
-    COLOURS,
-    ink_of,
-    number,
-)
+from greedymiser.plotting.labels import LabelPlacer
+from greedymiser.plotting.looks import COLOURS, ink_of, short, without_math
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve
 
-MOST_LEGEND_ENTRIES = 10
+MOST_LEGEND_ENTRIES = 8
+
+# Letters of a label in the picture.
+LONGEST_LABEL = 34
+
+PRICES_IGNORED = "prices ignored"
+
+# Beyond so many times the cost of the best model, a reference is told in words only.
+FAR = 2.5
 
 
-def plot_curve(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
-    """Draw the score that each cost buys, as in Figure 1 (left) of the paper.
+def plot_curve(
+    curve: TradeoffCurve,
+    ax: Axes | None = None,
+    *,
+    paths: bool = False,
+    baselines: Mapping[str, Any] | None = None,
+) -> Axes:
+    """Draw what each budget buys: a line of steps that never goes down, labelled.
 
-    One dashed trace per tradeoff shows the model as trees are added. The iterations with the best
-    validation score are circled and joined. Where there was a search, what it has found are stars,
-    and a line of steps shows the model that validation picks for each budget. Test scores are drawn
-    where the curve has them. Traces begin with a constant; where its score is so low that the
-    models could not be told apart any more, it is told in words.
+    Each step is the best model of the curve for budgets from its cost on, chosen by the validation
+    score, with a band of one standard error. Labels say what it buys beyond the step before
+    ("+ TSH", "\N{MINUS SIGN} T3, + TT4"), as far as there is room. A ring marks the recommended
+    model: the cheapest that is nearly as good as the best. Where the curve has test scores, those
+    of the same models are diamonds. A cross is a model that ignores prices.
 
     Parameters
     ----------
     curve : TradeoffCurve
     ax : matplotlib Axes, optional
+    paths : bool
+        Draw the models of every trade-off λ, too, as they grow: Figure 1 (left) of the paper.
+    baselines : mapping from name to (cost, score) or to fitted model, optional
+        Other models to compare with, such as the one in use; the score is that of the validation
+        rows. Of a fitted model, ``cost_`` and ``score_`` are read.
 
     Returns
     -------
     matplotlib Axes
     """
     ax = drawn_axes(ax)
-    points, traces = curve.points, curve.traces
-    score = score_column(points)
-    found = found_by_search(points)
-    path = np.flatnonzero(~found)
-    colours = shades(len(path), ax)
-    lines = []
-    for i, position in enumerate(path.tolist()):
-        chosen, rows = points.iloc[position], curve.trace(position)
-        look: dict[str, Any] = {
-            "color": colours[i],
-            "dashes": DASHES[i % len(DASHES)],
-            "linewidth": 1.3,
-        }
-        ax.plot(rows["cost"], rows[score], **look)
-        mark: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4.5}
-        ax.plot(chosen["cost"], chosen[score], color=colours[i], linestyle="none", zorder=4, **mark)
-        lines.append(Line2D([], [], label=number(chosen["tradeoff"], 3), **look, **mark))
-    bests = _add_bests(ax, curve, score, found)
-    cost_axis(ax, [traces["cost"], points["cost"]], curve.cost_unit)
-    focus(ax, points[score].to_numpy(float), traces[score].to_numpy(float))
-    note_below(ax, traces.loc[traces["n_iter"] == 0, score].min(), "a constant")
-    label_score(ax, curve.scoring, score)
-    shown = spread_over(len(lines), MOST_LEGEND_ENTRIES - 2 * is_narrow(ax))
-    title = "tradeoff λ" + (f" ({len(shown)} of {len(lines)})" if len(shown) < len(lines) else "")
-    add_legend(ax, [*(lines[i] for i in shown), *bests], title)
+    steps = front_steps(curve)
+    front = curve.pareto().sort_values(["cost", "score"])
+    costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
+    others = reference_models(curve, baselines or {})
+    last = _right_end(curve, costs[-1], list(others.values()), paths)
+    cost_axis(
+        ax,
+        [costs, [last]],
+        curve.cost_unit,
+        "mean cost of one prediction" if is_by_row(curve) else "cost of one prediction",
+    )
+    handles = _draw_paths(ax, curve) if paths else []
+    handles += _draw_steps(ax, curve, steps, costs, scores, last)
+    handles += _draw_baselines(ax, others, curve.cost_unit)
+    reached = [step.test_score for step in steps if step.test_score is not None]
+    beside = [*reached, *(score for _, score in others.values()), *_band(steps[1:])]
+    focus(ax, scores[1:] if len(scores) > 1 else scores, np.array([scores[0], *beside]), 0.09)
+    note_below(ax, scores[0], "what is free" if steps[0].n_features else "a constant")
+    label_score(ax, curve.scoring, "" if reached else "validation")
+    title = recommendation(curve, steps)
+    without_math(ax.set_title(title[:1].upper() + title[1:], loc="left", fontsize="medium"))
+    add_legend(ax, handles, below=True)
+    _write_labels(ax, steps, (costs, scores), others.values())
     return ax
 
 
-def _add_bests(
-    ax: Axes, curve: TradeoffCurve, score: str, found: NDArray[np.bool_]
-) -> list[Line2D]:
-    """Draw the best iterations, and what a search has found; lines for the legend."""
-    ink, on_path = ink_of(ax), curve.points[~found]
-    circle: dict[str, Any] = {
-        "color": ink,
-        "marker": "o",
-        "markersize": 9.5,
-        "markerfacecolor": "none",
-        "linewidth": 1.1,
-        "linestyle": "none" if found.any() else "-",
-        "label": "best iteration",
-    }
-    ax.plot(on_path["cost"], on_path[score], markeredgewidth=1.2, zorder=3, **circle)
-    bests = [Line2D([], [], **circle)]
-    if not found.any():
-        return bests
-    star: dict[str, Any] = {
-        "color": COLOURS[1],
-        "marker": "*",
-        "markersize": 11,
-        "markeredgecolor": ink,
-        "markeredgewidth": 0.6,
-        "linestyle": "none",
-        "label": "found by search",
-    }
-    sets, front = curve.points[found], curve.pareto()
-    ax.plot(sets["cost"], sets[score], zorder=5, **star)
-    # A model is there for every budget up to the next one's cost.
-    steps: dict[str, Any] = {"color": ink, "linewidth": 1.6, "label": "best for each budget"}
-    costs = [*front["cost"], curve.traces["cost"].max()]
-    scores = [*front[score], front[score].iloc[-1]]
-    ax.plot(costs, scores, drawstyle="steps-post", zorder=3.5, **steps)
-    return [*bests, Line2D([], [], **star), Line2D([], [], **steps)]
+def is_by_row(curve: TradeoffCurve) -> bool:
+    """Whether costs are means over rows."""
+    return any(getattr(model, "charge", "model") == "row" for model in curve.models)
+
+
+def reference_models(
+    curve: TradeoffCurve, baselines: Mapping[str, Any]
+) -> dict[str, tuple[float, float]]:
+    """Cost and score of models to compare with: the user's, and the one that ignores prices."""
+    others = {str(name): _cost_and_score(name, given) for name, given in baselines.items()}
+    free, front = _without_prices(curve), curve.pareto()
+    if free is not None and free not in zip(front["cost"], front["score"], strict=True):
+        others[PRICES_IGNORED] = free
+    return others
+
+
+def _cost_and_score(name: str, given: Any) -> tuple[float, float]:
+    if hasattr(given, "cost_"):
+        score = getattr(given, "score_", None)
+        if score is None:
+            raise ValueError(
+                f"baselines[{name!r}] is a model without score_; give its cost and score as a pair"
+            )
+        return float(given.cost_), float(score)
+    try:
+        cost, score = given
+        return float(cost), float(score)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"baselines[{name!r}] must be a pair of cost and score, or a fitted model, "
+            f"got {given!r}"
+        ) from None
+
+
+def _without_prices(curve: TradeoffCurve) -> tuple[float, float] | None:
+    """Cost and score of the model of trade-off 0, which buys whatever helps."""
+    points = curve.points[~found_by_search(curve.points)]
+    points = points[(points["tradeoff"] == 0) & points["score"].notna()]
+    if not len(points):
+        return None
+    return float(points["cost"].iloc[0]), float(points["score"].iloc[0])
+
+
+def _right_end(
+    curve: TradeoffCurve, best: float, others: Sequence[tuple[float, float]], paths: bool
+) -> float:
+    """Where the picture ends: what costs many times the best model is told in words."""
+    if paths:
+        return float(curve.traces["cost"].max())
+    near = [cost for cost, _ in others if cost <= FAR * best]
+    return max([best, *near])
+
+
+def _band(steps: Sequence[FrontStep]) -> list[float]:
+    """The ends of the standard errors."""
+    known = [(step.score, step.error) for step in steps if step.error is not None]
+    return [score + sign * error for score, error in known for sign in (-1, 1)]
+
+
+def _draw_paths(ax: Axes, curve: TradeoffCurve) -> list[Line2D]:
+    """Draw each model of the path as it grows; lines for the legend."""
+    on_path = np.flatnonzero(~found_by_search(curve.points)).tolist()
+    colours = shades(len(on_path), ax)
+    lines = []
+    for i, position in enumerate(on_path):
+        chosen, rows = curve.points.iloc[position], curve.trace(position)
+        look: dict[str, Any] = {
+            "color": colours[i],
+            "dashes": DASHES[i % len(DASHES)],
+            "linewidth": 1.1,
+            "drawstyle": "steps-post",
+        }
+        ax.plot(rows["cost"], rows["score"], **look)
+        mark: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4.5}
+        ax.plot(
+            chosen["cost"], chosen["score"], color=colours[i], linestyle="none", zorder=4, **mark
+        )
+        lines.append(Line2D([], [], label=f"λ = {amount(chosen['tradeoff'], 2)}", **look, **mark))
+    return [lines[i] for i in spread_over(len(lines), MOST_LEGEND_ENTRIES)]
+
+
+def _draw_steps(
+    ax: Axes,
+    curve: TradeoffCurve,
+    steps: Sequence[FrontStep],
+    costs: Floats,
+    scores: Floats,
+    last: float,
+) -> list[Any]:
+    """Draw the best score for each budget; handles for the legend."""
+    look: dict[str, Any] = {"color": COLOURS[0], "linewidth": 2.2, "drawstyle": "steps-post"}
+    # The last step goes on to the end of the picture: a larger budget buys nothing more.
+    end = max(last, ax.get_xlim()[1])
+    ax.plot([*costs, end], [*scores, scores[-1]], zorder=3.5, **look)
+    ax.plot(
+        [step.cost for step in steps], [step.score for step in steps], linestyle="none",
+        marker="o", markersize=5, color=COLOURS[0], zorder=4,
+    )  # fmt: skip
+    named = "best for each budget"
+    tested = [step for step in steps if step.test_score is not None]
+    handles: list[Any] = [
+        Line2D([], [], marker="o", markersize=5, label=f"{named} (validation rows)"
+               if tested else named, **look)
+    ]  # fmt: skip
+    if all(step.error is not None for step in steps):
+        errors = np.array([step.error for step in steps])
+        at, middle = [step.cost for step in steps], np.array([step.score for step in steps])
+        ax.fill_between(
+            [*at, end], np.append(middle - errors, middle[-1] - errors[-1]),
+            np.append(middle + errors, middle[-1] + errors[-1]), step="post",
+            color=COLOURS[0], alpha=0.15, linewidth=0, zorder=1,
+        )  # fmt: skip
+        handles.append(Patch(color=COLOURS[0], alpha=0.25, label="± 1 standard error"))
+    if tested:
+        mark: dict[str, Any] = {"marker": "D", "markersize": 5, "markerfacecolor": "none",
+                                "markeredgecolor": COLOURS[1], "linestyle": "none"}  # fmt: skip
+        ax.plot(
+            [s.cost for s in tested], np.array([s.test_score for s in tested]), zorder=4.5, **mark
+        )
+        handles.append(Line2D([], [], label="the same models, test rows", **mark))
+    chosen = steps[recommended(steps)]
+    ring: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none",
+                            "markeredgecolor": ink_of(ax), "markeredgewidth": 1.6,
+                            "linestyle": "none", "label": "recommended"}  # fmt: skip
+    ax.plot([chosen.cost], [chosen.score], zorder=5, **ring)
+    handles.append(Line2D([], [], **{**ring, "markersize": 9}))
+    return handles
+
+
+def _write_labels(
+    ax: Axes,
+    steps: Sequence[FrontStep],
+    line: tuple[Floats, Floats],
+    others: Collection[tuple[float, float]],
+) -> None:
+    """Say what steps add, those that matter most first."""
+    placer = LabelPlacer(ax)
+    costs, scores = line
+    end = ax.get_xlim()[1]
+    placer.avoid_line([*costs, end], [*scores, scores[-1]])
+    placer.avoid_points([s.cost for s in steps], [s.score for s in steps])
+    tested = [step for step in steps if step.test_score is not None]
+    placer.avoid_points([s.cost for s in tested], [s.test_score or 0.0 for s in tested])
+    placer.avoid_points([cost for cost, _ in others], [score for _, score in others])
+    placer.avoid_text(ax.texts)
+    chosen = recommended(steps)
+    gains = [0.0, *np.diff([step.score for step in steps]).tolist()]
+    for i in sorted(range(1, len(steps)), key=lambda i: (i != chosen, -gains[i])):
+        step, bold = steps[i], {"fontweight": "bold"} if i == chosen else {}
+        for words in phrases(step):
+            if placer.place(words, step.cost, step.score, **bold) is not None:
+                break
+
+
+def phrases(step: FrontStep) -> list[str]:
+    """What a step adds, in fewer and fewer words; none where it adds nothing."""
+    shortest = replace(step, drops=()).change(1) or step.change(1)
+    phrases = [words for words in (step.change(2), step.change(1)) if len(words) <= LONGEST_LABEL]
+    return list(dict.fromkeys([*phrases, short(shortest, LONGEST_LABEL)])) if shortest else []
+
+
+def _draw_baselines(ax: Axes, others: Mapping[str, tuple[float, float]], unit: str) -> list[Line2D]:
+    """Mark other models, or the height of those that cost far more; lines for the legend."""
+    end = ax.get_xlim()[1]
+    handles = []
+    for i, (name, (cost, score)) in enumerate(others.items()):
+        words = f"{short(name, 30)}: {rounded_score(score)} for {money(cost, unit)}"
+        colour = ink_of(ax) if name == PRICES_IGNORED else COLOURS[2 + i % 3]
+        look: dict[str, Any] = {"marker": "X", "markersize": 7, "linestyle": "none"}
+        if cost <= end:
+            ax.plot([cost], [score], color=colour, zorder=5, **look)
+        else:
+            look = {"linewidth": 0.9, "dashes": (1, 2)}
+            ax.axhline(score, color=colour, zorder=1, **look)
+        handles.append(Line2D([], [], color=colour, label=words, **look))
+    return handles
 
 
 def compare_curves(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
@@ -159,8 +316,8 @@ def compare_curves(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
             label=str(name),
         )
     cost_axis(ax, [table["cost"] for table in tables.values()], _shared(curves, "cost_unit"))
-    label_score(ax, _shared(curves, "scoring") or "score", score if tested else "")
-    add_legend(ax, lines, None)
+    label_score(ax, _shared(curves, "scoring") or "score", "test" if tested else "")
+    add_legend(ax, lines)
     return ax
 
 

@@ -1,38 +1,35 @@
-"""Which features are bought, by their price."""
+"""Which model buys what: a matrix of purchases and of the models on the front."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from greedymiser.plotting.axes import (
-    DASHES,
-    MARKERS,
-    Floats,
-    add_legend,
-    drawn_axes,
-    found_by_search,
-    shades,
-    spread_over,
-)
-from greedymiser.plotting.looks import (
-    number,
-)
+from greedymiser._core.amounts import money
+from greedymiser.curve.summary import front_steps, recommended, resource_groups
+from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, short, without_math
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve
 
-MOST_COST_GROUPS = 8
+# Lines of the matrix; what few models buy is left out first.
+MOST_LINES = 40
+
+# Inches of a line, of a column, of the names and of the prices.
+LINE, COLUMN, NAMES, HEAD = 0.24, 0.52, 2.6, 1.1
 
 
 def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
-    """Draw which share of the features of each price is bought, as in Figure 2 of the paper.
+    """Draw which models buy what: purchases by resource, models by cost, filled where bought.
 
-    Only models of the path are drawn. Features are grouped by what they cost at first, before
-    anything is bought. Where there are too many prices, neighbours share a group. The legend tells
-    how many features a group has.
+    Columns are the models that no other beats, with their costs; the recommended one is framed.
+    What is shared (a blood draw, a report) comes before what needs it. What no model buys is not
+    shown.
 
     Parameters
     ----------
@@ -43,57 +40,61 @@ def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     -------
     matplotlib Axes
     """
-    ax = drawn_axes(ax)
-    on_path = np.flatnonzero(~found_by_search(curve.points)).tolist()
-    points = curve.points.iloc[on_path]
-    used = [
-        curve.models[i].truncate(int(n_iter)).ensemble_.features
-        for i, n_iter in zip(on_path, points["n_iter"], strict=True)
+    steps = [step for step in front_steps(curve) if step.resources]
+    costs = curve.models[0].costs_
+    lines = [
+        line
+        for group in resource_groups(costs, {name for step in steps for name in step.resources})
+        for line in group.lines
     ]
-    groups = _price_groups(curve.models[0].costs_.prices())
-    place = np.arange(len(points))
-    colours = shades(len(groups), ax)
-    lines = []
-    for i, (label, members) in enumerate(groups.items()):
-        shares = [len(members.intersection(features)) / len(members) for features in used]
-        # Side by side, so that groups with the same share do not hide each other.
-        shift = 0.4 * (i - (len(groups) - 1) / 2) / MOST_COST_GROUPS
-        lines += ax.plot(
-            place + shift,
-            shares,
-            color=colours[i],
-            dashes=DASHES[i % len(DASHES)] if i else (),
-            linewidth=1.2,
-            marker=MARKERS[i],
-            markersize=5,
-            label=f"{label} ({len(members)})",
-        )
-    shown = spread_over(len(points), 8)
-    labels = [number(points["tradeoff"].iloc[i], 3) for i in shown]
-    slant: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(place[shown], labels, **(slant if sum(map(len, labels)) > 24 else {}))
-    ax.set_xlim(-0.5, len(points) - 0.5)
-    ax.set_ylim(-0.04, 1.04)
-    ax.set_xlabel("tradeoff λ")
-    ax.set_ylabel("share bought")
-    add_legend(ax, lines, "price" + (f" in {curve.cost_unit}" if curve.cost_unit else ""))
+    uses = {line.name: sum(line.name in step.resources for step in steps) for line in lines}
+    hidden = sorted(lines, key=lambda line: -uses[line.name])[MOST_LINES:]
+    lines = [line for line in lines if line not in hidden]
+    if ax is None:
+        size = (NAMES + COLUMN * max(len(steps), 3), HEAD + LINE * max(len(lines), 3))
+        ax = Figure(figsize=size, layout="constrained").add_subplot()
+    if not lines:
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "nothing is bought", transform=ax.transAxes, ha="center", va="center")
+        return ax
+    for y, line in enumerate(lines):
+        for x, step in enumerate(steps):
+            if line.name in step.resources:
+                ax.add_patch(
+                    Rectangle((x + 0.06, y + 0.08), 0.88, 0.84, color=COLOURS[0], linewidth=0)
+                )
+    _name_lines(ax, lines, curve.cost_unit)
+    _name_columns(ax, [money(step.cost, curve.cost_unit) for step in steps])
+    chosen = recommended(steps)
+    frame: dict[str, Any] = {"fill": False, "edgecolor": ink_of(ax), "linewidth": 1.6}
+    ax.add_patch(Rectangle((chosen, 0), 1, len(lines), clip_on=False, zorder=4, **frame))
+    more = f"; {len(hidden)} more that few models buy" if hidden else ""
+    ax.set_xlabel(f"cost of the model (framed: recommended){more}", fontsize="small")
     return ax
 
 
-def _price_groups(prices: Floats) -> dict[str, set[int]]:
-    """Features by initial price, cheapest first; prices that are many share groups."""
-    found, group = np.unique(prices.round(9), return_inverse=True)
-    groups: dict[str, set[int]] = {}
-    if len(found) <= MOST_COST_GROUPS:
-        for i, price in enumerate(found):
-            # Prices that read the same are the same to the reader.
-            groups.setdefault(number(price), set()).update(np.flatnonzero(group == i).tolist())
-        return groups
-    edges = np.quantile(prices, np.linspace(0, 1, MOST_COST_GROUPS + 1)[1:-1])
-    group = np.searchsorted(np.unique(edges), prices, side="left")
-    for i in np.unique(group):
-        members = np.flatnonzero(group == i)
-        ends = [number(prices[members].min()), number(prices[members].max())]
-        label = "–".join(dict.fromkeys(ends))  # noqa: RUF001
-        groups.setdefault(label, set()).update(members.tolist())
-    return groups
+def _name_lines(ax: Axes, lines: Sequence[Any], unit: str) -> None:
+    names = [
+        f"{'    ' if line.is_part else ''}{short(line.name, 26)}  {money(line.price, unit)}"
+        for line in lines
+    ]
+    ax.set_yticks(np.arange(len(lines)) + 0.5, names, fontsize="small")
+    ax.set_ylim(len(lines), 0)
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.hlines(range(len(lines) + 1), 0, 1, transform=ax.get_yaxis_transform(), alpha=0.2,
+              color=ink_of(ax), linewidth=0.5)  # fmt: skip
+    for label in ax.get_yticklabels():
+        without_math(label)
+
+
+def _name_columns(ax: Axes, names: Sequence[str]) -> None:
+    wide = max(map(len, names)) * len(names) > 11 * ax.get_window_extent().width / figure_of(ax).dpi
+    slant: dict[str, Any] = (
+        {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if wide else {}
+    )
+    ax.set_xticks(np.arange(len(names)) + 0.5, names, fontsize="small", **slant)
+    ax.set_xlim(0, len(names))
+    for label in ax.get_xticklabels():
+        without_math(label)

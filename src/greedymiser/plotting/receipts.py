@@ -13,13 +13,13 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from greedymiser._core.amounts import plain_score_name
 from greedymiser.model.predictor import as_predictor
 from greedymiser.plotting.axes import (
     DASHES,
     Floats,
     drawn_axes,
     panel_below,
-    score_column,
     shrink,
 )
 from greedymiser.plotting.looks import (
@@ -46,8 +46,8 @@ def plot_receipt(
 ) -> Axes:
     """Draw what a model bought, when, at what price, and the score that it had after each round.
 
-    The dearest purchases are named beside the staircase. Where scores are known, a second panel
-    under it shows them.
+    The most expensive purchases are named beside the staircase. Where scores are known, a second
+    panel under it shows them.
 
     Parameters
     ----------
@@ -109,16 +109,16 @@ def _scores_by_round(model: Any, given: Any) -> tuple[Floats, str, str]:
     if given is None:
         scores = np.asarray(getattr(model, "validation_score_", ()), dtype=float)
         name = score_name(model.scoring, as_predictor(model).loss)
-        return scores[: model.n_iter_ + 1], f"validation\n{name}", ""
+        return scores[: model.n_iter_ + 1], f"validation\n{plain_score_name(name)}", ""
     if not hasattr(given, "traces"):
         return np.asarray(given, dtype=float)[: model.n_iter_ + 1], "score", ""
     traces = given.trace(_position_of(model, given))
-    column = score_column(traces)
+    column = "test_score" if "test_score" in traces else "score"
     scores = np.full(model.n_iter_ + 1, np.nan)
     rows = traces[traces["n_iter"] <= model.n_iter_]
     scores[rows["n_iter"].to_numpy(int)] = rows[column]
     kind = "test" if column == "test_score" else "validation"
-    return scores, f"{kind}\n{given.scoring}", given.cost_unit
+    return scores, f"{kind}\n{plain_score_name(given.scoring)}", given.cost_unit
 
 
 def _position_of(model: Any, curve: TradeoffCurve) -> int:
@@ -145,14 +145,14 @@ def _draw_with_trees(ax: Axes, model: Any, rounds: list[int], spent: list[float]
 
 
 def _name_purchases(ax: Axes, axes: Sequence[Axes], lines: Sequence[Any]) -> None:
-    """Name the dearest purchases in a column beside the staircase, one under the other.
+    """Name the most expensive purchases in a column beside the staircase, one under the other.
 
     The staircase only rises, so a line from a step to the right meets nothing on its way.
     """
     figure, ink = figure_of(ax), ink_of(ax)
     longest = int(np.clip(3.4 * ax.get_window_extent().width / figure.dpi, 8, LONGEST_NAME))
-    dearest = sorted(lines, key=lambda line: -line.price)[:MOST_LABELS]
-    named = sorted(dearest, key=lambda line: line.spent)
+    costliest = sorted(lines, key=lambda line: -line.price)[:MOST_LABELS]
+    named = sorted(costliest, key=lambda line: line.spent)
     labels = [
         ax.annotate(
             f"{short(line.feature, longest)}  +{number(line.price)}",
@@ -177,7 +177,7 @@ def _name_purchases(ax: Axes, axes: Sequence[Axes], lines: Sequence[Any]) -> Non
     height = ax.get_window_extent().height
     line_height = 1.1 * max(Text.get_window_extent(label).height for label in labels)
     fitting = max(1, int(height / line_height))
-    kept = {id(line) for line in dearest[:fitting]}
+    kept = {id(line) for line in costliest[:fitting]}
     shown = [i for i, line in enumerate(named) if id(line) in kept]
     for i, label in enumerate(labels):
         if i not in shown:

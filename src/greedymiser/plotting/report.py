@@ -1,7 +1,7 @@
 """The trade-off as one HTML page that needs no network.
 
-The page is ``assets/report.html`` with its style, its script, plotly.js and the data put in. All
-that is shown is computed by the script from the data.
+The page is ``assets/report.html`` with its style, its script and the data put in: text as it is to
+be read, and numbers for the picture.
 """
 
 from __future__ import annotations
@@ -12,15 +12,31 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from greedymiser._core.amounts import currency, money, plain_score_name, rounded_score
 from greedymiser._core.files import write_file
 from greedymiser._core.version import __version__
+from greedymiser.curve.summary import (
+    FrontStep,
+    ValidationRows,
+    front_steps,
+    model_at,
+    named_purchases,
+    recommendation,
+    recommended,
+    resource_groups,
+)
 from greedymiser.model.protocols import said_conditions
+from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
+from greedymiser.plotting.curves import FAR, is_by_row, phrases, reference_models
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve
@@ -28,17 +44,21 @@ if TYPE_CHECKING:
 
 __all__ = ["write_report"]
 
-# More points of a trace than this cannot be told apart on a screen.
-MOST_POINTS = 300
-
 
 def write_report(
-    curve: TradeoffCurve, path: str | os.PathLike[str], title: str | None = None, X: Any = None
+    curve: TradeoffCurve,
+    path: str | os.PathLike[str],
+    title: str | None = None,
+    X: Any = None,
+    *,
+    baselines: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write an interactive page about a trade-off curve.
 
-    It shows the curve, the best model within a budget with its receipt, the features by price and
-    the settings. It is one file and can be opened and mailed as it is.
+    It opens at the recommended budget, and shows the curve, what the model for a budget buys, what
+    changes to the next cheaper and the next more expensive one, and which model buys what. It is
+    one small file and can be opened and mailed as it is.
 
     Parameters
     ----------
@@ -48,6 +68,10 @@ def write_report(
     X : array, sparse matrix or data frame, optional
         Rows over which the protocols of models with ``charge="row"`` are counted; without them,
         the page has no protocols.
+    baselines : mapping from name to (cost, score) or to fitted model, optional
+        Models to compare with, as in ``plot_curve``.
+    about : mapping from str to Any, optional
+        Where it comes from, to be told on top: ``{"file": "loans.csv", "rows": 30000}``.
 
     Returns
     -------
@@ -64,36 +88,25 @@ def write_report(
     >>> write_report(curve, "report.html").name
     'report.html'
     """
-    page = _page(curve, "What each budget buys" if title is None else title, X)
+    data = _data(curve, X, baselines or {}, about or {})
+    page = _page("What each budget buys" if title is None else title, data)
     target = Path(path)
     _write_report(target, page.encode("utf-8", errors="replace"))
     return target
 
 
-def _page(curve: TradeoffCurve, title: str, X: Any) -> str:
+def _page(title: str, data: dict[str, Any]) -> str:
     assets = files("greedymiser") / "plotting" / "assets"
     parts = {
         "title": html.escape(title),
         "version": html.escape(__version__),
         "css": (assets / "report.css").read_text(encoding="utf-8"),
         "js": (assets / "report.js").read_text(encoding="utf-8"),
-        "plotly": _plotly_js(),
-        "data": _script_json(_data(curve, X)),
+        "data": _script_json(data),
     }
     template = (assets / "report.html").read_text(encoding="utf-8")
     # In one pass, so that what is put in is never read as a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
-
-
-def _plotly_js() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise ImportError(
-            "the report needs plotly, which is not installed; the extra greedymiser[report] "
-            "brings it"
-        ) from error
-    return str(get_plotlyjs())
 
 
 def _script_json(data: Any) -> str:
@@ -121,44 +134,225 @@ def _write_report(target: Path, content: bytes) -> None:
 # -- the data ---------------------------------------------------------------------------------
 
 
-def _data(curve: TradeoffCurve, X: Any) -> dict[str, Any]:
-    points, models = curve.points, curve.models
-    costs = models[0].costs_
-    front = curve.pareto().sort_values("cost")
-    traces = [curve.trace(i) for i in range(len(points))]
+def _data(
+    curve: TradeoffCurve, X: Any, baselines: Mapping[str, Any], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    steps = front_steps(curve)
+    costs = curve.models[0].costs_
+    front = curve.pareto().sort_values(["cost", "score"])
+    line = [[float(c), float(s)] for c, s in zip(front["cost"], front["score"], strict=True)]
+    others = reference_models(curve, baselines)
+    bought = {name for step in steps for name in step.resources}
+    by_row = is_by_row(curve)
+    unit = str(curve.cost_unit or "")
+    score = plain_score_name(str(curve.scoring))
     return {
-        "scoring": str(curve.scoring),
-        "unit": str(curve.cost_unit or ""),
-        "has_test": "test_score" in points,
-        "tree_cost": float(costs.tree_cost),
+        "scoring": score,
+        "unit": unit,
+        "by_row": by_row,
+        "heading": f"{score[:1].upper()}{score[1:]} for each budget",
+        "lead": _lead(curve, steps),
+        "provenance": _provenance(curve, about),
         "total": costs.total(range(costs.n_features)),
-        "traces": [
-            _trace_entry(rows, keep) for rows, keep in zip(traces, points["n_iter"], strict=True)
+        "axes": _axes(curve, steps, line, others),
+        "line": line,
+        "steps": [_step_entry(curve, steps, i, X) for i in range(len(steps))],
+        "recommended": recommended(steps),
+        "columns": [i for i, step in enumerate(steps) if step.resources],
+        "lines": [
+            {"name": line.name, "is_part": line.is_part, "price_text": money(line.price, unit)}
+            for group in resource_groups(costs, bought)
+            for line in group.lines
         ],
-        "chosen": [_point_entry(row, i) for i, (_, row) in enumerate(points.iterrows())],
-        "front": [_front_row(curve, row, X) for _, row in front.iterrows()],
-        "receipts": [[_purchase_entry(line) for line in model.receipt()] for model in models],
-        "features": _features_by_price(models),
-        "settings": _shared_settings(models),
+        "baselines": [
+            {
+                "name": str(name),
+                "cost": cost,
+                "score": score,
+                "cost_text": money(cost, unit),
+                "score_text": rounded_score(score),
+                "beside": [_beside(step, cost, score, unit) for step in steps],
+            }
+            for name, (cost, score) in others.items()
+        ],
+        "settings": _shared_settings(curve.models),
     }
 
 
-def _front_row(curve: TradeoffCurve, row: Any, X: Any) -> dict[str, Any]:
-    position = curve.position(row)
-    told = _point_entry(row, position)
-    model = curve.models[position]
-    if X is None or model.predictor_.charge != "row":
-        return {**told, "protocol": None}
-    return {**told, "protocol": _protocol_entry(model.truncate(told["n_iter"]).protocol(X))}
+def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
+    said = recommendation(curve, steps)
+    costs = curve.models[0].costs_
+    whole = money(costs.total(range(costs.n_features)), curve.cost_unit)
+    return f"{said[:1].upper()}{said[1:]}. All {costs.n_features} features would cost {whole}."
 
 
-def _protocol_entry(protocol: Protocol) -> dict[str, Any]:
+def _provenance(curve: TradeoffCurve, about: Mapping[str, Any]) -> str:
+    """Where it comes from: what is told, the rows, the date and the version."""
+    told = [f"{name} {value}" for name, value in about.items()]
+    if isinstance(curve.validation, ValidationRows):
+        told.append(f"{curve.validation.n_rows:,} validation rows")
+    told += [f"{date.today():%d %B %Y}", f"greedymiser {__version__}"]
+    return " \N{MIDDLE DOT} ".join(told)
+
+
+def _axes(
+    curve: TradeoffCurve,
+    steps: Sequence[FrontStep],
+    line: Sequence[Sequence[float]],
+    others: Mapping[str, tuple[float, float]],
+) -> dict[str, Any]:
+    """Scales of the picture, and its ticks."""
+    costs = np.array([cost for cost, _ in line])
+    near = [cost for cost, _ in others.values() if cost <= FAR * costs[-1]]
+    values = np.unique([*costs, *near])
+    low, high, power = cost_scale(values)
+    scores = np.array([score for _, score in line])
+    beside = [step.test_score for step in steps if step.test_score is not None]
+    beside += [score for _, score in others.values()]
+    beside += [
+        step.score + sign * step.error
+        for step in steps[1:]
+        if step.error is not None
+        for sign in (-1, 1)
+    ]
+    bottom, top = score_limits(
+        scores[1:] if len(scores) > 1 else scores, np.array([scores[0], *beside]), 0.09
+    )
+    what = "mean cost of one prediction" if is_by_row(curve) else "cost of one prediction"
+    unit = str(curve.cost_unit or "")
+    return {
+        "low": low,
+        "high": high,
+        "power": power,
+        "bottom": bottom,
+        "top": top,
+        "title": f"{what} ({unit})" if unit and not currency(unit) else what,
+        "ticks": [[tick, tick_label(tick, unit)] for tick in nice_costs(values, low, high, power)],
+    }
+
+
+def _step_entry(curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any) -> dict[str, Any]:
+    step, unit = steps[i], curve.cost_unit
+    model = model_at(curve, step.position, step.n_iter)
+    neighbours = {
+        k: {"change": _change(curve, steps[k], step), "score": _signed(step.score - steps[k].score)}
+        for k in (i - 1, i + 1)
+        if 0 <= k < len(steps)
+    }
+    trees = model.costs_.tree_cost * step.n_trees
+    note = "It asks for nothing that costs anything." if not step.resources else ""
+    if trees:
+        note = f"{note} {step.n_trees} trees cost {money(trees, unit)} more.".strip()
+    return {
+        "cost": step.cost,
+        "cost_text": money(step.cost, unit),
+        "budget": _rounded_up(step.cost),
+        "score": step.score,
+        "score_text": rounded_score(step.score),
+        "error": step.error,
+        "error_text": _error_text(step.error),
+        "test": step.test_score,
+        "test_text": "" if step.test_score is None else rounded_score(step.test_score),
+        "n_trees": step.n_trees,
+        "n_features": step.n_features,
+        "change": step.change(3),
+        "labels": phrases(step),
+        "adds": step.change(6) or ("nothing: a constant" if i == 0 else "other trees"),
+        "resources": list(step.resources),
+        "list": _shopping_list(model, step, unit),
+        "note": note,
+        "score_difference_from": neighbours,
+        "protocol": _protocol_of(model, X, unit),
+    }
+
+
+def _error_text(error: float | None) -> str:
+    said = "" if error is None else rounded_score(error)
+    return said if said.strip("0.") else ""
+
+
+def _change(curve: TradeoffCurve, before: FrontStep, after: FrontStep) -> str:
+    """From one model to another, in words."""
+    costs = curve.models[after.position].costs_
+    old, new = set(before.resources), set(after.resources)
+    adds, drops = named_purchases(costs, new - old), named_purchases(costs, old - new)
+    return replace(after, adds=adds, drops=drops).change(4)
+
+
+def _signed(difference: float) -> str:
+    size = abs(difference) if abs(difference) >= 0.0005 else 0.0
+    return ("+" if difference >= 0 else "\N{MINUS SIGN}") + rounded_score(size)
+
+
+def _beside(step: FrontStep, cost: float, score: float, unit: str) -> str:
+    """A model beside another one."""
+    less = cost - step.cost
+    saved = f"{money(abs(less), unit)} {'less' if less >= 0 else 'more'}"
+    return f"{saved}, score {_signed(step.score - score)}"
+
+
+def _rounded_up(cost: float) -> float:
+    """A short number that is not less than the cost, so that the model still fits."""
+    if cost == 0:
+        return 0.0
+    digits = 5 - math.floor(math.log10(cost))
+    short = round(cost, digits)
+    return short if short >= cost else round(short + 10.0**-digits, digits)
+
+
+def _shopping_list(model: Any, step: FrontStep, unit: str) -> list[dict[str, Any]]:
+    """What a model buys by what it shares; with the running total and the share of the gain."""
+    costs = model.costs_
+    shares = _gain_shares(model)
+    entries, total = [], 0.0
+    for group in resource_groups(costs, step.resources):
+        for line in group.lines:
+            total += line.price
+            share = shares.get(line.name)
+            entries.append(
+                {
+                    "name": line.name,
+                    "is_part": line.is_part,
+                    "price_text": money(line.price, unit),
+                    "total_text": money(total, unit),
+                    "share_text": "" if share is None else f"{100 * share:.0f}%",
+                }
+            )
+    return entries
+
+
+def _gain_shares(model: Any) -> dict[str, float]:
+    """Share of the gain of the features that need each resource and none with fewer users."""
+    gains = getattr(model, "feature_importances_", None)
+    if gains is None:
+        return {}
+    costs = model.costs_
+    users = np.bincount([need for needs in costs.needs for need in needs], minlength=1)
+    shares: dict[str, float] = {}
+    for gain, needs in zip(np.asarray(gains, dtype=float), costs.needs, strict=True):
+        if gain > 0 and needs:
+            own = min(needs, key=lambda need: users[need])
+            name = str(costs.resource_names[own])
+            shares[name] = shares.get(name, 0.0) + float(gain)
+    whole = sum(float(gain) for gain in gains) or 1.0
+    return {name: share / whole for name, share in shares.items()}
+
+
+def _protocol_of(model: Any, X: Any, unit: str) -> dict[str, Any] | None:
+    charge = getattr(getattr(model, "predictor_", None), "charge", "model")
+    if X is None or charge != "row":
+        return None
+    return _protocol_entry(model.protocol(X), unit)
+
+
+def _protocol_entry(protocol: Protocol, unit: str) -> dict[str, Any]:
     rare = sum(step.n_rare for _, step in protocol.start.each())
     far = sum(step.n_far for _, step in protocol.start.each())
     return {
         "n_rows": protocol.n_rows,
         "mean_cost": protocol.mean_cost,
-        "max_cost": protocol.max_cost,
+        "mean_text": money(protocol.mean_cost, unit),
+        "max_text": money(protocol.max_cost, unit),
         "rare": rare / protocol.n_rows,
         "far": far / protocol.n_rows,
         "steps": [
@@ -168,77 +362,12 @@ def _protocol_entry(protocol: Protocol) -> dict[str, Any]:
                 "share": step.n_rows / protocol.n_rows,
                 "ends": step.n_done / protocol.n_rows,
                 "conditions": said_conditions(step),
-                "price": step.price,
+                "price_text": money(step.price, unit),
             }
             for depth, step in protocol.start.each()
             if depth > 0
         ],
     }
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def _point_entry(row: Any, trace: int) -> dict[str, Any]:
-    return {
-        "trace": trace,
-        "n_iter": int(row["n_iter"]),
-        "n_trees": int(row["n_trees"]),
-        "n_features": int(row["n_features"]),
-        "cost": float(row["cost"]),
-        "score": _finite(row["score"]),
-        "test": _finite(row["test_score"]) if "test_score" in row else None,
-    }
-
-
-def _trace_entry(rows: Any, chosen: int) -> dict[str, Any]:
-    """A trace, thinned where it is long; purchases and the chosen round stay."""
-    if len(rows) > MOST_POINTS:
-        bought = rows["n_features"].diff().ne(0)
-        keep = bought | bought.shift(-1, fill_value=True) | (rows["n_iter"] == chosen)
-        keep |= np.arange(len(rows)) % math.ceil(len(rows) / MOST_POINTS) == 0
-        rows = rows[keep]
-    columns = {name: rows[name].astype(int).tolist() for name in ("n_iter", "n_trees")}
-    return {
-        **columns,
-        "tradeoff": float(rows["tradeoff"].iloc[0]),
-        "found_by": str(rows["found_by"].iloc[0]) if "found_by" in rows else "path",
-        "n_features": rows["n_features"].astype(int).tolist(),
-        "cost": rows["cost"].astype(float).tolist(),
-        "score": [_finite(score) for score in rows["score"]],
-        "test": [_finite(s) for s in rows["test_score"]] if "test_score" in rows else None,
-    }
-
-
-def _purchase_entry(line: Any) -> dict[str, Any]:
-    return {
-        "round": line.iteration,
-        "feature": str(line.feature),
-        "resources": [str(resource) for resource in line.resources],
-        "price": line.price,
-        "spent": line.spent,
-        "gain": _finite(line.gain),
-    }
-
-
-def _features_by_price(models: list[Any]) -> list[dict[str, Any]]:
-    """Every feature, cheapest first, with the round in which each model first uses it."""
-    costs = models[0].costs_
-    prices = costs.prices()
-    firsts = [model.ensemble_.first_uses() for model in models]
-    names = costs.feature_names or range(costs.n_features)
-    table = [
-        {
-            "index": i,
-            "name": str(name),
-            "price": float(prices[i]),
-            "needs": [str(costs.resource_names[resource]) for resource in costs.needs[i]],
-            "first": [first.get(i) for first in firsts],
-        }
-        for i, name in enumerate(names)
-    ]
-    return sorted(table, key=lambda feature: (feature["price"], feature["index"]))
 
 
 def _shared_settings(models: list[Any]) -> list[dict[str, Any]]:

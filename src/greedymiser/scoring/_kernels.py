@@ -1,4 +1,4 @@
-"""Every loop over rows that a score needs: counts by class, walks along a ranking."""
+"""Kernels of the scores: counts by class, and areas under sorted predictions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def precision_steps(low, low_mass, low_unit, high, high_mass, out):
     of ``high_mass``. Returns how many values there are.
     """
     i, j, n = high.size - 1, low.size - 1, 0
-    found, others = np.int64(0), np.int64(0)
+    above, others = np.int64(0), np.int64(0)
     while i >= 0:
         value = high[i]
         own = np.int64(0)
@@ -103,7 +103,7 @@ def precision_steps(low, low_mass, low_unit, high, high_mass, out):
         while j >= 0 and low[j] >= value:
             others += low_mass[j] if low_mass.size else 1
             j -= 1
-        found += own
-        out[n] = own * (found / (found + low_unit * others))
+        above += own
+        out[n] = own * (above / (above + low_unit * others))
         n += 1
     return n

@@ -78,11 +78,11 @@ def roc_auc_ovr(rows: Truth) -> ScoreOf:
 
     def score(raw: Floats) -> float:
         probabilities = rows.probabilities(raw)
-        found = [
+        by_class = [
             _roc_area(low.sort(probabilities[code]), high.sort(probabilities[code]))
             for code, low, high in sides
         ]
-        return float(np.average(found))
+        return float(np.average(by_class))
 
     return score
 
@@ -96,11 +96,11 @@ def average_precision(rows: Truth) -> ScoreOf:
     sides = [_sides(rows, code) for code in range(rows.n_classes)]
 
     def score(raw: Floats) -> float:
-        found = [
+        by_class = [
             _precision_area(low.sort(values), high.sort(values))
             for values, (low, high) in zip(raw, sides, strict=True)
         ]
-        return float(np.mean(found))
+        return float(np.mean(by_class))
 
     return score
 

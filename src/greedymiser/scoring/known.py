@@ -1,4 +1,4 @@
-"""Which scores there are, and for whom."""
+"""Which scores are computed here, and for which kinds of models."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ class Score:
                 raise ValueError(f"raw must have shape {shape}, got {raw.shape}")
             # If there is something to warn of, scikit-learn will.
             with np.errstate(all="ignore"):
-                found = fast(np.ascontiguousarray(raw))
-            return found if math.isfinite(found) else ask_scikit_learn(self.name, rows, raw)
+                value = fast(np.ascontiguousarray(raw))
+            return value if math.isfinite(value) else ask_scikit_learn(self.name, rows, raw)
 
         return score
 

@@ -1,4 +1,4 @@
-"""What scores are called, wherever they are told: on a terminal, in a plot, a report or a file."""
+"""What scores are called on a terminal, in a plot, a report or a file."""
 
 from __future__ import annotations
 
@@ -39,21 +39,37 @@ def score_name(scoring: Any, loss: Any) -> str:
 
 
 def refuse_misspelt_score(scoring: Any, ours: Sequence[str]) -> None:
-    """Raise if a name is nearly that of a score. scikit-learn would list all that it has.
+    """Raise if a name is no score, and say which may be meant; scikit-learn would list them all.
 
     Parameters
     ----------
     scoring : Any
-        As a user gave it. What is no text, or not close to any name, is left to scikit-learn.
+        As a user gave it. What is no text is left to scikit-learn.
     ours : sequence of str
         Names that are known here and not to scikit-learn.
     """
     from sklearn.metrics import get_scorer_names
 
     known = get_scorer_names()
-    if not isinstance(scoring, str) or scoring in known:
+    if not isinstance(scoring, str) or scoring in known or scoring in ours:
         return
-    near = did_you_mean(scoring, [*known, *ours])
-    if near:
-        what = ", ".join([*map(repr, ours), "the name of a scorer"])
-        raise ValueError(f"scoring must be {what} or a callable, got {scoring!r}{near}")
+    near = did_you_mean(scoring, [*known, *ours]) or _with_that_word(scoring, [*COMMON, *known])
+    what = ", ".join([*map(repr, ours), "the name of a scorer"])
+    hint = near or f"; names are for example {', '.join(map(repr, COMMON))}"
+    raise ValueError(f"scoring must be {what} or a callable, got {scoring!r}{hint}")
+
+
+# Scores that people choose by.
+COMMON = (
+    "roc_auc", "average_precision", "neg_log_loss", "accuracy", "balanced_accuracy", "f1", "r2",
+    "neg_mean_squared_error", "neg_mean_absolute_error",
+)  # fmt: skip
+
+
+def _with_that_word(scoring: str, known: Sequence[str]) -> str:
+    """The first name that has what was given among its words, or begins with it."""
+    given = scoring.lower().replace("-", "_").replace(" ", "_")
+    for name in known:
+        if given and (given in name.split("_") or name.startswith(given)):
+            return f"; did you mean {name!r}?"
+    return ""

@@ -49,8 +49,8 @@ class Truth:
 
     def total(self, terms: Floats) -> float:
         """Sum over rows, weighted; NaN if any is not finite."""
-        found = exact_sum(terms if self.weight is None else terms * self.weight)
-        return found if math.isfinite(found) else math.nan
+        total = exact_sum(terms if self.weight is None else terms * self.weight)
+        return total if math.isfinite(total) else math.nan
 
     def mean(self, terms: Floats) -> float:
         """Mean over rows, weighted."""
@@ -88,7 +88,7 @@ class Truth:
 
 
 def ask_scikit_learn(name: str, rows: Truth, raw: Floats) -> float:
-    """What the scorer of that name says of a model that knows only these rows, by heart."""
+    """What the scorer of that name says of a model with these raw predictions."""
     from sklearn.metrics import get_scorer
 
     weights = {}
@@ -97,12 +97,12 @@ def ask_scikit_learn(name: str, rows: Truth, raw: Floats) -> float:
     scorer = get_scorer(name)
     if rows.kind == "classifier":
         labels = rows.classes[rows.codes]
-        return float(scorer(_RecitesClasses(rows, raw), None, labels, **weights))
-    return float(scorer(_RecitesNumbers(rows, raw), None, rows.y, **weights))
+        return float(scorer(_FixedClasses(rows, raw), None, labels, **weights))
+    return float(scorer(_FixedNumbers(rows, raw), None, rows.y, **weights))
 
 
-class _RecitesNumbers(RegressorMixin, BaseEstimator):
-    """Stands before scikit-learn's scorers for a regressor or ranker."""
+class _FixedNumbers(RegressorMixin, BaseEstimator):
+    """A regressor or ranker, for scikit-learn's scorers, that predicts what it was made with."""
 
     def __init__(self, rows: Truth, raw: Floats):
         self.rows, self.raw = rows, raw
@@ -111,8 +111,8 @@ class _RecitesNumbers(RegressorMixin, BaseEstimator):
         return self.rows.predictions(self.raw)
 
 
-class _RecitesClasses(ClassifierMixin, BaseEstimator):
-    """Stands before scikit-learn's scorers for a classifier; answers as ``serving`` does."""
+class _FixedClasses(ClassifierMixin, BaseEstimator):
+    """A classifier, for scikit-learn's scorers, that predicts what it was made with."""
 
     def __init__(self, rows: Truth, raw: Floats):
         self.rows, self.raw, self.classes_ = rows, raw, rows.classes

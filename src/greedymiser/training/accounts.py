@@ -1,8 +1,8 @@
 """Who pays: the model, once for everybody, or every row for what its own paths ask.
 
-A ledger tells the grower what features cost at the nodes of a level, and keeps the account. That of
-the model has one price for all nodes. That of rows has prices per node: a split charges those rows
-of its node that lack what its feature needs,
+An account tells the grower what features cost at the nodes of a level, and keeps what was paid.
+``ModelAccount`` has one price for all nodes. ``RowAccount`` has prices per node: a split charges
+those rows of its node that lack what its feature needs,
 
     price(node, f) = sum over r in needs(f) of cost(r) * (weight of the node's rows without r) / W.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.costs.cost_model import CostModel, Ledger
-from greedymiser.engines import Columns, Floats, PlacedRows
+from greedymiser.engines.interface import Columns, Floats, PlacedRows
 from greedymiser.engines.marks import Marks
 from greedymiser.training import splitting
 
@@ -200,8 +200,8 @@ class RowAccount:
 
     def _count(self) -> None:
         """Ask what all rows weigh, and those that own each resource."""
-        found = self._rows.marked(None, range(len(self._begun)))[0]
-        self._weight, self._charged = int(found[0]), found[1:].copy()
+        weights = self._rows.marked(None, range(len(self._begun)))[0]
+        self._weight, self._charged = int(weights[0]), weights[1:].copy()
         self._begun |= self._charged > 0
 
     # -- a tree, and a level of it ----------------------------------------------------------------
@@ -219,10 +219,10 @@ class RowAccount:
         self._lacking = np.empty((len(nodes), len(self._begun)), dtype=np.int64)
         self._dues, self._prices = np.empty(shape), np.empty(shape)
         self._owned = np.empty(shape, dtype=np.bool_)
-        begun, found = self._weigh(nodes)
+        begun, weights = self._weigh(nodes)
         splitting.price(
-            found, begun, self._pairs, self.costs.resource_costs, self._weighed, self._root_weight,
-            self._lacking, self._dues, self._prices, self._owned,
+            weights, begun, self._pairs, self.costs.resource_costs, self._weighed,
+            self._root_weight, self._lacking, self._dues, self._prices, self._owned,
         )  # fmt: skip
         self._nodes = nodes
         self._reachable = self._within_budgets()
@@ -296,8 +296,8 @@ class RowAccount:
             return np.zeros(len(self._begun), dtype=bool)
         patterns = self._rows.patterns(None)
         bills = [self.costs.bill(owned, 0) for owned in patterns]
-        found: NDArray[np.bool_] = patterns[int(np.argmax(bills))]
-        return found
+        dearest: NDArray[np.bool_] = patterns[int(np.argmax(bills))]
+        return dearest
 
     def _drives_beyond(self, patterns: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Features that would cost a row with any of some sets of resources too much."""

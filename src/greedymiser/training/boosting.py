@@ -1,4 +1,4 @@
-"""Algorithm 1: boosting, round by round, with someone watching."""
+"""Algorithm 1: boosting, round by round, with callbacks, validation scores and early stopping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from greedymiser._core.progress import Bar
 from greedymiser.costs.cost_model import Purchase
-from greedymiser.engines import PlacedRows
+from greedymiser.engines.interface import PlacedRows
 from greedymiser.engines.sampling import ALGORITHM_1, EVERYTHING, Round, RoundRule
 from greedymiser.losses import Loss
 from greedymiser.model.trees import Tree

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.data.binning import Thresholds
-from greedymiser.engines import (
+from greedymiser.engines.interface import (
     OPEN_DTYPE,
     SPLIT_DTYPE,
     Columns,

@@ -1,4 +1,4 @@
-"""From the user's terms to an engine's: data is checked, encoded, set aside, binned and placed.
+"""Data on its way to training: checked, encoded, divided, binned and placed in an engine.
 
 ``Given`` is what a user passes; ``Cases`` are rows in the loss' terms; ``Schema`` is what was
 learned of columns and targets, and all that a model keeps of its data; ``Prepared`` is ready to
@@ -39,8 +39,8 @@ from greedymiser.data.tables import (
     is_lazy,
     learn_categories,
 )
-from greedymiser.engines import Engine, Floats, PlacedRows
-from greedymiser.engines import Sample as EngineSample
+from greedymiser.engines.interface import Engine, Floats, PlacedRows
+from greedymiser.engines.interface import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
 from greedymiser.losses import Kind, Loss
 from greedymiser.losses.ndcg import query_order
@@ -236,14 +236,14 @@ class Prepared:
             take = train.take_queries
         fold_of = np.empty(len(order), dtype=np.intp)
         fold_of[order] = np.arange(len(order)) % n_folds
-        found = []
+        folds = []
         for fold in range(n_folds):
             learn = take(np.flatnonzero(fold_of != fold))
             binned = self.mapper.transform(learn.table, learn.rows, self.threads)
             rows = _placed(self.engine, binned, learn, self.schema.loss)
             held_out = self.hold_out(take(np.flatnonzero(fold_of == fold)))
-            found.append(replace(self, train=learn, rows=rows, validation=held_out, binned=binned))
-        return found
+            folds.append(replace(self, train=learn, rows=rows, validation=held_out, binned=binned))
+        return folds
 
 
 def prepare(
@@ -338,7 +338,7 @@ def brought(engine: Engine, given: Given) -> Given:
     """What is needed here of data that is elsewhere: all but X, which stays where it is."""
     if not is_elsewhere(given):
         return given
-    from greedymiser.engines.dask.door import DaskEngine
+    from greedymiser.engines.dask.engine import DaskEngine
 
     if not isinstance(engine, DaskEngine):
         raise ValueError(
@@ -505,8 +505,8 @@ def read_interaction_cst(given: Any, schema: Schema) -> Interactions | None:
             raise ValueError(
                 f"interaction_cst must hold sets of features, got {together!r} in {given!r}"
             )
-        found = [_position(f, "interaction_cst", named, n_features) for f in together]
-        sets.append(frozenset(found))
+        members = [_position(f, "interaction_cst", named, n_features) for f in together]
+        sets.append(frozenset(members))
     # As in HistGradientBoosting: features that nobody speaks of may meet each other.
     rest = frozenset(range(n_features)).difference(*sets)
     return Interactions(sets=(*sets, rest) if rest else tuple(sets))

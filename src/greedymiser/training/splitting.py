@@ -96,19 +96,21 @@ def bound_impurities(draft, open_nodes, settings, n_rows, bounds):
 
 
 @njit
-def price(found, begun, pairs, resource_costs, weighed, root_weight, lacking, dues, prices, owned):
+def price(
+    weights, begun, pairs, resource_costs, weighed, root_weight, lacking, dues, prices, owned
+):
     """Price features at the nodes of a level, where rows pay.
 
-    ``found`` are the weights of nodes and of their rows that own each of the ``begun`` resources;
+    ``weights`` are the weights of nodes and of their rows that own each of the ``begun`` resources;
     nobody owns any other. ``lacking[row, r]`` becomes the weight of the rows without r, ``dues``
     what a split costs, ``prices`` the same by the costs that gains are weighed against, and
     ``owned`` whether nobody lacks anything. Sums are in the order of ``pairs`` (features and what
     they need), which is part of the definition of a model.
     """
-    for row in range(found.shape[0]):
-        lacking[row] = found[row, 0]
+    for row in range(weights.shape[0]):
+        lacking[row] = weights[row, 0]
         for k in range(begun.size):
-            lacking[row, begun[k]] -= found[row, 1 + k]
+            lacking[row, begun[k]] -= weights[row, 1 + k]
         dues[row], prices[row], owned[row] = 0.0, 0.0, True
         for p in range(pairs.shape[1]):
             f, r = pairs[0, p], pairs[1, p]

@@ -1,4 +1,4 @@
-"""What y means: numbers, classes or degrees of relevance.
+"""Targets: what y means, as numbers, classes or degrees of relevance.
 
 A loss sees float64 arrays. A target knows how to get there and back, which losses suit it, and
 what to keep in proportion when rows are set aside.

@@ -1,4 +1,4 @@
-"""Training a model on prepared data: nothing here knows where the data came from."""
+"""Training of one model on prepared data, from a constant or from a model that is continued."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import Ledger, Purchase, sum_of_prices
 from greedymiser.data.binning import PartedTable
 from greedymiser.data.tables import Table, chosen
-from greedymiser.engines import Engine, EngineLostError, Floats, PlacedRows, SplitRules
-from greedymiser.engines.cpu import CpuEngine
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.interface import (
+    Engine,
+    EngineLostError,
+    Floats,
+    PlacedRows,
+    SplitRules,
+)
 from greedymiser.engines.sampling import RoundRule
 from greedymiser.model.predictor import Charge, Predictor, Stage
 from greedymiser.model.row_costs import Meter, Owned
@@ -31,14 +37,14 @@ from greedymiser.training.preparation import Cases, Given, HeldOut, Prepared, Sc
 
 def _cuda_engine(threads: Threads) -> Engine:
     # Nothing of CUDA is imported where it is not asked for.
-    from greedymiser.engines.cuda.door import open_engine
+    from greedymiser.engines.cuda.engine import open_engine
 
     return open_engine(threads)
 
 
 def _dask_engine(threads: Threads) -> Engine:
     try:
-        from greedymiser.engines.dask.door import open_engine
+        from greedymiser.engines.dask.engine import open_engine
     except ImportError as error:
         raise ImportError(
             f"engine='dask' needs Dask ({error}); pip install 'greedymiser[dask]'"
@@ -257,8 +263,8 @@ def _raw_of(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> Floats:
     if ensemble.n_trees == 0:
         return ensemble.baseline
     # From values: the trees may have been grown on other bins.
-    said = _said_of(cases, prepared.threads, partial(_predicted, ensemble))
-    return np.ascontiguousarray(said.T)
+    raw = _answers_for(cases, prepared.threads, partial(_predicted, ensemble))
+    return np.ascontiguousarray(raw.T)
 
 
 def owned_by(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> NDArray[np.bool_] | None:
@@ -267,27 +273,27 @@ def owned_by(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> NDArray[np
         return None
     costs = prepared.schema.costs
     meter = Meter.of(costs, ensemble.features)
-    asked = meter.marks(_said_of(cases, prepared.threads, partial(_asked, meter, ensemble)))
-    found = np.zeros((len(asked), len(costs.resource_names)), dtype=bool)
-    found[:, list(meter.resources)] = asked
+    asked = meter.marks(_answers_for(cases, prepared.threads, partial(_asked, meter, ensemble)))
+    owned = np.zeros((len(asked), len(costs.resource_names)), dtype=bool)
+    owned[:, list(meter.resources)] = asked
     # Free resources have no marks.
-    found[:, costs.resource_costs == 0] = False
-    return found
+    owned[:, costs.resource_costs == 0] = False
+    return owned
 
 
-def _said_of(cases: Cases, threads: Threads, ask: Callable[[Table, Threads], Any]) -> Any:
-    """What is said of some rows, a line for each; of a table's other rows nothing is asked."""
+def _answers_for(cases: Cases, threads: Threads, ask: Callable[[Table, Threads], Any]) -> Any:
+    """What ``ask`` answers of some rows of a table, a line for each."""
     table, rows = cases.table, cases.rows
     if isinstance(table, PartedTable):
-        said = np.concatenate(table.of_parts(partial(_ask_alone, ask)))
-        return said if rows is None else said[rows]
+        answers = np.concatenate(table.of_parts(partial(_on_one_thread, ask)))
+        return answers if rows is None else answers[rows]
     if rows is None:
         return ask(table, threads)
     starts = range(0, len(rows), ROWS_COPIED)
     return np.concatenate([ask(chosen(table, rows[i : i + ROWS_COPIED]), threads) for i in starts])
 
 
-def _ask_alone(ask: Callable[[Table, Threads], Any], part: Table) -> Any:
+def _on_one_thread(ask: Callable[[Table, Threads], Any], part: Table) -> Any:
     with Threads(1) as threads:
         return ask(part, threads)
 
@@ -308,8 +314,8 @@ def mean_cost_of(prepared: Prepared, rows: PlacedRows) -> Callable[[int], float]
     every = range(len(costs.resource_names))
 
     def mean_cost(n_trees: int) -> float:
-        found = rows.marked(None, every)[0]
-        return mean_bill(costs, found[1:], int(found[0]), n_trees)
+        weights = rows.marked(None, every)[0]
+        return mean_bill(costs, weights[1:], int(weights[0]), n_trees)
 
     return mean_cost
 

@@ -1,6 +1,7 @@
 """The commands, each in a module of its own, in the order of ``greedymiser --help``."""
 
 from greedymiser.cli.commands import (
+    baseline,
     costs_template,
     curve,
     demo,
@@ -8,6 +9,7 @@ from greedymiser.cli.commands import (
     inspect,
     predict,
     protocol,
+    score,
 )
 
 COMMANDS = (
@@ -15,7 +17,9 @@ COMMANDS = (
     curve.curve,
     fit.fit,
     predict.predict,
+    score.score,
     protocol.protocol,
     inspect.inspect,
+    baseline.baseline,
     costs_template.costs_template,
 )

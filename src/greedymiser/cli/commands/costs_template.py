@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from greedymiser.cli.app import DataFile, Drop, Qid, TargetOption
-from greedymiser.cli.guarding import InputError, Writes
+from greedymiser.cli.errors import InputError, Writes
 from greedymiser.cli.inputs import check_column
 from greedymiser.cli.outputs import new_file
 from greedymiser.cli.printing import complain, emit, quoted, say
@@ -40,18 +41,54 @@ def costs_template(
     features = [name for name in frame.columns if name not in others]
     if not features:
         raise InputError(f"{str(data)!r} has no features, only {quoted(frame.columns)}")
-    _write(features, out, force)
+    doubtful = {name: why for name in features if (why := _why_no_feature(name, frame[name]))}
+    if len(doubtful) == len(features):
+        doubtful = {}
+    _write([name for name in features if name not in doubtful], doubtful, out, force)
+    if doubtful:
+        said = "; ".join(f"{name!r} {why}" for name, why in doubtful.items())
+        drops = " ".join(f"--drop {name}" for name in doubtful)
+        complain(f"Note: left out of the costs: {said}. Say {drops} to curve and fit")
     if target is None and not is_svmlight(data):
         left_out = [name for name in frame.columns if name in others]
         but = f" but {quoted(left_out)}" if left_out else ""
         complain(f"Note: no --target is given: all columns{but} are taken for features")
 
 
-def _write(features: Sequence[str], out: Path | None, force: bool) -> None:
+# Text of which so much is different from row to row is no category.
+FREE_TEXT = 0.5
+
+# So many values must differ before anybody takes them for identifiers.
+MANY_VALUES = 30
+
+# Words that a name has which is about identifiers.
+IDENTIFIER = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|key|identifier|number|nr|no|ref)($|[^a-z])")
+
+
+def _why_no_feature(name: str, column: Any) -> str:
+    """Why a column is probably no feature; "" where it may well be one."""
+    n_rows, n_values = int(column.notna().sum()), int(column.nunique())
+    if n_values < MANY_VALUES:
+        return ""
+    if str(column.dtype) == "category":
+        if n_values == n_rows:
+            return "looks like an identifier: every row has its own"
+        return "looks like free text" if n_values > FREE_TEXT * n_rows else ""
+    words = re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name)).lower()
+    if n_values == n_rows and str(column.dtype).startswith(("int", "uint")):
+        is_count = int(column.max()) - int(column.min()) == n_rows - 1
+        if is_count or IDENTIFIER.search(words):
+            return "looks like an identifier: every row has its own"
+    return ""
+
+
+def _write(
+    features: Sequence[str], left_out: Mapping[str, str], out: Path | None, force: bool
+) -> None:
     if out is None:
-        emit(template(features))
+        emit(template(features, left_out=left_out))
         return
     if out.exists() and not force:
         raise InputError(f"{str(out)!r} exists already; --force overwrites it")
-    write_template(new_file(out), features)
+    write_template(new_file(out), features, left_out)
     say(f"{len(features)} features, each at a cost of 1: fill in {out}")

@@ -23,15 +23,16 @@ from greedymiser.cli.app import (
     MaxIter,
     Qid,
     Scoring,
+    SetOption,
     TargetOption,
     TaskOption,
     Valid,
 )
-from greedymiser.cli.guarding import Reads, Writes
+from greedymiser.cli.errors import Reads, Writes
 from greedymiser.cli.inputs import read_inputs
 from greedymiser.cli.outputs import WRITES_CURVE, new_curve, write_curve
-from greedymiser.cli.showing import features_of, show_files, show_points, tell_of_half_a_curve
-from greedymiser.cli.training import check_engine, chosen_models, make_estimator, trained_curve
+from greedymiser.cli.tables import show_files, show_steps, tell_of_half_a_curve
+from greedymiser.cli.training import check_engine, make_estimator, trained_curve
 
 WRITES_CHECKPOINT = Writes(("checkpoint.json", "*.npz"))
 
@@ -81,8 +82,17 @@ def curve(
     jobs: Jobs = None,
     engine: EngineOption = EngineName.auto,
     charge: ChargeOption = Charging.model,
+    more: SetOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Keep and show models that others beat, too.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the files of another run in OUT.")
+    ] = False,
 ) -> None:
     """For every budget the best model that it can buy: train them, and write what each costs."""
+    from greedymiser.curve.summary import all_steps, front_steps
+
     path = _parse_tradeoffs(tradeoffs)
     if not 0 < effort < np.inf:
         raise typer.BadParameter(f"{effort} is not positive and finite", param_hint="--effort")
@@ -90,9 +100,9 @@ def curve(
     job = read_inputs(
         data, costs, target=target, task=task, qid=qid, drop=drop or (), valid=valid, test=test
     )
-    new_curve(out)
+    new_curve(out, force or resume)
     estimator = make_estimator(
-        job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value
+        job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value, more or ()
     )
     if resume and checkpoint is None:
         checkpoint = out / "checkpoint"
@@ -100,12 +110,14 @@ def curve(
         job, estimator, path, scoring, jobs,
         search=search.value, effort=effort, checkpoint=checkpoint,
     )  # fmt: skip
-    models = chosen_models(trained)
+    steps = all_steps(trained) if every else front_steps(trained)
     # Written before anything is shown: whatever happens to the terminal, the work is kept.
-    files = write_curve(trained, models, out, None if job.valid is None else job.valid.X)
-    show_points(trained, models, job.costs.unit, "uses", features_of)
+    about = {"data": data.name, "rows": f"{len(job.train.y):,}", "costs": costs.name}
+    rows = None if job.valid is None else job.valid.X
+    files = write_curve(trained, steps, out, rows, about=about)
+    show_steps(trained, steps)
     show_files(files)
-    tell_of_half_a_curve(models, out)
+    tell_of_half_a_curve(len(steps), out)
 
 
 def _parse_tradeoffs(text: str) -> int | list[float]:

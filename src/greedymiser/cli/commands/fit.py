@@ -23,17 +23,18 @@ from greedymiser.cli.app import (
     Qid,
     Scheduler,
     Scoring,
+    SetOption,
     TargetOption,
     TaskOption,
     Valid,
     Workers,
 )
 from greedymiser.cli.clusters import cluster, is_pattern
-from greedymiser.cli.guarding import InputError, Writes, interruption
+from greedymiser.cli.errors import InputError, Writes, interruption
 from greedymiser.cli.inputs import load_model, read_inputs, read_inputs_in_parts
 from greedymiser.cli.outputs import new_model, save_model
 from greedymiser.cli.printing import say
-from greedymiser.cli.showing import show_receipt, show_summary
+from greedymiser.cli.tables import show_receipt, show_summary
 from greedymiser.cli.training import best_for, check_engine, fit_model, make_estimator
 
 
@@ -68,6 +69,7 @@ def fit(
         float | None,
         typer.Option(min=0, help="What any training row may cost at most, with --charge row."),
     ] = None,
+    more: SetOption = None,
 ) -> None:
     """Train one model. With a budget and no trade-off, find the best model that it affords."""
     if row_budget is not None and charge is not Charging.row:
@@ -86,8 +88,9 @@ def fit(
             job = read_inputs(data, costs, **given)
         new_model(out)
         model = make_estimator(
-            job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value
-        )
+            job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value,
+            more or (),
+        )  # fmt: skip
         model.set_params(row_budget=row_budget)
         told = {}
         if budget is not None and tradeoff is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from greedymiser.cli.app import ModelFile
 from greedymiser.cli.inputs import load_model
-from greedymiser.cli.showing import (
+from greedymiser.cli.tables import (
     show_features,
     show_receipt,
     show_settings,

@@ -11,17 +11,18 @@ import typer
 
 from greedymiser.cli.app import Drop, ModelFile, PartsFile, Qid, Scheduler, Workers
 from greedymiser.cli.clusters import cluster, is_pattern
-from greedymiser.cli.guarding import InputError, Writes
+from greedymiser.cli.errors import InputError, Writes
 from greedymiser.cli.inputs import load_model, parts_for, rows_for
 from greedymiser.cli.outputs import (
     new_file,
     predictions,
     rows_differ,
+    with_kept,
     write_predictions,
     write_table,
 )
 from greedymiser.cli.printing import as_number, emit, say
-from greedymiser.cli.showing import cost_unit
+from greedymiser.cli.tables import cost_unit
 
 if TYPE_CHECKING:
     from greedymiser.model.predictor import Predictor
@@ -45,6 +46,10 @@ def predict(
             help="Add the column cost, which is there anyway where predictions differ in it.",
         ),
     ] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of DATA to write beside the predictions. May be repeated."),
+    ] = None,
     qid: Qid = None,
     drop: Drop = None,
     scheduler: Scheduler = None,
@@ -57,12 +62,13 @@ def predict(
         if out is None:
             raise InputError("predictions of data in parts go to a folder: name it with --out")
         with cluster(scheduler, workers, 1) if in_cluster else nullcontext():
-            rows = parts_for(trained, data, out, qid, drop or ())
-            n_rows, cost = write_predictions(trained, rows, out, with_costs)
+            rows = parts_for(trained, data, out, qid, drop or (), keep or ())
+            n_rows, cost = write_predictions(trained, rows, out, with_costs, keep or ())
         _tell(trained, n_rows, cost, out)
         return
-    X, queries = rows_for(trained, data, qid, drop or ())
+    X, queries, kept = rows_for(trained, data, qid, drop or (), keep or ())
     table, bills = predictions(trained, X, queries, with_costs)
+    table = with_kept(table, kept)
     if out is None:
         emit(table.to_csv(index=False))
         return

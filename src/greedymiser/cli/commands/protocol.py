@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from greedymiser.cli.app import DataFile, Drop, ModelFile, Qid
-from greedymiser.cli.guarding import InputError, Writes
+from greedymiser.cli.errors import InputError, Writes
 from greedymiser.cli.inputs import load_model, rows_for
 from greedymiser.cli.outputs import new_file, write_picture
 from greedymiser.cli.printing import say
-from greedymiser.cli.showing import cost_unit, show_protocol
+from greedymiser.cli.tables import cost_unit, show_protocol
 
 
 def protocol(
@@ -39,7 +39,7 @@ def protocol(
             f"{str(model)!r} asks every row for the same; a protocol needs a model that was "
             "trained with --charge row"
         )
-    X, queries = rows_for(trained, data, qid, drop or ())
+    X, queries, _ = rows_for(trained, data, qid, drop or ())
     told = trained.protocol(X, queries, min_share=min_share)
     if hide_free:
         told = told.without_free()

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from greedymiser._core.threads import Team
-from greedymiser.engines import Floats, Sample
-from greedymiser.engines.cpu import rows
+from greedymiser.engines.cpu.kernels import rows
 from greedymiser.engines.grid import Extremes
+from greedymiser.engines.interface import Floats, Sample
 from greedymiser.losses import LambdaMART
 from greedymiser.losses.ranking import Queries
 

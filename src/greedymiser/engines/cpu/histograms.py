@@ -7,9 +7,16 @@ from numpy.typing import NDArray
 
 from greedymiser._core.threads import Threads
 from greedymiser.data.binning import LANES
-from greedymiser.engines import SPLIT_DTYPE, Columns, SplitTable, blank_table
-from greedymiser.engines.cpu import counting
-from greedymiser.engines.cpu.state import AskedLevel, CountingPieces, Data, Kept, TreeState, Tuning
+from greedymiser.engines.cpu.kernels import counting
+from greedymiser.engines.cpu.state import (
+    AskedLevel,
+    CountingPieces,
+    Data,
+    Kept,
+    TreeState,
+    Tuning,
+)
+from greedymiser.engines.interface import SPLIT_DTYPE, Columns, SplitTable, blank_table
 from greedymiser.engines.scanning import BINS
 
 NO_PAIRS = np.empty(0, dtype=counting.PAIR_DTYPE)

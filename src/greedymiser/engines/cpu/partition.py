@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._core.threads import Team, Threads
-from greedymiser.engines import SPLIT_DTYPE, Floats, Root, SplitRules
-from greedymiser.engines.cpu import counting, rows
+from greedymiser.engines.cpu.kernels import counting, rows
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
 from greedymiser.engines.grid import Grid
+from greedymiser.engines.interface import SPLIT_DTYPE, Floats, Root, SplitRules
 from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import SCALE_DTYPE
 from greedymiser.model.trees import CATEGORY_WORDS

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from greedymiser._core.arithmetic import SUM_TABLE, add_exactly, new_sums
 from greedymiser._core.threads import Team, Threads
 from greedymiser.data.binning import LANES
-from greedymiser.engines import Floats, Root, Sample, SplitRules
-from greedymiser.engines.cpu import counting, rows
 from greedymiser.engines.cpu.derivatives import NOTHING, Derivatives, derivatives_of
-from greedymiser.engines.cpu.ownership import Ownership
+from greedymiser.engines.cpu.kernels import counting, rows
+from greedymiser.engines.cpu.marks import Ownership
 from greedymiser.engines.cpu.partition import ALL_ROWS, Partition
 from greedymiser.engines.cpu.state import Data, Tuning
 from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.interface import Floats, Root, Sample, SplitRules
 from greedymiser.engines.marks import Marks
 from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import BINS, describe_features

@@ -44,7 +44,7 @@ class Kept(NamedTuple):
 class AskedLevel(NamedTuple):
     """The nodes that are asked for."""
 
-    # engines.OPEN_DTYPE, and counting.PAIR_DTYPE.
+    # interface.OPEN_DTYPE, and counting.PAIR_DTYPE.
     open_nodes: NDArray[np.void]
     pairs: NDArray[np.void]
     # Features in play, and blocks in which any is.

@@ -1,367 +1,430 @@
-"""Loops over rows on the device: derivatives, words, children, leaves, finished trees."""
+"""Rows in the memory of a GPU, and all that belongs to them."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections.abc import Sequence
+from typing import Any
 
-from greedymiser.data.binning import LANES
-from greedymiser.engines.cuda.counting import LOW
-from greedymiser.engines.cuda.device import SIMULATED, bits_of, cuda, device, kernel, mul
-from greedymiser.engines.cuda.formulas import write_gradients, write_values
-from greedymiser.engines.cuda.words import (
-    BIN,
-    CHILD,
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser._core.arithmetic import SUM_WORDS, add_exactly, exact_sum, new_sums, rounded
+from greedymiser._core.threads import Threads
+from greedymiser.data.binning import BinnedMatrix
+from greedymiser.engines.cpu.derivatives import Derivatives, derivatives_of
+from greedymiser.engines.cpu.kernels import counting as cpu_counting
+from greedymiser.engines.cpu.partition import NODES
+from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
+from greedymiser.engines.cuda.histograms import Histograms, slots_of
+from greedymiser.engines.cuda.kernels import counting, planning, rows
+from greedymiser.engines.cuda.layout import (
     DIVIDED,
-    LANE,
-    LEAF_VALUE,
-    LEFT,
+    F_CATEGORICAL,
+    F_HAS_MISSING,
+    F_LANE,
+    F_MONOTONE,
+    F_N_BINS,
+    FEATURE,
     LEFT_FLOAT,
-    MISSING_LEFT,
-    N_BINS,
-    N_LEFT,
-    RIGHT,
     RIGHT_FLOAT,
-    SET,
-    SIDE,
-    START,
-    STOP,
-    TILE,
     TREE_NODE,
 )
-from greedymiser.losses.formulas import Formula
+from greedymiser.engines.cuda.marks import CudaOwnership
+from greedymiser.engines.cuda.stream import WorkLine
+from greedymiser.engines.cuda.transfer import Letter
+from greedymiser.engines.grid import SMALLEST, Extremes, Grid
+from greedymiser.engines.interface import (
+    SPLIT_DTYPE,
+    Columns,
+    Floats,
+    Root,
+    Sample,
+    SplitRules,
+    SplitTable,
+)
+from greedymiser.engines.marks import Marks
+from greedymiser.engines.sampling import RowLot
+from greedymiser.losses import LambdaMART
+from greedymiser.model.trees import CATEGORY_WORDS, Tree
 
-THREADS = 4 if SIMULATED else 256
+NOTHING = np.empty(0)
+NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE), np.empty((0, CATEGORY_WORDS), dtype=np.uint64)
 
-# All bits of a float but its sign; and those of its fraction.
-SIZE = np.int64(2**63 - 1)
-FRACTION = np.int64((1 << 52) - 1)
+# Blocks of threads that loops over rows are cut into.
+MOST_BLOCKS = 2 if SIMULATED else 1056
 
-# Digits of an exact sum (see ``arithmetic``), and those near the usual size of a loss, which a
-# thread sums up by itself.
-DIGITS, NEAR = 67, 5
-
-# Stands for infinity where 0 times it must be 0.
-HUGE = 1e300
+# The digit of an exact sum from which on those lie that are of the size of 1 (``arithmetic``).
+NEAR_ONE = (1022 >> 5) - 1
 
 
-# -- the loss -------------------------------------------------------------------------------------
+class CudaRows:
+    """All rows in one shard, on one device.
 
-
-@kernel
-def evaluate(y, raw, weight, gradients, hessians, said, kind, parameter, near):
-    """Derivatives of a loss that has a formula, and the exact sum of its values.
-
-    ``said`` begins with the digits of the sum; ``near`` is the first of those that most values
-    have.
+    Losses with a formula are computed there. Those that only Python knows, and LambdaMART, are
+    computed here by all threads, and their derivatives sent; every number is the same either way.
     """
-    shared = cuda.shared.array((NEAR, THREADS), np.int64)
-    value = cuda.local.array(1, np.float64)
-    tid = cuda.threadIdx.x
-    # Whether the loss is flat is nothing that a formula asks for.
-    formula = Formula(kind, parameter, True)
-    for k in range(NEAR):
-        shared[k, tid] = 0
-    i, step = cuda.grid(1), cuda.gridsize(1)
-    while i < y.size:
-        write_gradients(formula, y, raw, i, i + 1, gradients, hessians)
-        write_values(formula, y, raw, i, i + 1, value)
-        if weight.size > 0:
-            value[0] = mul(value[0], weight[i])
-        add_number(value[0], near, shared, tid, said)
-        i += step
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if tid < half:
-            for k in range(NEAR):
-                shared[k, tid] += shared[k, tid + half]
-        cuda.syncthreads()
-        half //= 2
-    for k in range(tid, NEAR, THREADS):
-        if shared[k, 0] != 0:
-            cuda.atomic.add(said, near + k, shared[k, 0])
+
+    grid: Grid
+
+    def __init__(self, sample: Sample, threads: Threads):
+        self.sample = sample
+        self.n_rows = sample.binned.n_rows
+        self._threads = threads
+        self._line = WorkLine()
+        self._letter, self._leaves = Letter(self._line), Letter(self._line)
+        self._verdict = Letter(self._line)
+        self._features = describe_features(sample.binned)
+        self._codes = sent(sample.binned.codes)
+        n, k = self.n_rows, sample.loss.n_outputs
+        self._raw = room_for((k, n), dtype=np.float64)
+        # What came back of it when somebody looked.
+        self._raw_here: Floats | None = None
+        self._nothing = sent(np.empty((0, 0)))
+        no_weight = np.empty(0)
+        self._y = sent(np.ascontiguousarray(sample.y, dtype=np.float64))
+        self._weight = sent(no_weight if sample.weight is None else sample.weight)
+        self._heaviest = 1.0 if sample.weight is None else float(sample.weight.max())
+        self._weight_row = self._weight.reshape(min(1, self._weight.size), self._weight.size)
+        self._total = float(n) if sample.weight is None else exact_sum(sample.weight)
+        self._grid_of_rows = max(1, min(MOST_BLOCKS, -(-n // rows.THREADS))), 1
+        # What only training needs: rows that only validate do without it.
+        self._tree: _Trees | None = None
+        self._on_host: Derivatives | None = None
+        self._near = NEAR_ONE
+        self._ownership: CudaOwnership | None = None
+        # What the loss said of the raw predictions as they are; None if they have changed.
+        self._said: NDArray[np.int64] | None = None
+
+    # -- a model ----------------------------------------------------------------------------------
+
+    def start(
+        self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
+    ) -> None:
+        full = np.empty(self._raw.shape)
+        full[:] = raw if raw.ndim == 2 else raw[:, None]
+        self._line.send(full, self._raw, full.nbytes)
+        self._line.wait()
+        self._said = None
+        self._ownership = None
+        if marks is not None:
+            self._ownership = CudaOwnership(marks, self.sample, self._line, had)
+
+    def raw(self) -> Floats:
+        if self._raw_here is None:
+            self._raw_here = cuda.pinned_array(tuple(self._raw.shape), dtype=np.float64)
+        self._line.fetch(self._raw, self._raw_here, self._raw_here.nbytes)
+        self._line.wait()
+        return self._raw_here
+
+    def loss(self) -> float:
+        sample, loss = self.sample, self.sample.loss
+        if loss.formula is not None:
+            return float(rounded(self._evaluated()[:SUM_WORDS])) / self._total
+        raw = self.raw()
+        seen = raw if loss.n_outputs > 1 else raw[0]
+        if loss.is_additive:
+            values = np.asarray(loss.values(sample.y, seen), dtype=np.float64)
+            weighted = values if sample.weight is None else values * sample.weight
+            total = new_sums()[0]
+            add_exactly(total, np.ascontiguousarray(weighted))
+            return float(rounded(total)) / self._total
+        if type(loss) is LambdaMART:
+            return loss.value_by(self._threads.team(), sample.y, raw[0], sample.weight)
+        return float(loss.value(sample.y, seen, sample.weight))
+
+    def add_tree(self, tree: Tree, output: int) -> None:
+        needed = int(tree.nodes["feature"].max()) + 1
+        if needed > len(self._features):
+            raise ValueError(
+                f"the tree asks for {needed} features, but the rows have {len(self._features)}"
+            )
+        n_words = len(tree.nodes) * TREE_NODE
+        plan = self._letter.room(n_words)
+        planning.plan_walk(tree.nodes, tree.category_sets, self._features, plan)
+        self._letter.send(n_words)
+        arrays = self._codes, self._letter.there, self._letter.floats, self._raw
+        self._launch(rows.add_tree, self._grid_of_rows, arrays, output)
+        self._said = None
+        if self._ownership is not None:
+            self._ownership.walk(self._codes, self._letter.there, tree, self._grid_of_rows)
+
+    # -- derivatives ------------------------------------------------------------------------------
+
+    def _evaluated(self) -> NDArray[np.int64]:
+        """What the loss says of the raw predictions: digits of its sum, and extremes as bits."""
+        if self._said is not None:
+            return self._said
+        formula = self.sample.loss.formula
+        assert formula is not None
+        tree = self._trees()
+        n_words = SUM_WORDS + 2 * len(self._raw)
+        self._verdict.room(n_words)[:n_words] = 0
+        self._verdict.send(n_words)
+        said, grid = self._verdict.there, self._grid_of_rows
+        arrays = self._y, self._raw, self._weight, tree.gradients, tree.hessians, said
+        self._launch(
+            rows.evaluate, grid, arrays, formula.kind, float(formula.parameter), self._near
+        )
+        hessians = self._nothing if formula.is_flat else tree.hessians
+        derived = tree.gradients, hessians, self._weight, said
+        self._launch(rows.measure_derivatives, (grid[0], len(self._raw)), derived, SUM_WORDS)
+        self._said = self._verdict.fetch(n_words)[:n_words].copy()
+        self._near = near_digits(self._said, self._near)
+        return self._said
+
+    def _launch(self, kernel: Any, grid: tuple[int, int], arrays: Any, *scalars: Any) -> None:
+        self._line.launch(kernel, grid, rows.THREADS, arrays, *scalars)
+
+    def _trees(self) -> _Trees:
+        if self._tree is None:
+            self._tree = _Trees(self)
+        return self._tree
+
+    def _derive(self, step: str) -> None:
+        """Bring the derivatives up to date, at the beginning of a round."""
+        loss, tree = self.sample.loss, self._trees()
+        if loss.formula is None:
+            if self._on_host is None:
+                # In memory that the device can read from by itself.
+                self._on_host = derivatives_of(self.sample, cuda.pinned_array)
+            self._on_host.derive(self.raw(), step, self._threads.team())
+            return
+        extremes = self._evaluated()[SUM_WORDS:].view(np.float64).reshape(-1, 2)
+        tree.is_flat = loss.formula.is_flat or step == "gradient"
+        if not np.isfinite(extremes[:, 0]).all():
+            raise ValueError("the loss returned gradients that are not finite")
+        if not tree.is_flat and not np.isfinite(extremes[:, 1]).all():
+            raise ValueError("the loss returned hessians that are not finite")
+        tree.extremes = extremes.copy()
+
+    def _extremes(self, output: int) -> tuple[Extremes, Any, Any, int]:
+        """What a grid is chosen from; where gradients and Hessians are, and in which row."""
+        tree, sample = self._trees(), self.sample
+        if self._on_host is not None:
+            gradients, hessians = self._on_host.of_output(output)
+            self._line.send(gradients, tree.gradients, gradients.nbytes)
+            there = self._nothing
+            if len(hessians) > 0:
+                there = tree.hessians
+                self._line.send(hessians, there, hessians.nbytes)
+            self._line.wait()
+            return self._on_host.extremes(output), tree.gradients, there, 0
+        gradient, hessian = tree.extremes[output].tolist()
+        if not tree.is_flat:
+            return Extremes(gradient, hessian, False), tree.gradients, tree.hessians, output
+        if sample.weight is None:
+            return Extremes(gradient, 1.0, True), tree.gradients, self._nothing, output
+        return Extremes(gradient, self._heaviest, False), tree.gradients, self._weight_row, output
+
+    # -- a tree -----------------------------------------------------------------------------------
+
+    def begin_tree(
+        self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
+    ) -> Root:
+        if output == 0:
+            self._derive(step)
+        tree = self._trees()
+        extremes, gradients, hessians, at = self._extremes(output)
+        grid = self.sample.grids.choose(self.n_rows, extremes)
+        self.grid, self._output, self._rules = grid, output, rules
+        tree.begin(grid, coding_of(grid, extremes), rules)
+        n_rows = self.n_rows if lot is None else tree.draw(lot, self.sample)
+        if rules.monotonic_cst is not None:
+            self._features[:, F_MONOTONE] = rules.monotonic_cst
+        tree.histograms.begin(grid, rules, self._features)
+        self._letter.room(3)[:3] = 0
+        self._letter.send(3)
+        letter = self._letter.there, self._letter.floats
+        self._launch(
+            rows.quantise_all if lot is None else rows.quantise_listed, self._grid_of_rows,
+            (gradients, hessians, tree.rows, tree.words, *letter),
+            at, grid.gradient, grid.hessian, *tree.coding, int(rules.bound_gains),
+            n_rows,
+        )  # fmt: skip
+        said = self._letter.fetch(3)
+        energy = float(said[2:3].view(np.float64)[0]) if rules.bound_gains else math.inf
+        return Root(int(said[0]), int(said[1]), n_rows, energy)
+
+    def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
+        return self._trees().histograms.find(self._trees(), nodes, columns)
+
+    def partition(
+        self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
+    ) -> Floats:
+        tree = self._trees()
+        tree.histograms.divided(splits)
+        if self._ownership is not None:
+            self._ownership.mark(tree.rows, tree.nodes[splits["node"]], splits["feature"])
+        if last and not self.sample.loss.renews_leaves:
+            tree.noted = splits, category_sets
+            return NOTHING
+        tree.make_room(2 * len(splits))
+        n_words = len(splits) * DIVIDED
+        plan = self._letter.room(n_words)
+        n_tiles = planning.plan_dividing(
+            splits, category_sets, tree.nodes, self._features, rows.THREADS, plan
+        )
+        self._letter.send(n_words)
+        bounded, grid = self._rules.bound_gains and not last, self.grid
+        self._launch(
+            rows.divide_rows, (n_tiles, 1),
+            (self._codes, tree.rows, tree.words, self._letter.there, self._letter.floats),
+            len(splits), grid.row_words, grid.gradient, grid.hessian, *tree.coding, int(bounded),
+        )  # fmt: skip
+        if not bounded:
+            return NOTHING
+        said = self._letter.fetch(n_words)[:n_words].view(np.float64).reshape(-1, DIVIDED)
+        return said[:, [LEFT_FLOAT, RIGHT_FLOAT]]
+
+    def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
+        assert self._ownership is not None
+        tree = self._trees()
+        if nodes is not None:
+            return self._ownership.weigh(tree.rows, tree.nodes[nodes], marks)
+        every = np.zeros(1, dtype=tree.nodes.dtype)
+        every["stop"], every["side"] = self.n_rows, -1
+        return self._ownership.weigh(tree.rows, every, marks)
+
+    def patterns(self, node: int | None) -> NDArray[np.bool_]:
+        assert self._ownership is not None
+        return self._ownership.patterns(None if node is None else self._trees().rows_of(node))
+
+    def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
+        tree, sample = self._trees(), self.sample
+        raw, ids = self.raw()[self._output], tree.rows.copy_to_host()
+
+        def best(leaf: int) -> float:
+            mine = np.sort(tree.rows_of(leaf, ids))
+            weight = None if sample.weight is None else sample.weight[mine]
+            return sample.loss.leaf_value(sample.y[mine] - raw[mine], weight)
+
+        return np.array(self._threads.run(best, [(leaf,) for leaf in leaves.tolist()]))
+
+    def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
+        tree = self._trees()
+        plan = self._leaves.room(len(leaves) * DIVIDED)
+        n_nodes, n_tiles = planning.plan_leaves(
+            leaves, values, *tree.noted, tree.nodes, self._features, rows.THREADS, plan
+        )
+        self._leaves.send(n_nodes * DIVIDED)
+        letter = self._leaves.there, self._leaves.floats
+        arrays = self._codes, tree.rows, *letter, self._raw
+        self._launch(rows.add_leaves, (n_tiles, 1), arrays, n_nodes, self._output)
+        self._said = None
 
 
-@device
-def add_number(x, near, shared, tid, said):
-    """Add a number to an exact sum, digit by digit (``arithmetic.add_number``)."""
-    bits = bits_of(x)
-    exponent = (bits >> np.int64(52)) & np.int64(0x7FF)
-    mantissa = bits & FRACTION
-    if exponent == np.int64(0x7FF):
-        place = 2 if mantissa != 0 else (1 if bits < 0 else 0)
-        cuda.atomic.add(said, DIGITS + place, np.int64(1))
-        return
-    if exponent > 0:
-        mantissa |= np.int64(1) << np.int64(52)
-        exponent -= np.int64(1)
-    if mantissa == 0:
-        return
-    at, shift = exponent >> np.int64(5), exponent & np.int64(31)
-    low = (mantissa & LOW) << shift
-    high = (mantissa >> np.int64(32)) << shift
-    first, second = low & LOW, (low >> np.int64(32)) + (high & LOW)
-    third = high >> np.int64(32)
-    if bits < 0:
-        first, second, third = -first, -second, -third
-    k = at - near
-    if k >= 0 and k + 2 < NEAR:
-        shared[k, tid] += first
-        shared[k + 1, tid] += second
-        shared[k + 2, tid] += third
-    else:
-        cuda.atomic.add(said, at, first)
-        cuda.atomic.add(said, at + 1, second)
-        cuda.atomic.add(said, at + 2, third)
+class _Trees:
+    """What a growing tree needs on the device."""
+
+    def __init__(self, placed: CudaRows):
+        n, k = placed.n_rows, placed.sample.loss.n_outputs
+        self._line = placed._line
+        self.gradients = room_for((k, n), dtype=np.float64)
+        self.hessians = room_for((k, n), dtype=np.float64)
+        # Two buffers between which rows move, and their words.
+        self.rows = room_for((2, n), dtype=np.uint32)
+        self.words = room_for((2, n), dtype=np.int64)
+        # Whether the root holds all rows, in their order.
+        self.is_whole = True
+        # Rows that were drawn, and the lot that fell on them: trees of a round share them.
+        self._drawn: NDArray[np.uint32] | None = None
+        self._lot: RowLot | None = None
+        self._n_drawn = 0
+        self.nodes = np.zeros(NODES, dtype=cpu_counting.NODE_DTYPE)
+        self.histograms = Histograms(placed.sample.binned, placed._codes, placed._line)
+        self.extremes = np.zeros((k, 2))
+        self.is_flat = True
+        self.coding: tuple[int, ...] = (0, 0, 0)
+        # The splits of the last level. Their rows were not moved: leaves can be told by codes.
+        self.noted = NO_SPLITS
+
+    def begin(self, grid: Grid, coding: counting.Coding, rules: SplitRules) -> None:
+        """Put all rows into the root."""
+        n = self.rows.shape[1]
+        if self.words.shape[1] != n * grid.row_words:
+            self._line.forget()
+            self.words = room_for((2, n * grid.row_words), dtype=np.int64)
+        self.coding, self.noted = tuple(coding), NO_SPLITS
+        self._n_nodes = 1
+        self.nodes[0] = 0, n, 0, -1, -1
+        self.is_whole = True
+
+    def draw(self, lot: RowLot, sample: Sample) -> int:
+        """Leave only rows in the root that a lot falls on; return how many they are."""
+        if self._drawn is None:
+            self._drawn = cuda.pinned_array(self.rows.shape[1], dtype=np.uint32)
+        if lot != self._lot:
+            units, first = sample.units, sample.first_row
+            if units is None:
+                units = np.arange(first, first + sample.binned.n_rows)
+            found = np.flatnonzero(lot.falls_on(units))
+            # The device has read those before: whoever began a tree has waited for its root.
+            self._drawn[: len(found)] = found
+            self._lot, self._n_drawn = lot, len(found)
+        if self._n_drawn > 0:
+            self._line.send(self._drawn, self.rows, 4 * self._n_drawn)
+        self.nodes[0] = 0, self._n_drawn, 0, -1, -1
+        self.is_whole = False
+        return self._n_drawn
+
+    def rows_of(self, node: int, ids: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
+        """The rows of a node, in any order; ``ids`` are both buffers, if somebody has them here."""
+        if ids is None:
+            self._line.wait()
+            ids = self.rows.copy_to_host()
+        at = self.nodes[node]
+        found: NDArray[np.uint32] = ids[at["side"], at["start"] : at["stop"]]
+        return found
+
+    def make_room(self, n_nodes: int) -> None:
+        """Make room for so many more nodes."""
+        self._n_nodes += n_nodes
+        if self._n_nodes > len(self.nodes):
+            bigger = np.zeros(2 * self._n_nodes, dtype=self.nodes.dtype)
+            bigger[: len(self.nodes)] = self.nodes
+            self.nodes = bigger
 
 
-@kernel
-def measure_derivatives(gradients, hessians, weight, said, said_at):
-    """Multiply derivatives by their weights; note the largest, as bits. Outputs in y."""
-    largest = cuda.shared.array((2, THREADS), np.int64)
-    tid, k = cuda.threadIdx.x, cuda.blockIdx.y
-    most_g, most_h = np.int64(0), np.int64(0)
-    i, step = cuda.blockIdx.x * THREADS + tid, cuda.gridDim.x * THREADS
-    while i < gradients.shape[1]:
-        g = gradients[k, i]
-        if weight.size > 0:
-            g = mul(g, weight[i])
-            gradients[k, i] = g
-        most_g = max(most_g, bits_of(g) & SIZE)
-        if hessians.shape[0] > 0:
-            h = hessians[k, i]
-            if weight.size > 0:
-                h = mul(h, weight[i])
-                hessians[k, i] = h
-            most_h = max(most_h, bits_of(h) & SIZE)
-        i += step
-    largest[0, tid], largest[1, tid] = most_g, most_h
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if tid < half:
-            for j in range(2):
-                largest[j, tid] = max(largest[j, tid], largest[j, tid + half])
-        cuda.syncthreads()
-        half //= 2
-    if tid == 0:
-        for j in range(2):
-            cuda.atomic.max(said, said_at + 2 * k + j, largest[j, 0])
+def bytes_needed(sample: Sample, memory: float) -> float:
+    """What rows take of a device with so much memory, at most."""
+    n, k, codes = sample.binned.n_rows, sample.loss.n_outputs, sample.binned.codes
+    # Targets, weights; raw predictions and derivatives; two buffers of rows with their words.
+    per_row = 8 * 2 + 8 * 3 * k + 2 * (4 + 8 * 2)
+    histograms = 8 * 3 * counting.CELLS * len(codes) * slots_of(len(codes), 3, memory)
+    return codes.nbytes + n * per_row + histograms
 
 
-# -- words ----------------------------------------------------------------------------------------
+def describe_features(binned: BinnedMatrix) -> NDArray[np.int64]:
+    """What kernels must know of features (``words``); nothing is monotone yet."""
+    features = np.zeros((binned.n_features, FEATURE), dtype=np.int64)
+    features[:, F_LANE] = binned.feature_lane
+    features[:, F_N_BINS] = binned.n_bins
+    positions = np.cumsum(binned.is_categorical) - 1
+    features[:, F_CATEGORICAL] = np.where(binned.is_categorical, positions, -1)
+    features[:, F_HAS_MISSING] = binned.has_missing
+    return features
 
 
-@device
-def word_of_number(number, run_bits, low_bits, with_count):
-    """A word of a row (``counting.Coding``)."""
-    low = number & ((np.int64(1) << np.int64(low_bits)) - np.int64(1))
-    if with_count:
-        low |= np.int64(1) << np.int64(low_bits + run_bits)
-    return ((number >> np.int64(low_bits)) << np.int64(32)) | low
+def coding_of(grid: Grid, extremes: Extremes) -> counting.Coding:
+    """How a row's integers are cut into parts."""
+    gradient_bits = bits_on(grid.gradient, extremes.gradient)
+    if grid.row_words == 1:
+        return counting.Coding.of(grid, gradient_bits, 0)
+    return counting.Coding.of(grid, bits_on(grid.hessian, extremes.hessian), gradient_bits)
 
 
-@device
-def number_of_word(word, run_bits, low_bits):
-    """The number in a word, without its count."""
-    low = word & ((np.int64(1) << np.int64(low_bits)) - np.int64(1))
-    return ((word >> np.int64(32)) << np.int64(low_bits)) + low
+def bits_on(step: float, largest: float) -> int:
+    """Bits, beside a sign, of the largest number on a grid with this step."""
+    if largest < SMALLEST:
+        return 1
+    return max(1, math.frexp(largest)[1] - math.frexp(step)[1] + 1)
 
 
-@device
-def energy(g, h, is_flat, g_step, h_step):
-    """g^2/h of one row, for a bound; huge where there is a gradient but no Hessian."""
-    size = g * g_step
-    if is_flat:
-        return size * size / h_step
-    if g == 0:
-        return 0.0
-    return size * size / (h * h_step) if h > 0 else HUGE
-
-
-def _make_quantise(is_whole):
-    """The kernel that puts all rows into the root, or the one for rows that are listed there."""
-
-    def quantise(gradients, hessians, rows, words, said, said_floats, output, g_step, h_step,
-                 run_bits, low_bits, alone_bits, bound_gains, n_rows):  # fmt: skip
-        """Give the rows of the root their words: round derivatives onto the grid.
-
-        ``said`` becomes the sums of gradients and Hessians, and the energy.
-        """
-        sums = cuda.shared.array((2, THREADS), np.int64)
-        energies = cuda.shared.array(THREADS, np.float64)
-        tid = cuda.threadIdx.x
-        to_g, to_h = 1.0 / g_step, 1.0 / h_step
-        is_flat = hessians.size == 0
-        total_g, total_h, total_energy = np.int64(0), np.int64(0), 0.0
-        i, step = cuda.grid(1), cuda.gridsize(1)
-        while i < n_rows:
-            row = i
-            if is_whole:
-                rows[0, i] = i
-            else:
-                row = np.int64(rows[0, i])
-            g = np.int64(round(mul(gradients[output, row], to_g)))
-            h = np.int64(1)
-            if is_flat:
-                words[0, i] = word_of_number(g, run_bits, low_bits, True)
-            else:
-                h = np.int64(round(mul(hessians[output % hessians.shape[0], row], to_h)))
-                words[0, 2 * i] = word_of_number(h, run_bits, low_bits, True)
-                words[0, 2 * i + 1] = word_of_number(g, run_bits, alone_bits, False)
-            total_g += g
-            total_h += h
-            if bound_gains != 0:
-                total_energy += energy(g, h, is_flat, g_step, h_step)
-            i += step
-        sums[0, tid], sums[1, tid], energies[tid] = total_g, total_h, total_energy
-        cuda.syncthreads()
-        half = THREADS // 2
-        while half > 0:
-            if tid < half:
-                sums[0, tid] += sums[0, tid + half]
-                sums[1, tid] += sums[1, tid + half]
-                energies[tid] += energies[tid + half]
-            cuda.syncthreads()
-            half //= 2
-        if tid == 0:
-            cuda.atomic.add(said, 0, sums[0, 0])
-            cuda.atomic.add(said, 1, sums[1, 0])
-            if bound_gains != 0:
-                cuda.atomic.add(said_floats, 2, energies[0])
-
-    return kernel(quantise)
-
-
-quantise_all, quantise_listed = _make_quantise(True), _make_quantise(False)
-
-
-# -- children -------------------------------------------------------------------------------------
-
-
-@device
-def goes_left(codes, row, plan, at):
-    """Whether a row goes left."""
-    lane = plan[at + LANE]
-    if lane < 0:
-        return True
-    word = codes[lane // LANES, row]
-    code = np.int64((word >> np.uint64(8 * (lane % LANES))) & np.uint64(255))
-    if code == plan[at + N_BINS]:
-        return plan[at + MISSING_LEFT] != 0
-    if plan[at + BIN] >= 0:
-        return code <= plan[at + BIN]
-    return (plan[at + SET + (code >> 6)] >> np.int64(code & 63)) & np.int64(1) != 0
-
-
-@device
-def node_of_tile(plan, first, n_nodes, tile):
-    """Where the words of the node begin that a tile of rows is of."""
-    at = first
-    while at + DIVIDED < first + n_nodes * DIVIDED and plan[at + DIVIDED + TILE] <= tile:
-        at += DIVIDED
-    return at
-
-
-@kernel
-def divide_rows(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step, h_step, run_bits,
-           low_bits, alone_bits, bound_gains):  # fmt: skip
-    """Move rows and their words into the children of their nodes, a tile of rows to each block.
-
-    Tiles come in any order, and rows keep theirs within a tile: sums of integers do not show it.
-    """
-    before = cuda.shared.array(THREADS, np.int64)
-    base = cuda.shared.array(2, np.int64)
-    energies = cuda.shared.array((2, THREADS), np.float64)
-    tid, tile = cuda.threadIdx.x, cuda.blockIdx.x
-    at = node_of_tile(plan, 0, n_nodes, tile)
-    side = plan[at + SIDE]
-    first = plan[at + START] + (tile - plan[at + TILE]) * THREADS
-    i = first + tid
-    is_mine = i < plan[at + STOP]
-    row, left = np.int64(0), False
-    if is_mine:
-        row = np.int64(rows[side, i])
-        left = goes_left(codes, row, plan, at)
-    before[tid] = np.int64(is_mine and left)
-    sum_up(before, tid)
-    if tid == 0:
-        n_left = before[THREADS - 1]
-        n_rows = min(plan[at + STOP] - first, THREADS)
-        base[0] = plan[at + START] + cuda.atomic.add(plan, at + LEFT, n_left)
-        base[1] = plan[at + START] + plan[at + N_LEFT]
-        base[1] += cuda.atomic.add(plan, at + RIGHT, n_rows - n_left)
-    cuda.syncthreads()
-    energies[0, tid], energies[1, tid] = 0.0, 0.0
-    if is_mine:
-        # The first of those that go left is at base[0]; before[tid] counts this row too.
-        to = base[0] + before[tid] - 1 if left else base[1] + tid - before[tid]
-        rows[1 - side, to] = row
-        for k in range(n_words):
-            words[1 - side, n_words * to + k] = words[side, n_words * i + k]
-        if bound_gains != 0:
-            if n_words == 1:
-                g, h = number_of_word(words[side, i], run_bits, low_bits), np.int64(1)
-            else:
-                h = number_of_word(words[side, 2 * i], run_bits, low_bits)
-                g = number_of_word(words[side, 2 * i + 1], run_bits, alone_bits)
-            energies[0 if left else 1, tid] = energy(g, h, n_words == 1, g_step, h_step)
-    if bound_gains != 0:
-        add_energies(energies, tid, plan_floats, at)
-
-
-@device
-def sum_up(numbers, tid):
-    """Make each number the sum of those up to it."""
-    cuda.syncthreads()
-    reach = 1
-    while reach < THREADS:
-        more = numbers[tid - reach] if tid >= reach else np.int64(0)
-        cuda.syncthreads()
-        numbers[tid] += more
-        cuda.syncthreads()
-        reach *= 2
-
-
-@device
-def add_energies(energies, tid, plan_floats, at):
-    """Add the energies of a tile to those of the children; in any order, as they only bound."""
-    cuda.syncthreads()
-    half = THREADS // 2
-    while half > 0:
-        if tid < half:
-            energies[0, tid] += energies[0, tid + half]
-            energies[1, tid] += energies[1, tid + half]
-        cuda.syncthreads()
-        half //= 2
-    if tid == 0:
-        cuda.atomic.add(plan_floats, at + LEFT_FLOAT, energies[0, 0])
-        cuda.atomic.add(plan_floats, at + RIGHT_FLOAT, energies[1, 0])
-
-
-# -- leaves ---------------------------------------------------------------------------------------
-
-
-@kernel
-def add_leaves(codes, rows, plan, plan_floats, raw, n_nodes, output):
-    """Add to the raw predictions of the rows of some nodes, on their left and right sides."""
-    tid, tile = cuda.threadIdx.x, cuda.blockIdx.x
-    at = node_of_tile(plan, 0, n_nodes, tile)
-    i = plan[at + START] + (tile - plan[at + TILE]) * THREADS + tid
-    if i < plan[at + STOP]:
-        row = np.int64(rows[plan[at + SIDE], i])
-        left = goes_left(codes, row, plan, at)
-        raw[output, row] += plan_floats[at + (LEFT_FLOAT if left else RIGHT_FLOAT)]
-
-
-@kernel
-def add_tree(codes, plan, plan_floats, raw, output):
-    """Walk all rows down a finished tree; add the values of their leaves."""
-    i, step = cuda.grid(1), cuda.gridsize(1)
-    while i < raw.shape[1]:
-        at = np.int64(0)
-        while plan[at + CHILD] >= 0:
-            left = goes_left(codes, i, plan, at)
-            at = (plan[at + CHILD] + (0 if left else 1)) * TREE_NODE
-        raw[output, i] += plan_floats[at + LEAF_VALUE]
-        i += step
+def near_digits(said: NDArray[np.int64], before: int) -> int:
+    """The digits that most values of a loss have, by the leading one of their sum."""
+    used = np.flatnonzero(said[: SUM_WORDS - 3])
+    if len(used) == 0:
+        return before
+    # A sum of many is up to 2^32 times as large as one of them.
+    return int(np.clip(used[-1] - 3, 0, SUM_WORDS - 3 - rows.NEAR))

@@ -1,5 +1,6 @@
 """The engine for many machines: a shard on every worker of a Dask cluster.
 
-``door`` opens it, ``parts`` reads Dask collections, ``stores`` knows which worker has which codes,
-``rows`` answers a grower, ``session`` talks to the workers, and ``holding`` is what lives on them.
+``engine`` opens it, ``partitions`` reads Dask collections, ``stores`` knows which worker has which
+codes, ``rows`` answers a grower, ``session`` talks to the workers, ``worker`` is what lives on
+them, and ``replay`` what those are told that were not there.
 """

@@ -10,7 +10,7 @@ from dask import delayed
 from distributed import Client
 from numpy.typing import NDArray
 
-from greedymiser.engines.dask.parts import Parts
+from greedymiser.engines.dask.partitions import Parts
 from greedymiser.engines.dask.session import Session
 
 

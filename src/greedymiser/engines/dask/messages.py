@@ -10,7 +10,7 @@ from distributed.protocol import Serialize, to_serialize
 from distributed.protocol.pickle import dumps, loads
 from numpy.typing import NDArray
 
-from greedymiser.engines import Columns, Floats, Sample
+from greedymiser.engines.interface import Columns, Floats, Sample
 
 # The operation of Dask's own protocol that all messages are.
 OPERATION = "greedymiser"
@@ -72,7 +72,7 @@ class LevelOrder:
     """Nodes whose best splits are asked for, and who adds up what."""
 
     step: int
-    # engines.OPEN_DTYPE.
+    # interface.OPEN_DTYPE.
     nodes: NDArray[np.void]
     columns: Columns
     # Nodes to count; larger siblings, which are what is left of their parents.

@@ -11,10 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.inquiries import conduct
-from greedymiser._core.inquiries.selection import ask_quantiles
+from greedymiser._core.quantiles import quantiles_of_parts
 from greedymiser.data.binning import LANES
-from greedymiser.engines import (
+from greedymiser.engines.dask.messages import (
+    Command,
+    LevelOrder,
+    Residuals,
+    ScannedColumns,
+    Share,
+)
+from greedymiser.engines.dask.replay import Story
+from greedymiser.engines.dask.session import WorkersLostError
+from greedymiser.engines.dask.shares import shares_of
+from greedymiser.engines.dask.stores import Store
+from greedymiser.engines.grid import Extremes, Grid
+from greedymiser.engines.interface import (
     Columns,
     EngineLostError,
     Floats,
@@ -24,12 +35,6 @@ from greedymiser.engines import (
     SplitTable,
     blank_table,
 )
-from greedymiser.engines.dask.messages import Command, LevelOrder, Residuals, ScannedColumns, Share
-from greedymiser.engines.dask.session import WorkersLostError
-from greedymiser.engines.dask.shares import shares_of
-from greedymiser.engines.dask.stores import Store
-from greedymiser.engines.dask.story import Story
-from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.marks import Marks, distinct_patterns
 from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.sharded import Family, blocks_in_play, mean_loss, total_of
@@ -236,9 +241,10 @@ class DaskRows:
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         quantile = self._sample.loss.leaf_quantile
         if quantile is not None:
-            return conduct(
-                ask_quantiles(quantile, [self._family.count[leaf] for leaf in leaves.tolist()]),
-                lambda question: reduce(question.merge, self._ask("answer", question, leaves)),
+            return quantiles_of_parts(
+                quantile,
+                [self._family.count[leaf] for leaf in leaves.tolist()],
+                lambda question: reduce(question.merge, self._ask("tallies", question, leaves)),
             )
         by_worker: list[list[Residuals]] = self._ask("residuals", leaves)
         return np.array([self._best(parts) for parts in zip(*by_worker, strict=True)])

@@ -12,8 +12,6 @@ from typing import Any
 
 from distributed import Client
 
-from greedymiser.engines import EngineLostError
-from greedymiser.engines.dask.holding import close_session, open_session, sweep
 from greedymiser.engines.dask.messages import (
     OPERATION,
     OwnWorkError,
@@ -23,6 +21,8 @@ from greedymiser.engines.dask.messages import (
     packed,
     unpacked,
 )
+from greedymiser.engines.dask.worker import close_session, open_session, sweep
+from greedymiser.engines.interface import EngineLostError
 
 # Seconds after which one looks whether a worker that has not answered is still there.
 GLANCE = 0.5

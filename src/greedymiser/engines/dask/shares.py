@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.engines import Sample
 from greedymiser.engines.dask.messages import Piece, RowPlaces, Share
 from greedymiser.engines.dask.stores import Store
+from greedymiser.engines.interface import Sample
 from greedymiser.losses import Loss
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.data.binning import BinnedMatrix
-from greedymiser.engines import EngineLostError
 from greedymiser.engines.dask.session import Session, WorkersLostError
+from greedymiser.engines.interface import EngineLostError
 
 _NUMBERS = itertools.count()
 

@@ -2,37 +2,18 @@
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-const dark = matchMedia("(prefers-color-scheme: dark)");
 const phone = matchMedia("(max-width: 40rem)");
+const steps = data.steps;
+// Which model is shown, and the budget that asked for it.
+const state = { shown: data.recommended, budget: steps[data.recommended].cost };
 
-// A row says which model it is (trace, n_iter), and what that costs and scores.
-const state = { row: null, budget: null, clicked: false, sort: "price", down: false };
-
-// -- words and numbers --------------------------------------------------------------------------
-
-function number(x, digits = 5) {
-  if (x === null) return "–";
-  if (Math.abs(x) >= 1e4) return x.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, 4) });
-  return String(+x.toPrecision(digits));
-}
-const money = (x) => number(x, 6) + (data.unit ? " " + data.unit : "");
-const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
-// Plotly reads some HTML in labels; everything else goes through textContent.
-const escape = (s) => s.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+// -- elements -----------------------------------------------------------------------------------
 
 function element(tag, text, className) {
   const made = document.createElement(tag);
-  made.textContent = text;
+  if (text !== undefined) made.textContent = text;
   if (className) made.className = className;
   return made;
-}
-
-// A feature, and what it needs if that is not just itself.
-function named(feature, resources) {
-  const cell = element("td", feature);
-  const obvious = resources.length === 0 || (resources.length === 1 && resources[0] === feature);
-  if (!obvious) cell.append(element("small", resources.join(", ")));
-  return cell;
 }
 
 function fill(body, rows) {
@@ -43,320 +24,382 @@ function fill(body, rows) {
   }));
 }
 
-// -- the budget ---------------------------------------------------------------------------------
-
-const costs = data.traces.flatMap((trace) => trace.cost);
-const positive = costs.filter((cost) => cost > 0);
-const dearest = Math.max(...costs);
-const cheapest = Math.min(...positive);
-const isLog = positive.length > 0 && dearest > 10 * cheapest;
-
-function budgetAt(position) {
-  if (position >= 1000) return roundUp(dearest);
-  if (position <= 0) return 0;
-  const budget = isLog ? cheapest * (dearest / cheapest) ** ((position - 1) / 999) : dearest * position / 1000;
-  return +budget.toPrecision(4);
+function drawing(tag, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
 }
 
-// A short number that is not less than the cost, so that the model still fits.
-function roundUp(cost) {
-  const short = +cost.toPrecision(6);
-  return short >= cost ? short : +(short + 10 ** (Math.floor(Math.log10(cost)) - 5)).toPrecision(6);
+const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+
+// -- the choice ---------------------------------------------------------------------------------
+
+// The steps rise with their cost, so the best affordable model is the last one.
+function atBudget(budget) {
+  const found = steps.findLastIndex((step) => step.cost <= budget);
+  return found < 0 ? 0 : found;
 }
 
-function positionOf(budget) {
-  if (budget >= dearest) return 1000;
-  if (!isLog) return 1000 * budget / dearest;
-  if (budget < cheapest) return 0;
-  return 1 + 999 * Math.log(budget / cheapest) / Math.log(dearest / cheapest);
-}
-
-// The front rises with the cost, so the best affordable model is the last one.
-const best = (budget) => data.front.findLast((row) => row.cost <= budget) ?? null;
-
-function setBudget(budget, source) {
-  Object.assign(state, { budget, row: best(budget), clicked: false });
-  if (source !== "slider") byId("slider").value = positionOf(budget);
-  if (source !== "field") byId("budget").value = budget;
+function choose(index, source) {
+  Object.assign(state, { shown: index, budget: steps[index].cost });
+  if (source !== "slider") byId("slider").value = index;
+  if (source !== "field") byId("budget").value = steps[index].budget;
   show();
 }
 
-function choose(row) {
-  Object.assign(state, { row, budget: roundUp(row.cost), clicked: true });
-  byId("slider").value = positionOf(row.cost);
-  byId("budget").value = roundUp(row.cost);
+function chooseBudget(budget) {
+  Object.assign(state, { shown: atBudget(budget), budget });
+  byId("slider").value = state.shown;
   show();
 }
 
 // -- the curve ----------------------------------------------------------------------------------
 
-const dashes = ["dash", "dot", "longdash", "dashdot"];
-const symbols = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "triangle-right"];
-// Zero has no logarithm, so it is drawn a little to the left of the cheapest.
-const place = (cost) => (isLog && cost === 0 ? cheapest / Math.max(2, (dearest / cheapest) ** 0.1) : cost);
-const drawn = (row) => (byId("test").checked ? row.test : row.score);
+const margin = { left: 52, right: 14, top: 14, bottom: 42 };
 
-function theme() {
-  const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(["ink", "faint", "line", "card", "accent", "low", "high"].map(
-    (name) => [name, style.getPropertyValue("--" + name).trim()]));
-}
-
-function blend(low, high, share) {
-  const parts = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
-  const [a, b] = [parts(low), parts(high)];
-  return `rgb(${a.map((x, i) => Math.round(x + share * (b[i] - x))).join(",")})`;
-}
-
-const isFound = (trace) => trace.found_by === "search";
-const origin = (trace) => (isFound(trace) ? "found by the search" : `tradeoff ${number(trace.tradeoff, 3)}`);
-
-const hover = (row) => `cost ${escape(money(row.cost))}<br>validation ${number(row.score)}` +
-  (data.has_test ? `<br>test ${number(row.test)}` : "") +
-  `<br>${origin(data.traces[row.trace])}, ${count(row.n_iter, "round")}`;
-
-function line(name, rows, look) {
+function scales(width, height) {
+  const { low, high, power, bottom, top } = data.axes;
+  const [left, right] = [margin.left + 8, width - margin.right - 8];
+  const share = (cost) => Math.sign(cost - low) * (Math.abs(cost - low) / (high - low)) ** power;
   return {
-    name, x: rows.map((row) => place(row.cost)), y: rows.map(drawn), customdata: rows,
-    text: rows.map(hover), hovertemplate: "%{text}<extra></extra>", type: "scatter", ...look,
+    x: (cost) => left + share(cost) * (right - left),
+    y: (score) => height - margin.bottom - (score - bottom) / (top - bottom) * (height - margin.bottom - margin.top),
   };
 }
 
-function rowsOf(trace, index) {
-  return trace.cost.map((cost, i) => ({
-    trace: index, cost, n_iter: trace.n_iter[i], n_trees: trace.n_trees[i], score: trace.score[i],
-    test: trace.test ? trace.test[i] : null, n_features: trace.n_features[i],
-  }));
-}
-const rows = data.traces.map(rowsOf);
-
-function lines(colours) {
-  const onPath = data.chosen.filter((row) => !isFound(data.traces[row.trace]));
-  const found = data.chosen.filter((row) => isFound(data.traces[row.trace]));
-  const many = onPath.length;
-  const traces = onPath.map((row, i) => {
-    const color = blend(colours.low, colours.high, many > 1 ? i / (many - 1) : 0);
-    return line("λ = " + number(data.traces[row.trace].tradeoff, 3), rows[row.trace], {
-      mode: "lines", line: { color, width: 1.6, dash: dashes[i % dashes.length] }, showlegend: many <= 12,
-    });
-  });
-  const chosen = line("best per λ", onPath, {
-    mode: "markers", marker: { size: 11, color: onPath.map((_, i) => traces[i].line.color),
-      symbol: onPath.map((_, i) => symbols[i % symbols.length]), line: { width: 1.5, color: colours.ink } },
-  });
-  const sets = line("found by search", found, {
-    mode: "markers", showlegend: found.length > 0,
-    marker: { size: 10, color: colours.accent, symbol: "star", line: { width: 1, color: colours.ink } },
-  });
-  const front = line("best per budget", data.front, {
-    mode: "lines+markers", line: { color: colours.ink, width: 1.6, shape: "hv" },
-    marker: { size: 5, color: colours.ink },
-  });
-  const shown = line("shown model", state.row ? [state.row] : [], {
-    mode: "markers", marker: { size: 20, color: colours.accent, symbol: "circle-open", line: { width: 3 } },
-  });
-  return [...traces, front, chosen, sets, shown];
-}
-
-function ticks() {
-  if (!isLog) return {};
-  const values = [];
-  const few = Math.log10(dearest / cheapest) > 2.5;
-  for (let power = Math.floor(Math.log10(cheapest)); power <= Math.log10(dearest); power++) {
-    for (const step of few ? [1] : [1, 2, 5]) values.push(step * 10 ** power);
+function ticks(bottom, top, most) {
+  const rough = (top - bottom) / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough);
+  const places = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  const found = [];
+  for (let k = Math.ceil(bottom / step - 1e-9); k * step <= top + 1e-9 * step; k++) {
+    found.push([k * step, (k * step).toFixed(places)]);
   }
-  const kept = values.filter((x) => x >= cheapest * (1 - 1e-9) && x <= dearest * 1.2);
-  const zero = costs.includes(0) ? [0] : [];
-  return { tickvals: [...zero, ...kept].map(place), ticktext: [...zero, ...kept].map(
-    (x) => (x < 1e4 ? number(x, 3) : x.toExponential().replace("+", ""))) };
+  return found;
 }
 
-function layout(colours) {
-  const axis = { gridcolor: colours.line, linecolor: colours.line, zeroline: false, automargin: true };
-  const budgetLine = {
-    type: "line", x0: place(state.budget), x1: place(state.budget), y0: 0, y1: 1, yref: "paper",
-    line: { color: colours.accent, width: 1.5, dash: "dot" },
-  };
-  const low = isLog && state.budget < cheapest; // between nothing and the cheapest there is nothing to see
-  return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colours.ink, size: 13 },
-    margin: { l: 10, r: 10, t: 10, b: 10 }, hovermode: "closest", uirevision: byId("test").checked,
-    // A finger on the plot scrolls the page.
-    dragmode: matchMedia("(pointer: coarse)").matches || phone.matches ? false : "zoom",
-    hoverlabel: { bgcolor: colours.card, bordercolor: colours.line, font: { color: colours.ink } },
-    legend: { orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom", font: { size: 12 },
-      entrywidthmode: "fraction", entrywidth: phone.matches ? 0.5 : 0.25 },
-    xaxis: { ...axis, ...ticks(), ...(dearest === 0 ? { range: [-0.05, 1] } : {}), type: isLog ? "log" : "linear",
-      title: { text: "cost of one prediction" + (data.unit ? ` (${escape(data.unit)})` : "") } },
-    yaxis: { ...axis, title: { text: (byId("test").checked ? "test " : "validation ") + escape(data.scoring),
-      font: { size: phone.matches ? 11 : 14 } } },
-    shapes: low ? [] : [budgetLine],
-  };
+function staircase(points, x, y) {
+  return points.map(([cost, score], i) =>
+    (i ? `H${x(cost)}V${y(score)}` : `M${x(cost)} ${y(score)}`)).join("");
 }
 
-let waiting = false;
-function draw() {
-  if (waiting) return; // once per frame is enough, however fast the slider moves
-  waiting = true;
-  requestAnimationFrame(() => {
-    waiting = false;
-    redraw();
+const diamond = (x, y, r) => `M${x - r} ${y}L${x} ${y - r}L${x + r} ${y}L${x} ${y + r}Z`;
+const cross = (x, y, r) => `M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`;
+
+function drawCurve() {
+  const box = byId("curve");
+  const [width, height] = [box.clientWidth, box.clientHeight];
+  if (!width || !height) return;
+  const svg = drawing("svg", { viewBox: `0 0 ${width} ${height}` });
+  box.replaceChildren(svg);
+  const { x, y } = scales(width, height);
+  const floor = height - margin.bottom;
+  const taken = [];
+  for (const [value, label] of ticks(data.axes.bottom, data.axes.top, 6)) {
+    svg.append(drawing("line", { class: "grid", x1: margin.left, x2: width - margin.right, y1: y(value), y2: y(value) }));
+    svg.append(drawing("text", { class: "tick", x: margin.left - 6, y: y(value) + 4, "text-anchor": "end" }, label));
+  }
+  let free = -Infinity;
+  for (const [cost, label] of data.axes.ticks) {
+    const text = drawing("text", { class: "tick", x: x(cost), y: floor + 16, "text-anchor": "middle" }, label);
+    svg.append(text);
+    const place = text.getBBox();
+    if (place.x < free || place.x + place.width > width) { text.remove(); continue; }
+    free = place.x + place.width + 8;
+    svg.append(drawing("line", { class: "grid", x1: x(cost), x2: x(cost), y1: margin.top, y2: floor }));
+  }
+  svg.append(drawing("text", { x: (margin.left + width) / 2, y: height - 6, "text-anchor": "middle" }, data.axes.title));
+  const end = width - margin.right;
+  const line = data.line.map(([cost, score]) => [cost, score]);
+  const errors = steps.every((step) => step.error !== null);
+  if (errors) {
+    const upper = staircase(steps.map((step) => [step.cost, step.score + step.error]), x, y) + `H${end}`;
+    const lower = [...steps].reverse().map((step, i) =>
+      `${i ? "" : `V${y(step.score - step.error)}`}${i ? `V${y(step.score - step.error)}` : ""}H${x(step.cost)}`).join("");
+    const clip = drawing("clipPath", { id: "inside" });
+    clip.append(drawing("rect", { x: margin.left, y: margin.top, width: end - margin.left, height: floor - margin.top }));
+    svg.append(clip, drawing("path", { class: "band", d: upper + lower + "Z", "clip-path": "url(#inside)" }));
+  }
+  svg.append(drawing("path", { class: "steps", d: staircase(line, x, y) + `H${end}` }));
+  line.forEach(([cost, score], i) => {
+    const next = i + 1 < line.length ? line[i + 1] : null;
+    taken.push(rect(x(cost), y(score) - 2, (next ? x(next[0]) : end) - x(cost), 4));
+    if (next) taken.push(rect(x(next[0]) - 2, y(next[1]), 4, y(score) - y(next[1])));
   });
+  for (const other of data.baselines) {
+    if (other.cost <= data.axes.high) {
+      svg.append(drawing("path", { class: "other", d: cross(x(other.cost), y(other.score), 5) }));
+      taken.push(rect(x(other.cost) - 6, y(other.score) - 6, 12, 12));
+    } else {
+      svg.append(drawing("line", { class: "other", "stroke-dasharray": "2 4", x1: margin.left, x2: end, y1: y(other.score), y2: y(other.score) }));
+    }
+  }
+  const shown = steps[state.shown];
+  if (state.budget <= data.axes.high) {
+    svg.append(drawing("line", { class: "budget", x1: x(state.budget), x2: x(state.budget), y1: margin.top, y2: floor }));
+  }
+  steps.forEach((step, i) => {
+    if (step.test !== null && step.test >= data.axes.bottom) {
+      svg.append(drawing("path", { class: "test", d: diamond(x(step.cost), y(step.test), 5) }));
+      taken.push(rect(x(step.cost) - 6, y(step.test) - 6, 12, 12));
+    }
+    if (step.score < data.axes.bottom) return;
+    const point = drawing("circle", { class: "point", cx: x(step.cost), cy: y(step.score), r: phone.matches ? 5 : 4.5 });
+    point.append(drawing("title", {}, `${step.cost_text}: ${step.score_text}${step.change ? ", " + step.change : ""}`));
+    point.addEventListener("click", () => choose(i));
+    svg.append(point);
+    taken.push(rect(x(step.cost) - 6, y(step.score) - 6, 12, 12));
+  });
+  const best = steps[data.recommended];
+  svg.append(drawing("circle", { class: "ring", cx: x(best.cost), cy: y(best.score), r: 9, "pointer-events": "none" }));
+  if (shown !== best && shown.score >= data.axes.bottom) {
+    svg.append(drawing("circle", { class: "shown", cx: x(shown.cost), cy: y(shown.score), r: 9, "pointer-events": "none" }));
+  }
+  writeLabels(svg, x, y, taken, { left: margin.left + 2, right: width - 2, top: 2, bottom: floor - 2 });
 }
 
-function redraw() {
-  const colours = theme();
-  const config = { responsive: true, displaylogo: false, displayModeBar: false };
-  Plotly.react("curve", lines(colours), layout(colours), config);
+const rect = (x, y, width, height) => ({ x, y, width, height });
+const overlap = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+
+// What steps add, those that matter most first, each where it covers nothing.
+function writeLabels(svg, x, y, taken, room) {
+  const gain = (i) => steps[i].score - (i ? steps[i - 1].score : steps[0].score);
+  const order = steps.map((_, i) => i).filter((i) => i && steps[i].score >= data.axes.bottom)
+    .sort((a, b) => (b === data.recommended) - (a === data.recommended) || gain(b) - gain(a));
+  const words = [];
+  for (const i of order) {
+    for (const label of steps[i].labels) {
+      if (writeLabel(svg, x(steps[i].cost), y(steps[i].score), label, i === data.recommended, taken, words, room)) break;
+    }
+  }
+}
+
+function writeLabel(svg, x, y, label, strong, taken, words, room) {
+  const text = drawing("text", { class: strong ? "label strong" : "label", x: 0, y: 0 }, label);
+  svg.append(text);
+  const { width, height } = text.getBBox();
+  for (let away = 0; away < 7; away++) {
+    const shift = 8 + away * height;
+    for (const [left, top, side] of [[x + 9, y + shift - 4, 1], [x - 9 - width, y - shift - height + 8, -1],
+      [x + 9, y - shift - height + 4, 1], [x - 9 - width, y + shift - 4, -1]]) {
+      const place = rect(left, top, width, height);
+      const inside = left >= room.left && left + width <= room.right && top >= room.top && top + height <= room.bottom;
+      if (!inside || taken.some((other) => overlap(place, other))) continue;
+      const start = [side > 0 ? left : left + width, top + height / 2];
+      const leader = away ? Array.from({ length: 12 }, (_, k) => rect(
+        start[0] + (k + 0.5) / 12 * (x - start[0]) - 1, start[1] + (k + 0.5) / 12 * (y - start[1]) - 1, 2, 2)) : [];
+      if (leader.some((part) => words.some((other) => overlap(part, other)))) continue;
+      text.setAttribute("x", left);
+      text.setAttribute("y", top + 0.78 * height);
+      if (away) svg.append(drawing("line", { class: "leader", x1: start[0], y1: start[1], x2: x, y2: y, "pointer-events": "none" }));
+      taken.push(place, ...leader);
+      words.push(place);
+      return true;
+    }
+  }
+  text.remove();
+  return false;
+}
+
+function writeLegend() {
+  const has_test = steps.some((step) => step.test !== null);
+  const entries = [
+    ["line", { class: "steps", x1: 0, x2: 22, y1: 7, y2: 7 }, "best for each budget" + (has_test ? " (validation rows)" : "")],
+    ...(steps.every((step) => step.error !== null) ? [["rect", { class: "band", x: 0, y: 1, width: 22, height: 12 }, "± 1 standard error"]] : []),
+    ...(has_test ? [["path", { class: "test", d: diamond(11, 7, 5) }, "the same models, test rows"]] : []),
+    ["circle", { class: "ring", cx: 11, cy: 7, r: 6 }, "recommended"],
+    ["circle", { class: "shown", cx: 11, cy: 7, r: 6 }, "shown"],
+    ...data.baselines.map((other) => ["path", { class: "other", d: cross(11, 7, 5) }, `${other.name}: ${other.score_text} for ${other.cost_text}`]),
+  ];
+  byId("legend").replaceChildren(...entries.map(([tag, attributes, words]) => {
+    const entry = element("span");
+    const sign = drawing("svg", { viewBox: "0 0 22 14" });
+    sign.append(drawing(tag, attributes));
+    entry.append(sign, words);
+    return entry;
+  }));
 }
 
 // -- the model ----------------------------------------------------------------------------------
 
 function showModel() {
-  const row = state.row;
-  showProtocol();
-  byId("model-heading").textContent = state.clicked ? "The model at this point" : "The best model within the budget";
-  byId("receipt-note").textContent = "";
-  if (row === null) {
-    byId("facts").replaceChildren();
-    byId("snippet").textContent = "";
-    byId("model-note").textContent = `No model is that cheap; the cheapest costs ${money(Math.min(...costs))}.`;
-    fill(byId("receipt").tBodies[0], []);
-    return;
-  }
-  const trace = data.traces[row.trace];
+  const step = steps[state.shown];
+  const place = state.shown === data.recommended ? "Recommended: " : "";
+  byId("model-heading").textContent = `${place}${data.by_row ? "on average " : ""}${step.cost_text} a prediction`;
   const facts = [
-    ["score", number(row.score), "score"],
-    ...(data.has_test ? [["test score", number(row.test), "test-score"]] : []),
-    ["cost", money(row.cost), "cost"],
-    ["trees", row.n_trees, "trees"],
-    ["features", row.n_features, "n-features"],
-    isFound(trace) ? ["found by", "search", "tradeoff"] : ["tradeoff λ", number(trace.tradeoff, 3), "tradeoff"],
-    ["rounds", row.n_iter, "rounds"],
+    [data.scoring, step.score_text + (step.error_text ? ` ± ${step.error_text}` : ""), "score"],
+    ...(step.test !== null ? [["on test rows", step.test_text, "test-score"]] : []),
+    [data.by_row ? "mean cost" : "cost", step.cost_text, "cost"],
+    ["features", step.n_features, "n-features"],
+    ["trees", step.n_trees, "trees"],
   ];
   byId("facts").replaceChildren(...facts.map(([name, value, id]) => {
-    const both = document.createElement("div");
+    const both = element("div");
     const told = element("dd", value);
     told.id = "model-" + id;
     both.append(element("dt", name), told);
     return both;
   }));
-  byId("model-note").textContent = row.n_iter === 0 ? "It asks for nothing, and always predicts the same." : "";
-  // A curve that has searched might train another model for a budget than the one shown here.
-  const asked = `budget=${state.budget}` + (data.traces.some(isFound) ? ", train=False" : "");
-  byId("snippet").textContent = state.clicked
-    ? `curve.models[${row.trace}].truncate(${row.n_iter})` : `curve.best(${asked})`;
-  const bought = data.receipts[row.trace].filter((purchase) => purchase.round < row.n_iter);
-  fill(byId("receipt").tBodies[0], bought.map((purchase) => [
-    element("td", purchase.round, "number"), named(purchase.feature, purchase.resources),
-    element("td", number(purchase.price), "number"),
-    element("td", number(purchase.spent, 6), "number"), element("td", number(purchase.gain, 3), "number wide"),
+  byId("snippet").textContent = `model = curve.best(budget=${step.budget}, train=False)`;
+  showList(step);
+  showChanges();
+  showProtocol(step);
+}
+
+function showList(step) {
+  byId("list-heading").textContent = data.by_row ? "What some rows are asked for" : "Shopping list";
+  fill(byId("list").tBodies[0], step.list.map((line) => [
+    element("td", line.name, line.is_part ? "part" : ""), element("td", line.price_text, "number"),
+    element("td", line.total_text, "number"), element("td", line.share_text, "number"),
   ]));
-  const trees = data.tree_cost * row.n_trees;
-  byId("receipt-note").textContent = (bought.length ? "" : "Nothing was bought. ") +
-    (trees ? `${count(row.n_trees, "tree")} cost ${money(trees)} more.` : "");
+  byId("list").hidden = step.list.length === 0;
+  byId("list-note").textContent = step.note;
+}
+
+function showChanges() {
+  const at = state.shown;
+  const says = (step, from, how) => {
+    const more = step.score_difference_from[from];
+    return element("li", `${how} (${step.cost_text}): ${more.change || "other trees of the same features"}; score ${more.score}`);
+  };
+  const changes = [];
+  if (at > 0) changes.push(says(steps[at - 1], at, "Cheaper"));
+  if (at + 1 < steps.length) changes.push(says(steps[at + 1], at, "More expensive"));
+  for (const other of data.baselines) {
+    changes.push(element("li", `Beside ${other.name} (${other.score_text} for ${other.cost_text}): ` + other.beside[at]));
+  }
+  if (!changes.length) changes.push(element("li", "There is no other model."));
+  byId("changes").replaceChildren(...changes);
 }
 
 // What is asked of whom, question by question, where rows pay for themselves.
-function showProtocol() {
-  const row = state.row;
-  const known = row && data.front.find((other) => other.trace === row.trace && other.n_iter === row.n_iter);
-  const protocol = known ? known.protocol : null;
+function showProtocol(step) {
+  const protocol = step.protocol;
   byId("protocol-part").hidden = protocol === null;
   if (protocol === null) return;
-  const share = (x) => number(100 * x, 3) + "%";
-  fill(byId("protocol").tBodies[0], protocol.steps.map((step) => {
-    const asked = element("td", step.name);
-    asked.style.paddingLeft = `${0.5 + Math.min(step.depth, 12)}rem`;
-    if (step.conditions) asked.append(element("small", "if " + step.conditions));
-    return [asked, element("td", number(step.price), "number"), element("td", share(step.share), "number"),
-      element("td", share(step.ends), "number wide")];
+  const share = (part) => `${+(100 * part).toPrecision(3)}%`;
+  byId("protocol").replaceChildren(...protocol.steps.map((question) => {
+    const item = element("li");
+    item.style.paddingLeft = `${Math.min(question.depth, 8) * (phone.matches ? 0.6 : 1.2)}rem`;
+    const head = element("div", undefined, "head");
+    head.append(element("span", `${question.name} (${question.price_text})`), element("span", share(question.share), "number"));
+    const bar = element("div", undefined, "bar");
+    const [asked, ends] = [element("i"), element("b")];
+    asked.style.width = share(question.share);
+    ends.style.width = share(question.ends);
+    bar.append(asked, ends);
+    item.append(head);
+    if (question.conditions) item.append(element("small", "if " + question.conditions));
+    item.append(bar);
+    return item;
   }));
   byId("protocol-note").textContent =
-    `${count(protocol.n_rows, "row")} cost ${money(protocol.mean_cost)} on average, ${money(protocol.max_cost)} at most.` +
+    `${count(protocol.n_rows, "row")} cost ${protocol.mean_text} on average, ${protocol.max_text} at most. Bars: the share of rows that is asked; the dark part is asked nothing more.` +
     (protocol.rare ? ` Rarer questions to ${share(protocol.rare)} of the rows are left out.` : "") +
     (protocol.far ? ` ${share(protocol.far)} of the rows are asked more than is shown.` : "");
 }
 
 // -- the tables ---------------------------------------------------------------------------------
 
-const uses = (feature) => data.chosen.map((row, i) => feature.first[i] !== null && feature.first[i] < row.n_iter);
-for (const feature of data.features) {
-  feature.used = uses(feature);
-  feature.uses = feature.used.filter(Boolean).length;
-}
-
-let listed = [];
-function listFeatures() {
-  const sign = state.down ? -1 : 1;
-  const compare = state.sort === "name"
-    ? (a, b) => a.name.localeCompare(b.name, undefined, { numeric: true })
-    : (a, b) => a[state.sort] - b[state.sort];
-  listed = [...data.features].sort((a, b) => sign * compare(a, b) || a.index - b.index);
-  fill(byId("features").tBodies[0], listed.map((feature) => {
-    const dots = element("td", feature.used.map((used) => (used ? "●" : "○")).join(""), "dots");
-    dots.title = `used by ${feature.uses} of ${count(data.chosen.length, "model")}`;
-    return [named(feature.name, feature.needs), element("td", number(feature.price), "number"), dots];
+function makeMatrix() {
+  const columns = data.columns;
+  const head = element("tr");
+  head.append(element("th", "", "name"));
+  for (const i of columns) {
+    const cell = element("th");
+    cell.append(element("span", steps[i].cost_text));
+    cell.dataset.step = i;
+    head.append(cell);
+  }
+  byId("matrix").tHead.replaceChildren(head);
+  byId("matrix").tBodies[0].replaceChildren(...data.lines.map((line) => {
+    const row = element("tr");
+    const name = element("th", line.name + " ", line.is_part ? "name part" : "name");
+    name.append(element("small", line.price_text));
+    row.append(name, ...columns.map((i) => {
+      const bought = steps[i].resources.includes(line.name);
+      const cell = element("td", "", bought ? "bought" : "");
+      cell.dataset.step = i;
+      cell.ariaLabel = bought ? "bought" : "not bought";
+      return cell;
+    }));
+    return row;
   }));
-  markFeatures();
+  byId("matrix").addEventListener("click", (event) => {
+    const cell = event.target.closest("[data-step]");
+    if (cell) choose(+cell.dataset.step);
+  });
+  byId("matrix-section").hidden = data.lines.length === 0;
 }
 
-function markFeatures() {
-  const row = state.row;
-  listed.forEach((feature, i) => {
-    const first = row === null ? null : feature.first[row.trace];
-    byId("features").tBodies[0].rows[i].classList.toggle("used", first !== null && first < row.n_iter);
+function makeTable() {
+  const has_test = steps.some((step) => step.test !== null);
+  const heads = ["cost", "score", ...(has_test ? ["test"] : []), "what it adds"];
+  fill(byId("table").tHead, [heads.map((head) => element("th", head, head === "what it adds" ? "" : "number"))]);
+  fill(byId("table").tBodies[0], steps.map((step) => [
+    element("td", step.cost_text, "number"),
+    element("td", step.score_text + (step.error_text ? ` ± ${step.error_text}` : ""), "number"),
+    ...(has_test ? [element("td", step.test_text, "number")] : []),
+    element("td", step.adds.replace(/([+\u2212]) /g, "$1\u00a0")),
+  ]));
+  [...byId("table").tBodies[0].rows].forEach((row, i) => row.addEventListener("click", () => choose(i)));
+  byId("copy").addEventListener("click", async () => {
+    const lines = [["cost", "score", "standard error", "test score", "what it adds"],
+      ...steps.map((step) => [step.cost, step.score, step.error ?? "", step.test ?? "", step.adds])];
+    const text = lines.map((cells) => cells.join("\t")).join("\n");
+    try {
+      await navigator.clipboard.writeText(text);
+      byId("copy").textContent = "copied";
+    } catch {
+      getSelection().selectAllChildren(byId("table"));
+    }
   });
 }
 
-function sortBy(key) {
-  state.down = state.sort === key ? !state.down : key === "uses";
-  state.sort = key;
-  for (const button of document.querySelectorAll("#features th button")) {
-    const head = button.parentElement;
-    if (button.dataset.key === key) head.ariaSort = state.down ? "descending" : "ascending";
-    else head.removeAttribute("aria-sort");
+// Sections go where there is room, so that neither column ends in a void.
+function balanceColumns() {
+  const [left, right] = document.querySelectorAll(".column");
+  const bottom = (column) => column.lastElementChild.getBoundingClientRect().bottom;
+  for (const section of sections) section.remove();
+  for (const section of sections) (bottom(right) < bottom(left) ? right : left).append(section);
+}
+const sections = ["matrix-section", "table-section", "settings-section"].map(byId);
+
+function markChosen() {
+  for (const cell of byId("matrix").querySelectorAll("[data-step]")) {
+    cell.classList.toggle("chosen", +cell.dataset.step === state.shown);
   }
-  listFeatures();
+  [...byId("table").tBodies[0].rows].forEach((row, i) => row.classList.toggle("chosen", i === state.shown));
 }
 
 function show() {
-  byId("slider").ariaValueText = money(state.budget);
+  byId("slider").ariaValueText = steps[state.shown].cost_text;
   showModel();
-  markFeatures();
-  draw();
+  markChosen();
+  drawCurve();
 }
 
 function start() {
-  const path = data.traces.filter((trace) => !isFound(trace));
-  const [first, last] = [path[0], path.at(-1)].map((trace) => number(trace.tradeoff, 3));
-  const searched = data.traces.length - path.length;
-  const order = first === last ? first : `${first} to ${last}`;
-  byId("summary").textContent = `${count(path.length, "tradeoff")}, ` +
-    (searched ? `${count(searched, "set")} of features found by the search, ` : "") +
-    `${count(data.features.length, "feature")}; everything together costs ${money(data.total)}.`;
-  byId("features-note").textContent =
-    (searched ? `One dot per model: by tradeoff, from ${order}, those that the search has found with those of tradeoff 0, ` +
-      "the dearest first" : `One dot per tradeoff, from ${order}`) +
-    "; it is full if the best round of that model uses the feature. Features of the model shown are highlighted.";
+  byId("lead").textContent = data.lead;
+  byId("provenance").textContent = data.provenance;
+  byId("curve-heading").textContent = data.heading;
   byId("unit").textContent = data.unit;
-  byId("test-choice").hidden = !data.has_test;
+  byId("slider").max = steps.length - 1;
+  byId("slider").disabled = steps.length === 1;
   fill(byId("settings").tBodies[0], data.settings.map(({ name, value, is_default }) =>
     [element("td", name, is_default ? "" : "own"), element("td", value, is_default ? "" : "own")]));
-  setBudget(roundUp(dearest));
-  listFeatures();
-  redraw(); // at once, since only a drawn curve can be listened to
-
-  byId("slider").addEventListener("input", (event) => setBudget(budgetAt(+event.target.value), "slider"));
+  writeLegend();
+  makeMatrix();
+  makeTable();
+  choose(data.recommended);
+  balanceColumns();
+  byId("slider").addEventListener("input", (event) => choose(+event.target.value, "slider"));
   byId("budget").addEventListener("input", (event) => {
-    if (event.target.value !== "" && event.target.validity.valid) setBudget(+event.target.value, "field");
+    if (event.target.value !== "" && event.target.validity.valid) chooseBudget(+event.target.value);
   });
-  byId("curve").on("plotly_click", (event) => choose(event.points[0].customdata));
-  byId("test").addEventListener("change", draw);
-  for (const button of document.querySelectorAll("#features th button")) {
-    button.addEventListener("click", () => sortBy(button.dataset.key));
-  }
-  for (const query of [dark, phone]) query.addEventListener("change", draw);
+  new ResizeObserver(drawCurve).observe(byId("curve"));
 }
 start();
 })();

@@ -1,0 +1,498 @@
+"""Gated cascades over the models of a flat frontier: what the row curve may choose from.
+
+The states are sets of the frontier and their unions. Cross-fitted models tell what stopping in each
+of them is worth, policies are learned for a range of trade-offs, and pairs of states with one gate
+between them for a range of thresholds: a family of cascades that does not depend on what is asked
+of it later. Only those that no other beats on rows that nobody has learned from are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.cascades.gates import KINDS, GateInputs, cross_fitted, estimates_of, fit_gate
+from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
+from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
+from greedymiser.model.gating import Gate, said_of
+from greedymiser.training.parameters import Parameters
+from greedymiser.training.preparation import HeldOut, Prepared, Schema
+from greedymiser.training.train import Model, start_rows
+
+Floats = NDArray[np.float64]
+Bits = int
+"""A set of resources: bit r is set where resource r is in it."""
+
+# Sets of the frontier that unions are made of, and states at most.
+MOST_SETS, MOST_STATES = 8, 24
+# Trade-offs of the policies, from the one at which nothing pays, and how far down they go.
+N_TRADEOFFS, SPAN = 8, 300.0
+# Shares of the rows that the gate of a pair sends on.
+SHARES = (0.03, 0.06, 0.1, 0.15, 0.22, 0.32, 0.45, 0.6, 0.8)
+# Rows that gates learn from at most; columns beside what the model says.
+MOST_ROWS, MOST_COLUMNS = 20_000, 12
+# Parts that rows are divided into; fewer where there are many rows.
+FOLDS, FEW_FOLDS = 5, 2
+# Fewer rows teach gates nothing.
+LEAST_ROWS = 100
+# Cascades that are kept at most.
+MOST_KEPT = 40
+
+
+class ResourceSets(Protocol):
+    """What sets of resources cost, and what they pay for."""
+
+    def price(self, resources: Bits) -> float: ...
+
+    def features(self, resources: Bits) -> NDArray[np.bool_]: ...
+
+    def owned(self, features: Any) -> Bits: ...
+
+
+class FlatModel(Protocol):
+    """A model of the flat frontier."""
+
+    @property
+    def resources(self) -> Bits: ...
+
+    @property
+    def model(self) -> Model: ...
+
+
+class CurveModels(Protocol):
+    """Those who train and score the models of a curve."""
+
+    params: Parameters
+
+    @property
+    def trainer(self) -> Any: ...
+
+    @property
+    def pool(self) -> Any: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def corrected(self, model: Model) -> Model: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Cascade:
+    """Models of growing sets of resources, and a gate between every two neighbours."""
+
+    resources: tuple[Bits, ...]
+    models: tuple[Model, ...]
+    gates: tuple[Gate, ...]
+    kinds: tuple[str, ...]
+    # The drop in mean loss that a unit of mean cost must bring.
+    tradeoff: float
+    # Of training rows, by models and gates that have not seen them: raw predictions, mean price and
+    # mean loss.
+    raw: Floats
+    mean_price: float
+    loss: float
+
+
+class CascadeFamily:
+    """Cascades over some sets of resources, learned once and for all trade-offs.
+
+    Parameters
+    ----------
+    models : CurveModels
+        Trains models; has the data.
+    sets : ResourceSets
+    flat : sequence of FlatModel
+        Models of the flat frontier, the cheapest first.
+    kinds : sequence of str
+        Kinds of gates that are tried.
+    """
+
+    def __init__(
+        self,
+        models: CurveModels,
+        sets: ResourceSets,
+        flat: Sequence[FlatModel],
+        kinds: Sequence[str] = ("score", "paid", "band"),
+    ):
+        self._models, self._sets, self._kinds = models, sets, tuple(kinds)
+        self._prepared: Prepared = models.trainer.prepared
+        # Why there are no cascades, or not as many as there could be.
+        self.notes: list[str] = []
+        self._finished: dict[Bits, Model] = {}
+        for found in flat:
+            model = replace(found.model, charge="model")
+            self._finished.setdefault(found.resources, model)
+        self.states = self._chosen_sets(list(self._finished)) if self._can_learn() else []
+
+    def _can_learn(self) -> bool:
+        """Whether there is anything that gates could learn from."""
+        train, loss = self._prepared.train, self._models.schema.loss
+        if len(train.y) < LEAST_ROWS:
+            self.notes.append(f"gates need at least {LEAST_ROWS} rows, got {len(train.y)}")
+        elif not isinstance(train.table, ArrayTable | FrameTable | SparseTable):
+            self.notes.append("gates learn from rows in memory, not from those of a cluster")
+        elif self._models.schema.kind == "ranker" or not loss.is_additive:
+            self.notes.append("gates need the loss of single rows, which this loss does not have")
+        return not self.notes
+
+    def _chosen_sets(self, flat: Sequence[Bits]) -> list[Bits]:
+        """Sets of the frontier, evenly over their prices, and unions of two of them."""
+        sets = sorted({0, *flat}, key=lambda bits: (self._sets.price(bits), bits))
+        limit = self._models.params.row_budget
+        if len(sets) > MOST_SETS:
+            place = np.linspace(0, len(sets) - 1, MOST_SETS)
+            sets = [sets[i] for i in np.unique(place.round().astype(int)).tolist()]
+        unions = {a | b for a in sets for b in sets} - set(sets)
+        more = sorted(unions, key=lambda bits: (self._sets.price(bits), bits))
+        most = max(0, MOST_STATES - len(sets))
+        if len(more) > most:
+            place = np.linspace(0, len(more) - 1, most)
+            more = [more[i] for i in np.unique(place.round().astype(int)).tolist()]
+        found = sorted({*sets, *more}, key=lambda bits: (self._sets.price(bits), bits))
+        if limit is None:
+            return found
+        return [bits for bits in found if self._sets.price(bits) <= limit]
+
+    # -- models -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _params(self) -> Parameters:
+        """Of models for everybody: sets are bought, prices are paid already."""
+        params = self._models.params
+        changes: dict[str, Any] = {"charge": "model", "row_budget": None, "budget": None}
+        return replace(params, tradeoff=0.0, n_iter_no_change=50, **changes)
+
+    @cached_property
+    def models(self) -> dict[Bits, Model]:
+        """The model of each state, up to its best round, as it is served."""
+        new = [bits for bits in self.states if bits not in self._finished]
+        tasks = [(self._params, self._sets.features(bits), True) for bits in new]
+        trained = self._models.pool.run(type(self._models.trainer).train, tasks)
+        found = {**self._finished, **dict(zip(new, trained, strict=True))}
+        return {
+            bits: self._models.corrected(found[bits].truncated(found[bits].best_iter))
+            for bits in self.states
+        }
+
+    @cached_property
+    def _shift(self) -> Floats:
+        """What correcting for the frequencies of classes takes from raw predictions."""
+        start: Model = self._models.trainer.start
+        return start.ensemble.baseline - self._models.corrected(start).ensemble.baseline
+
+    @cached_property
+    def _cross_fitted(self) -> tuple[Floats, NDArray[np.intp]] | None:
+        """Raw predictions by models that have not seen the rows, and the part of each row.
+
+        (n_states, n_outputs, n) and (n,); None where the rows cannot be divided.
+        """
+        n, schema = len(self._prepared.train.y), self._models.schema
+        params = _hurried(self._params, schema.costs.tree_cost)
+        allowed = [self._sets.features(bits) for bits in self.states]
+        n_folds = FOLDS if n < MOST_ROWS else FEW_FOLDS
+        place_of = _places(self._prepared)
+        is_learned = np.zeros(n, dtype=bool)
+        is_learned[self._rows] = True
+
+        def fold(trainer: Any) -> tuple[NDArray[Any], Floats]:
+            prepared: Prepared = trainer.prepared
+            held_out = prepared.validation
+            assert held_out is not None
+            raws = []
+            for may in allowed:
+                model = trainer.train(params, may, is_patient=True)
+                raws.append(raw_of(prepared, held_out, model.truncated(model.best_iter)))
+            rows = place_of[np.asarray(held_out.cases.rows)]
+            wanted = is_learned[rows]
+            return rows[wanted], np.array(raws)[:, :, wanted]
+
+        parts = self._models.pool.run_folds(fold, n_folds, params)
+        if not parts:
+            return None
+        place = np.full(n, -1, dtype=np.intp)
+        place[self._rows] = np.arange(len(self._rows))
+        raw = np.empty((len(self.states), schema.loss.n_outputs, len(self._rows)))
+        folds = np.empty(len(self._rows), dtype=np.intp)
+        for k, (rows, said) in enumerate(parts):
+            raw[:, :, place[rows]] = said
+            folds[place[rows]] = k
+        return raw - self._shift[:, None], folds
+
+    @cached_property
+    def _rows(self) -> NDArray[np.intp]:
+        """Training rows that gates learn from, by their position."""
+        n = len(self._prepared.train.y)
+        return np.unique(np.linspace(0, n - 1, min(n, MOST_ROWS)).astype(np.intp))
+
+    @cached_property
+    def held_out(self) -> HeldOut:
+        """The same rows, as models are scored on them."""
+        return self._prepared.hold_out(self._prepared.train.take(self._rows))
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    @cached_property
+    def known(self) -> States | None:
+        """What stopping in each state is worth; None where nothing can be said."""
+        if len(self.states) < 2:
+            return None
+        found = self._cross_fitted
+        if found is None:
+            self.notes.append("the rows cannot be divided so that each part has all classes")
+            return None
+        raw, folds = found
+        self.raw, train = raw, self.held_out.cases
+        values = np.array([self._values(train.y, said) for said in raw])
+        if not np.isfinite(values).all(axis=1).any():
+            self.notes.append("the loss of the rows is not a number")
+            return None
+        costs = self._models.schema.costs
+        within = np.array([[a != b and a & ~b == 0 for b in self.states] for a in self.states])
+        return States(
+            prices=np.array([self._sets.price(bits) for bits in self.states]),
+            within=within,
+            values=values,
+            inputs=self._inputs,
+            folds=folds,
+            weight=train.weight,
+            entry=np.array(
+                [costs.tree_cost * self.models[bits].ensemble.n_trees for bits in self.states]
+            ),
+        )
+
+    def _values(self, y: Floats, raw: Floats) -> Floats:
+        """The loss of each row; where classes are corrected for frequency, so is their weight."""
+        loss = self._models.schema.loss
+        with np.errstate(all="ignore"):
+            values = np.asarray(loss.values(y, raw if len(raw) > 1 else raw[0]))
+        if not self._shift.any():
+            return values
+        weights = np.exp(-self._shift)
+        if len(weights) == 1:  # the log-odds of the second of two classes
+            weights = np.array([1.0, weights[0]])
+        factor = weights[y.astype(np.intp)]
+        return values * factor / factor.mean()
+
+    def _inputs(self, state: int) -> GateInputs:
+        kept = self.__dict__.setdefault("_kept_inputs", {})
+        if state not in kept:
+            columns = self._columns(state)
+            said = said_of(self.raw[state], self._models.schema.loss)
+            values = self._values_of(columns)
+            n = self._models.schema.n_features
+            kept[state] = GateInputs(
+                np.concatenate([values, said]).T,
+                (*columns, *range(n, n + len(said))),
+                n_features=n,
+                n_columns=n + len(said),
+                categorical={
+                    j: len(self._models.schema.categories[column])
+                    for j, column in enumerate(columns)
+                    if column in self._models.schema.categories
+                },
+            )
+        return kept[state]
+
+    def _columns(self, state: int) -> list[int]:
+        """Features that are paid in a state: those that matter most to its model."""
+        bits = self.states[state]
+        gains = self.models[bits].ensemble.importances()
+        used = np.flatnonzero(gains > 0)
+        best = used[np.argsort(-gains[used], kind="stable")][:MOST_COLUMNS]
+        return sorted(best.tolist())
+
+    def _values_of(self, columns: list[int]) -> Floats:
+        train = self.held_out.cases
+        if not columns:
+            return np.empty((0, len(train.y)))
+        return train.table.columns(columns, train.rows)
+
+    # -- cascades ---------------------------------------------------------------------------------
+
+    def cascades(self) -> list[Cascade]:
+        """All that were learned; those of one family are always the same."""
+        states = self.known
+        if states is None:
+            return []
+        found = [*self._policies(states), *self._pairs(states)]
+        limit = self._models.params.row_budget
+        if limit is not None:
+            found = [cascade for cascade in found if self._dearest(cascade) <= limit]
+        return found
+
+    def _dearest(self, cascade: Cascade) -> float:
+        n_trees = sum(model.ensemble.n_trees for model in cascade.models)
+        costs = self._models.schema.costs
+        return self._sets.price(cascade.resources[-1]) + costs.tree_cost * n_trees
+
+    def _tradeoffs(self, states: States) -> list[float]:
+        """From the one at which nothing pays for everybody down to a small share of it."""
+        gains = [states.mean(states.values[0] - value) for value in states.values[1:]]
+        prices = states.prices[1:] - states.prices[0]
+        rates = [g / p for g, p in zip(gains, prices.tolist(), strict=True) if p > 0 and g > 0]
+        if not rates:
+            return []
+        return np.geomspace(2.0 * max(rates), 2.0 * max(rates) / SPAN, N_TRADEOFFS).tolist()
+
+    def _policies(self, states: States) -> Iterator[Cascade]:
+        for tradeoff in self._tradeoffs(states):
+            policy = induce(states, tradeoff, kinds=self._kinds)
+            if len(policy.stages) > 1:
+                yield self._cascade(states, policy, tradeoff)
+
+    def _cascade(self, states: States, policy: Policy, tradeoff: float) -> Cascade:
+        stages = policy.stages
+        start = states.prices[0] + (0.0 if states.entry is None else states.entry[0])
+        raw = np.take_along_axis(self.raw, policy.stopped[None, None, :], axis=0)[0]
+        loss = np.take_along_axis(states.values, policy.stopped[None, :], axis=0)[0]
+        return Cascade(
+            resources=tuple(self.states[stage.state] for stage in stages),
+            models=tuple(self.models[self.states[stage.state]] for stage in stages),
+            gates=tuple(stage.gate for stage in stages if stage.gate is not None),
+            kinds=tuple(stage.kind for stage in stages if stage.gate is not None),
+            tradeoff=tradeoff,
+            raw=raw,
+            mean_price=states.mean(policy.price + start),
+            loss=states.mean(loss),
+        )
+
+    def _pairs(self, states: States) -> Iterator[Cascade]:
+        """Two states and a gate between them, for shares of the rows from few to most."""
+        n_states = len(self.states)
+        for first in range(n_states):
+            for second in range(n_states):
+                if states.within[first, second] and states.is_usable(first, second):
+                    yield from self._pair(states, first, second)
+
+    def _pair(self, states: States, first: int, second: int) -> Iterator[Cascade]:
+        price = states.price(first, second)
+        gain = states.values[first] - states.values[second]
+        if price <= 0 or not states.mean(np.maximum(gain, 0.0)) > 0:
+            return
+        inputs = states.inputs(first)
+        for kind in self._kinds:
+            if kind not in KINDS:
+                continue
+            said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
+            gate = fit_gate(kind, inputs, gain, states.weight)
+            if gate is None or gate.ensemble.n_trees == 0:
+                continue
+            for share in SHARES:
+                threshold = max(float(np.quantile(said, 1.0 - share)), 0.0)
+                on = said > threshold
+                if on.any() and not on.all():
+                    opened = Gate(gate.ensemble, threshold)
+                    yield self._paired(states, first, second, opened, kind, on, threshold / price)
+                if threshold == 0.0:
+                    break
+        if "band" in self._kinds:
+            yield from self._bands(states, first, second, price, gain)
+
+    def _bands(
+        self, states: States, first: int, second: int, price: float, gain: Floats
+    ) -> Iterator[Cascade]:
+        inputs, seen = states.inputs(first), set[bytes]()
+        top = float(np.quantile(gain, 0.99))
+        for threshold in np.geomspace(top, top / 100, 5).tolist() if top > 0 else []:
+            gate = fit_gate("band", inputs, gain - threshold, states.weight)
+            if gate is None:
+                continue
+            on = estimates_of(gate, inputs) > 0
+            if on.any() and not on.all() and on.tobytes() not in seen:
+                seen.add(on.tobytes())
+                yield self._paired(states, first, second, gate, "band", on, threshold / price)
+
+    def _paired(
+        self,
+        states: States,
+        first: int,
+        second: int,
+        gate: Gate,
+        kind: str,
+        on: NDArray[np.bool_],
+        tradeoff: float,
+    ) -> Cascade:
+        start = states.price(0, first) if first else 0.0
+        policy = Policy(
+            (PolicyStage(first, gate, kind), PolicyStage(second)),
+            np.empty(0),
+            start + np.where(on, states.price(first, second), 0.0),
+            np.where(on, second, first),
+        )
+        return self._cascade(states, policy, tradeoff)
+
+    # -- the best of them -------------------------------------------------------------------------
+
+    def score(self, raw: Floats) -> float:
+        """Score of raw predictions of the rows that gates learn from; higher is better."""
+        self.held_out.rows.start(np.ascontiguousarray(raw + self._shift[:, None]))
+        return float(self._models.trainer.watch(self.held_out).score())
+
+    def plain_price(self, state: int) -> float:
+        """What the model of a state costs everybody."""
+        bits = self.states[state]
+        n_trees = self.models[bits].ensemble.n_trees
+        return self._sets.price(bits) + self._models.schema.costs.tree_cost * n_trees
+
+    def best(self) -> list[tuple[Cascade, float]]:
+        """Cascades that none beats by the score of rows that nobody has seen, and that score.
+
+        The plain models of the states take part: a cascade has to be better than they are.
+        """
+        states, cascades = self.known, self.cascades()
+        if states is None or not cascades:
+            return []
+        found: list[tuple[float, float, Cascade | None]] = [
+            (
+                states.prices[i] + (0.0 if states.entry is None else states.entry[i]),
+                self.score(raw),
+                None,
+            )
+            for i, raw in enumerate(self.raw)
+            if states.is_usable(i)
+        ]
+        found += [(cascade.mean_price, self.score(cascade.raw), cascade) for cascade in cascades]
+        kept: list[tuple[Cascade, float]] = []
+        best = -math.inf
+        for _, score, cascade in sorted(found, key=lambda entry: (entry[0], -entry[1])):
+            if score > best:
+                best = score
+                if cascade is not None:
+                    kept.append((cascade, score))
+        if len(kept) <= MOST_KEPT:
+            return kept
+        place = np.unique(np.linspace(0, len(kept) - 1, MOST_KEPT).round().astype(int))
+        return [kept[i] for i in place.tolist()]
+
+
+def raw_of(prepared: Prepared, held_out: HeldOut, model: Model) -> Floats:
+    """What a model says of rows, (n_outputs, n)."""
+    start_rows(prepared, held_out.rows, held_out.cases, model)
+    return np.array(held_out.rows.raw())
+
+
+def _places(prepared: Prepared) -> NDArray[np.intp]:
+    """Where the rows of the table are among those that are learned from."""
+    rows = prepared.train.rows
+    if rows is None:
+        return np.arange(len(prepared.train.y))
+    place = np.full(int(np.max(rows)) + 1, -1, dtype=np.intp)
+    place[rows] = np.arange(len(rows))
+    return place
+
+
+def _hurried(params: Parameters, tree_cost: float) -> Parameters:
+    """Longer steps, and fewer: enough to tell who gains."""
+    if tree_cost > 0 or params.learning_rate >= HURRY:
+        return replace(params, n_iter_no_change=20)
+    n_iter = math.ceil(params.max_iter * params.learning_rate / HURRY)
+    return replace(params, learning_rate=HURRY, max_iter=max(n_iter, 30), n_iter_no_change=20)
+
+
+HURRY = 0.3

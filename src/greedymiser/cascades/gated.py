@@ -1,0 +1,540 @@
+"""Gated cascades: each row is asked only for what is worth asking it.
+
+Rows begin with the model of a small set of resources. A gate estimates, from what a row has paid
+for alone, how much more would lower its loss; where that is worth the price the row goes on to the
+model of a larger set.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin, clone
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _num_samples, check_is_fitted
+
+from greedymiser._core.threads import Threads, thread_count
+from greedymiser.cascades._over import OverEnsemble
+from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily
+from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
+from greedymiser.data.lazy import or_lazily
+from greedymiser.data.splits import divide
+from greedymiser.data.tables import chosen, is_lazy
+from greedymiser.estimators import (
+    BudgetWarning,
+    Miser,
+    MiserClassifier,
+    MiserRegressor,
+    documented_like,
+    fitted_like,
+)
+from greedymiser.model.gating import Gate, Gates
+from greedymiser.model.links import Floats, decisions, gives_probabilities
+from greedymiser.model.predictor import Predictor, Stage
+from greedymiser.model.row_costs import mean_cost
+from greedymiser.training.preparation import NOTHING_GIVEN, Given, HeldOut, Schema
+from greedymiser.training.train import Model
+
+# Kinds of gates by what a user asks for.
+GATES = {
+    "auto": ("score", "paid", "band"),
+    "tree": ("tree",),
+    "score": ("score",),
+    "band": ("band",),
+}
+# Share of the rows that is set aside to choose by, where none are given.
+SHARE_ASIDE = 0.2
+# Trade-offs of the path that the search for sets starts from.
+N_PATH = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """What is served: models of growing sets, and gates between them."""
+
+    schema: Schema
+    models: tuple[Model, ...]
+    gates: tuple[Gate, ...] = ()
+    kinds: tuple[str, ...] = ()
+    # What rows cost on average that no model or gate has seen; None where all cost the same.
+    mean_cost: float | None = None
+
+    @classmethod
+    def of(cls, schema: Schema, cascade: Cascade) -> Chain:
+        return cls(schema, cascade.models, cascade.gates, cascade.kinds, cascade.mean_price)
+
+    def predictor(self, n_jobs: int | None) -> Predictor:
+        """The finished model."""
+        if len(self.models) == 1:
+            return self.models[0].predictor(self.schema, n_jobs)
+        stages, n_trees = [], 0
+        for model in self.models:
+            n_trees += model.ensemble.n_trees
+            stages.append(Stage(model.ensemble, 0, model.n_iter, n_trees))
+        last = self.models[-1].predictor(self.schema, n_jobs)
+        rule = Gates(self.gates, self.schema.n_features, self.schema.loss)
+        found = replace(
+            last, stages=tuple(stages), rule=rule, purchases=(), mean_cost=self.mean_cost
+        )
+        return replace(found, purchases=_purchases(found))
+
+
+def _purchases(predictor: Predictor) -> tuple[Purchase, ...]:
+    """What is bought in each state; its number stands for the round."""
+    costs, lines = predictor.costs, []
+    ledger = Ledger(costs)
+    for k, stage in enumerate(predictor.stages):
+        gains = stage.ensemble.importances()
+        for feature in predictor.stage_features(k):
+            price = float(ledger.prices[feature])
+            if not costs.needs[feature] or ledger.owned_features[feature]:
+                continue
+            bought = ledger.buy(feature)
+            told = feature if costs.feature_names is None else costs.feature_names[feature]
+            gain = float(gains[feature])
+            lines.append(Purchase(k, 0, 0, told, bought, price, ledger.spent, gain))
+    return tuple(lines)
+
+
+class Gated(OverEnsemble):
+    """What both gated cascades share.
+
+    Parameters
+    ----------
+    estimator : estimator of this library, optional
+        What the models of the states are like: its costs, its loss, its trees. It is cloned and
+        never fitted itself; its own ``tradeoff``, ``budget`` and ``charge`` count for nothing.
+    tradeoff : float
+        The drop in mean loss that a unit of mean cost per row must bring. A larger one never has a
+        larger ``cost_``.
+    budget : float or None
+        Most that rows may cost on average.
+    row_budget : float or None
+        Most that any row may cost, also of those that nobody has seen yet: what a row pays is the
+        price of one of few sets.
+    gate : {"auto", "tree", "score", "band"}
+        What gates are: one tree of depth 3 on what is paid, which can be read; one of depth 2 on
+        what the model says; a plain band of scores; or the best of the last two and of a few trees
+        on all that is known.
+    effort : float
+        How long to search for sets of resources; see ``tradeoff_curve``.
+    random_state : int, RandomState or None
+        Draws the rows that are set aside to choose by, where none are given.
+    n_jobs : int or None
+        Threads; None for all cores.
+
+    Attributes
+    ----------
+    n_iter_ : int
+        Number of states that rows may stop in.
+    kinds_ : tuple of str
+        The kind of each gate.
+    notes_ : tuple of str
+        Why there are no gates, where there are none.
+    estimator_ : estimator
+        The model of the last state.
+    predictor_ : Predictor
+        The finished model, for serving and saving.
+    cost_ : float
+        What rows cost on average: training rows, by models and gates that have not seen them.
+    cost_max_ : float
+        The most that any row can cost.
+    features_used_, resources_used_ : list
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "estimator": [HasMethods(["fit", "predict"]), None],
+        "tradeoff": [Interval(Real, 0, None, closed="left")],
+        "budget": [Interval(Real, 0, None, closed="left"), None],
+        "row_budget": [Interval(Real, 0, None, closed="left"), None],
+        "gate": [StrOptions(set(GATES))],
+        "effort": [Interval(Real, 0, None, closed="neither")],
+        "random_state": ["random_state"],
+        "n_jobs": [Integral, None],
+    }
+    _default: ClassVar[type[Miser]]
+
+    kinds_: tuple[str, ...]
+    notes_: tuple[str, ...]
+    _chain: Chain
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        tradeoff: float = 0.0,
+        budget: float | None = None,
+        row_budget: float | None = None,
+        gate: str = "auto",
+        effort: float = 1.0,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ):
+        self.estimator = estimator
+        self.tradeoff = tradeoff
+        self.budget = budget
+        self.row_budget = row_budget
+        self.gate = gate
+        self.effort = effort
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    # -- fitting ----------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: Any = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+    ) -> Self:
+        """Find states, learn gates between them, and take the cascade that the trade-off asks for.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            NaN is allowed and means missing.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), optional
+        X_val, y_val, sample_weight_val : optional
+            Validation data, which rounds are chosen by; without it, a fifth of the rows is.
+        """
+        self._validate_params()
+        if (X_val is None) != (y_val is None):
+            missing = "X_val" if X_val is None else "y_val"
+            raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
+        base, notes = self._base(), list[str]()
+        given, given_val = Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val)
+        parts = self._divided(base, given, given_val, notes)
+        found = None
+        if parts is not None:
+            with Threads(thread_count(base.n_jobs)) as threads:
+                found = self._learned(base, *parts, threads, notes)
+        if found is None:
+            base.set_params(tradeoff=self.tradeoff, budget=self._limit)
+            validation = {"X_val": X_val, "y_val": y_val, "sample_weight_val": sample_weight_val}
+            base.fit(X, y, sample_weight, **validation)
+            found = base, Chain(base.schema_, (base.model_,))
+        self.notes_ = tuple(notes)
+        return self.taking(*found)
+
+    def taking(self, estimator: Miser, chain: Chain) -> Self:
+        """Take over what was learned: a cascade, and a fitted estimator for the last of it."""
+        self.estimator_, self._chain, self.kinds_ = estimator, chain, chain.kinds
+        self.predictor_ = chain.predictor(self.n_jobs)
+        if "notes_" not in self.__dict__:
+            self.notes_ = ()
+        return self
+
+    @property
+    def _limit(self) -> float | None:
+        limits = [limit for limit in (self.budget, self.row_budget) if limit is not None]
+        return min(limits) if limits else None
+
+    def _base(self) -> Miser:
+        """A copy of the estimator to work with."""
+        given = self._default() if self.estimator is None else self._inner()
+        changes: dict[str, Any] = {"charge": "model", "row_budget": None, "warm_start": False}
+        base = clone(given).set_params(tradeoff=0.0, budget=None, verbose=0, **changes)
+        if self.n_jobs is not None:
+            base.set_params(n_jobs=self.n_jobs)
+        return base
+
+    def _divided(
+        self, base: Miser, given: Given, given_val: Given, notes: list[str]
+    ) -> tuple[Given, Given] | None:
+        """Rows to learn from and rows to choose by; None where nothing is to be learned."""
+        if is_lazy(given.X):
+            notes.append("gates learn from rows in memory, not from those of a cluster")
+            return None
+        base.look_at(given)
+        n = _num_samples(given.X)
+        if n < LEAST_ROWS:
+            notes.append(f"gates need at least {LEAST_ROWS} rows, got {n}")
+            return None
+        if given_val.X is not None:
+            return given, given_val
+        y = np.asarray(given.y).reshape(-1)
+        strata = np.zeros(n)
+        if isinstance(base, MiserClassifier):
+            strata = np.unique(y, return_inverse=True)[1].astype(np.float64)
+        rng = check_random_state(self.random_state if self.random_state is not None else 0)
+        try:
+            learn, check = divide(strata, SHARE_ASIDE, rng, "rows")
+        except ValueError:
+            notes.append("no rows can be set aside to choose by: classes are too small")
+            return None
+        return _some_of(given, learn), _some_of(given, check)
+
+    def _learned(
+        self, base: Miser, given: Given, given_val: Given, threads: Threads, notes: list[str]
+    ) -> tuple[Miser, Chain] | None:
+        from greedymiser.curve.curve import configured
+        from greedymiser.curve.frontier import Frontier
+        from greedymiser.curve.models import CurveModels
+        from greedymiser.curve.path import TradeoffPath
+
+        blank = configured(base, None, None)
+        # The choice has a warning of its own, and knows what to do with what is no number.
+        with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
+            warnings.simplefilter("ignore", BudgetWarning)
+            models = CurveModels(blank, given, given_val, NOTHING_GIVEN, threads)
+            path = TradeoffPath(models)
+            for some in path.choose(N_PATH):
+                for _ in path.train(*some):
+                    pass
+            models.correct_priors()
+            frontier = Frontier(path, self.effort)
+            flat = frontier.flat_models()
+        models.params = replace(models.params, row_budget=self.row_budget)
+        family = CascadeFamily(models, frontier.sets, flat, GATES[self.gate])
+        with np.errstate(over="ignore", invalid="ignore"):
+            chain = self._chosen(family, models.schema)
+        notes.extend(family.notes)
+        if chain is None:
+            return None
+        return fitted_like(blank, models.schema, chain.models[-1]), chain
+
+    def _chosen(self, family: CascadeFamily, schema: Schema) -> Chain | None:
+        """The least mean loss and price, in terms of the trade-off, within the budget.
+
+        The family does not depend on the trade-off, so a larger one cannot choose what costs more.
+        """
+        states = family.known
+        if states is None:
+            return None
+        offers: list[tuple[float, float, Chain]] = []
+        for i, bits in enumerate(family.states):
+            if states.is_usable(i):
+                chain = Chain(schema, (family.models[bits],))
+                price = family.plain_price(i)
+                offers.append((states.mean(states.values[i]), price, chain))
+        for cascade in family.cascades():
+            offers.append((cascade.loss, cascade.mean_price, Chain.of(schema, cascade)))
+        if self.row_budget is not None:
+            limit = self.row_budget
+            offers = [o for o in offers if o[2].predictor(1).cost_max_ <= limit]
+        least = min(offers, key=lambda offer: offer[1])
+        if self.budget is not None:
+            offers = [offer for offer in offers if offer[1] <= self.budget] or [least]
+        best = min(offers, key=lambda o: (o[0] + self.tradeoff * o[1], o[1]))
+        if self._limit is not None and not best[2].predictor(1).features_used_:
+            warnings.warn(
+                f"{'budget' if self.budget is not None else 'row_budget'}={self._limit:g} buys no "
+                "useful feature, so the model is a constant",
+                BudgetWarning,
+                stacklevel=4,
+            )
+        return best[2]
+
+    # -- what scikit-learn and users ask ----------------------------------------------------------
+
+    @or_lazily
+    def prediction_costs(self, X: Any) -> Floats:
+        """What each row's prediction costs: the set that it ended with, and the trees it met."""
+        return self._costs_of(X)
+
+    def receipt(self) -> Receipt:
+        """What is bought in which state, at what price; the state stands for the round."""
+        check_is_fitted(self)
+        return self.predictor_.receipt()
+
+    def truncate(self, n_iter: int) -> Self:
+        """Return a copy that ends with the first states: so many of them."""
+        check_is_fitted(self)
+        if not 1 <= operator.index(n_iter) <= self.n_iter_:
+            raise ValueError(f"n_iter must lie between 1 and {self.n_iter_}, got {n_iter}")
+        if n_iter == self.n_iter_:
+            return copy.copy(self)
+        chain = self._chain
+        shorter = replace(
+            chain,
+            models=chain.models[:n_iter],
+            gates=chain.gates[: n_iter - 1],
+            kinds=chain.kinds[: n_iter - 1],
+            mean_cost=None,
+        )
+        last = fitted_like(self.estimator_, chain.schema, shorter.models[-1])
+        return copy.copy(self).taking(last, shorter)
+
+    @property
+    def n_iter_(self) -> int:
+        return len(self._chain.models)
+
+    @property
+    def costs_(self) -> CostModel:
+        return self.predictor_.costs
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.estimator is None:
+            inner = self._default().__sklearn_tags__()
+            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        return tags
+
+
+def _some_of(given: Given, rows: NDArray[np.intp]) -> Given:
+    parts = (given.X, given.y, given.weight)
+    return Given(*(None if part is None else _safe_indexing(part, rows) for part in parts))
+
+
+def _has_probabilities(gated: Any) -> bool:
+    """Whether the loss is one of ours, or has a response of its own."""
+    loss = "auto" if gated.estimator is None else gated._inner().loss
+    return isinstance(loss, str) or gives_probabilities(loss)
+
+
+@documented_like(Gated)
+class GatedClassifier(ClassifierMixin, Gated):
+    """Classifiers of growing sets of resources, and gates that say which rows go on.
+
+    Examples
+    --------
+    The second feature matters only where the first is large, and costs 10:
+
+    >>> import numpy as np
+    >>> from greedymiser import GatedClassifier, MiserClassifier
+    >>> X = np.random.default_rng(0).integers(0, 5, (2000, 2))
+    >>> y = np.where(X[:, 0] == 4, X[:, 1] > 1, X[:, 0] > 1)
+    >>> base = MiserClassifier(costs=[1.0, 10.0], max_iter=20, learning_rate=0.3)
+    >>> model = GatedClassifier(base, tradeoff=1e-3, gate="tree").fit(X, y)
+    >>> sorted(set(model.prediction_costs(X).tolist()))
+    [1.0, 11.0]
+    >>> model.score(X, y)
+    1.0
+    """
+
+    _bases = (MiserClassifier,)
+    _wants = "a MiserClassifier"
+    _default = MiserClassifier
+
+    @or_lazily
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict class labels."""
+        raw = self._raw_predict(X)
+        return self.predictor_.respond(raw)
+
+    @available_if(_has_probabilities)
+    @or_lazily
+    def predict_proba(self, X: Any) -> Floats:
+        """Class probabilities, shape (n, n_classes), by the model with which each row ended."""
+        raw = self._raw_predict(X)
+        return self.predictor_.probabilities(raw)
+
+    @or_lazily
+    def decision_function(self, X: Any) -> Floats:
+        """Raw predictions: log-odds of the second class (n,), or one column per class."""
+        return decisions(self._raw_predict(X))
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Class labels, ascending."""
+        return self.predictor_.classes_
+
+
+@documented_like(Gated)
+class GatedRegressor(RegressorMixin, Gated):
+    """Regressors of growing sets of resources, and gates that say which rows go on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import GatedRegressor, MiserRegressor
+    >>> X = np.random.default_rng(0).integers(0, 5, (2000, 2))
+    >>> y = np.where(X[:, 0] == 4, X[:, 1], 0.0)
+    >>> base = MiserRegressor(costs=[1.0, 10.0], max_iter=20, learning_rate=0.3)
+    >>> model = GatedRegressor(base, tradeoff=1e-3, gate="tree").fit(X, y)
+    >>> sorted(set(model.prediction_costs(X).tolist()))
+    [1.0, 11.0]
+    """
+
+    _bases = (MiserRegressor,)
+    _wants = "a MiserRegressor"
+    _default = MiserRegressor
+
+    @or_lazily
+    def predict(self, X: Any) -> Floats:
+        """Predict the target."""
+        raw = self._raw_predict(X)
+        return self.predictor_.respond(raw)
+
+
+# -- for those who have learned a cascade themselves -----------------------------------------------
+
+
+def gated_classifier(
+    estimator: Miser,
+    schema: Schema,
+    models: Sequence[Model],
+    gates: Sequence[Gate],
+    kinds: Sequence[str],
+    *,
+    mean_cost: float | None,
+    tradeoff: float,
+) -> GatedClassifier:
+    """A fitted cascade of these models; one model without gates is one, too."""
+    chain = Chain(schema, tuple(models), tuple(gates), tuple(kinds), mean_cost)
+    gated = GatedClassifier(estimator, tradeoff=tradeoff, n_jobs=estimator.n_jobs)
+    return gated.taking(fitted_like(estimator, schema, chain.models[-1]), chain)
+
+
+def gated_candidates(models: Any, sets: Any, flat_models: Sequence[Any]) -> list[Any]:
+    """Cascades over a flat frontier that none beats, with their validation scores, for a curve."""
+    family = CascadeFamily(models, sets, flat_models)
+    return [_candidate(models, cascade) for cascade, _ in family.best()]
+
+
+def _candidate(models: Any, cascade: Cascade) -> Any:
+    from greedymiser.curve.models import FittedCandidate
+
+    chain = Chain.of(models.schema, cascade)
+    kind = GatedClassifier if models.schema.kind == "classifier" else GatedRegressor
+    gated = kind(
+        models.blank,
+        tradeoff=cascade.tradeoff,
+        row_budget=models.params.row_budget,
+        n_jobs=models.blank.n_jobs,
+    )
+    last = fitted_like(models.blank, models.schema, cascade.models[-1])
+    gated.taking(last, chain)
+    predictor = replace(gated.predictor_, n_jobs=1)
+    cost, score = _judged(models, predictor, models.trainer.prepared.validation)
+    tested: dict[str, float] = {}
+    if models.test is not None:
+        test_cost, test_score = _judged(models, predictor, models.test, "test")
+        tested = {"test_cost": test_cost, "test_score": test_score}
+    return FittedCandidate(
+        model=gated,
+        cost=cost,
+        score=score,
+        found_by="gates",
+        tradeoff=cascade.tradeoff,
+        n_iter=gated.n_iter_,
+        n_trees=predictor.stages[-1].n_trees,
+        n_features=len(predictor.features),
+        **tested,
+    )
+
+
+def _judged(
+    models: Any, predictor: Predictor, held_out: HeldOut, part: str = "validation"
+) -> tuple[float, float]:
+    """Mean cost and score of some rows."""
+    cases = held_out.cases
+    table = cases.table if cases.rows is None else chosen(cases.table, cases.rows)
+    raw, left = predictor.run(table)
+    paid = mean_cost(predictor.bills(table, left), cases.shares)
+    return paid, float(models.score_of(np.ascontiguousarray(raw), part))

@@ -1,0 +1,128 @@
+"""``greedymiser score``: how good a model is on labelled rows, and what they cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser.cli.app import DataFile, Drop, ModelFile, Qid, TargetOption
+from greedymiser.cli.errors import InputError
+from greedymiser.cli.inputs import check_column, load_model, rows_for
+from greedymiser.cli.printing import listing, say, show_table
+from greedymiser.cli.tables import cost_unit
+from greedymiser.costs.prices import did_you_mean
+from greedymiser.datasets import LABEL, is_svmlight, read_table
+
+if TYPE_CHECKING:
+    from greedymiser.model.predictor import Predictor
+
+# What is told of each kind of model if nothing else is asked for.
+USUAL = {
+    "regressor": ("r2", "neg_root_mean_squared_error", "neg_mean_absolute_error"),
+    "classifier": ("roc_auc", "accuracy", "balanced_accuracy", "neg_log_loss"),
+    "ranker": ("ndcg@5", "ndcg@10"),
+}
+
+
+def score(
+    model: ModelFile,
+    data: DataFile,
+    target: TargetOption = None,
+    scoring: Annotated[
+        list[str] | None,
+        typer.Option(help="Score to tell: a scikit-learn scorer or ndcg@5. May be repeated."),
+    ] = None,
+    qid: Qid = None,
+    drop: Drop = None,
+) -> None:
+    """Score a model on labelled rows, and tell what their predictions cost."""
+    trained = load_model(model)
+    scores_of_model(trained, data, target, scoring, qid, drop or ())
+
+
+def scores_of_model(
+    trained: Predictor,
+    data: Any,
+    target: str | None,
+    scoring: list[str] | None,
+    qid: str | None,
+    drop: Any,
+) -> None:
+    """Print the scores of a model and the mean cost of a prediction."""
+    if target is None and is_svmlight(data):
+        target = LABEL
+    if target is None:
+        columns = read_table(data).columns
+        raise InputError(f"name the target with --target; the columns are {listing(columns, 12)}")
+    X, queries, kept = rows_for(trained, data, qid, drop, [target])
+    check_column(kept, data, target)
+    if kept[target].isna().any():
+        n_missing = int(kept[target].isna().sum())
+        raise InputError(f"column {target!r} of {str(data)!r} is missing in {n_missing} rows")
+    table = trained.table(X)
+    raw, left = trained.run(table, queries)
+    y = _encoded(trained, kept[target].to_numpy())
+    rows = []
+    for name in scoring or _usual(trained):
+        found = _score_of(trained, name, y, raw, queries)
+        rows.append((plain_score_name(name), rounded_score(found)))
+    costs = trained.bills(table, left)
+    unit = cost_unit(trained)
+    mean = "mean cost of a prediction" if np.ptp(costs) else "cost of a prediction"
+    rows.append((mean, money(float(costs.mean()), unit)))
+    say(f"{len(y)} rows, {len(trained.features_used_)} of {trained.n_features} features used")
+    show_table("", ["", " "], rows, left="")
+
+
+def _usual(trained: Predictor) -> list[str]:
+    names = list(USUAL[trained.kind])
+    if trained.classes is not None and len(trained.classes) > 2:
+        names[0] = "roc_auc_ovr"
+    return names
+
+
+def _encoded(trained: Predictor, labels: NDArray[Any]) -> NDArray[np.float64]:
+    """The target in the terms of the loss: codes of classes, or numbers."""
+    if trained.classes is None:
+        try:
+            return labels.astype(np.float64)
+        except ValueError:
+            raise InputError(f"the target must be numbers, got {labels[0]!r}") from None
+    codes = {str(label): code for code, label in enumerate(trained.classes.tolist())}
+    # A file may write the class 1 as 1.0, and 1.0 as 1.
+    for code, label in enumerate(trained.classes.tolist()):
+        if isinstance(label, int | float) and float(label) == int(label):
+            codes.setdefault(str(int(label)), code)
+            codes.setdefault(str(float(label)), code)
+    unknown = sorted({str(label) for label in labels if str(label) not in codes})
+    if unknown:
+        known = listing(trained.classes.tolist())
+        raise InputError(f"the model does not know the class {unknown[0]!r}; it knows {known}")
+    return np.array([codes[str(label)] for label in labels], dtype=np.float64)
+
+
+def _score_of(
+    trained: Predictor,
+    name: str,
+    y: NDArray[np.float64],
+    raw: NDArray[np.float64],
+    queries: NDArray[Any] | None,
+) -> float:
+    from greedymiser.scoring.known import KNOWN_SCORES, known_score
+
+    known = known_score(name, trained.kind, trained.loss, trained.classes)
+    if known is None:
+        names = [*KNOWN_SCORES[trained.kind], *(["ndcg@5"] if trained.kind == "ranker" else [])]
+        hint = did_you_mean(name, names) or f"; there are {listing(names, 12)}"
+        raise InputError(f"{name!r} is not a score for this {trained.kind}{hint}")
+    starts = None
+    if queries is not None:
+        order = np.argsort(queries, kind="stable")
+        y, raw = y[order], raw[:, order]
+        changes = np.flatnonzero(queries[order][1:] != queries[order][:-1]) + 1
+        starts = np.concatenate([[0], changes, [len(y)]]).astype(np.intp)
+    return known.bind(y, None, starts)(raw)

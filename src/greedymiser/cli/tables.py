@@ -1,0 +1,254 @@
+"""From models to tables on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser.cli.errors import interruption
+from greedymiser.cli.printing import (
+    as_number,
+    escaped,
+    in_unit,
+    listing,
+    say,
+    show_table,
+)
+
+# To predict needs none of those that train, and to be helped none of those that predict: they are
+# imported by the commands that do.
+if TYPE_CHECKING:
+    from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.curve.summary import FrontStep
+    from greedymiser.model.predictor import Predictor
+    from greedymiser.model.protocols import Protocol
+
+
+def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
+    """Print models of a curve, the cheapest first: cost, score, and what each adds."""
+    from greedymiser.curve.summary import front_steps, recommendation, recommended
+
+    unit = trained.cost_unit
+    front = front_steps(trained)
+    chosen = front[recommended(front)]
+    has_test = any(step.test_score is not None for step in steps)
+    heads = ["model", "cost", "score", *(["test score"] if has_test else []), "what it adds"]
+    rows = []
+    for number, step in enumerate(steps, 1):
+        adds = step.change(4) or (_free_words(step) if number == 1 else "other trees")
+        is_chosen = (step.position, step.n_iter) == (chosen.position, chosen.n_iter)
+        row = [str(number), money(step.cost, unit), _with_error(step)]
+        row += [_score_cell(step.test_score)] if has_test else []
+        rows.append([*row, f"{adds}  <- recommended" if is_chosen else adds])
+    show_table("", heads, rows, left="what it adds")
+    certain = ", ± one standard error" if any(step.error for step in steps) else ""
+    say(
+        f"Recommended: {recommendation(trained, front)}.",
+        f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; "
+        "higher is better.",
+        "",
+    )
+
+
+def _free_words(step: FrontStep) -> str:
+    return f"{step.n_features} free features" if step.n_features else "nothing: a constant"
+
+
+def _with_error(step: FrontStep) -> str:
+    """A score and its standard error, where that is not nothing."""
+    said = _score_cell(step.score)
+    error = "" if step.error is None else rounded_score(step.error)
+    return f"{said} ± {error}" if error.strip("0.") else said
+
+
+def _score_cell(score: float | None) -> str:
+    return "" if score is None else rounded_score(score)
+
+
+def show_files(files: Sequence[tuple[Path, str]]) -> None:
+    """Print which files were written."""
+    width = max(len(escaped(str(path))) for path, _ in files)
+    say(*(f"{escaped(str(path)).ljust(width)}  {what}" for path, what in files))
+
+
+def tell_of_half_a_curve(n_models: int, out: Path) -> None:
+    """Say what a folder has of a curve that was interrupted."""
+    if interruption.happened:
+        interruption.keep(f"{str(out)!r} has the best {n_models} of the models that were finished")
+
+
+def cost_unit(model: Predictor) -> str | None:
+    """What a model's file says that its costs are counted in."""
+    unit = model.about.get("cost_unit")
+    return unit if isinstance(unit, str) and unit else None
+
+
+def show_summary(model: Predictor) -> None:
+    """Print what a model is."""
+    told = _about_trees(model)
+    last = model.stages[-1]
+    rows = [
+        ("kind", _text(model.about.get("estimator", model.kind))),
+        (in_unit("cost of a prediction", cost_unit(model)), _cost_range(model)),
+        ("features", f"{len(model.features_used_)} of {model.n_features}"),
+        ("rounds, trees", f"{_rounds(model)}, {last.n_trees}"),
+        ("trade-off", _text(_parameters(told).get("tradeoff", "unknown"))),
+        ("budget", _text(_parameters(told).get("budget", "unknown"))),
+        ("stopped by", _why_stopped(model, told)),
+    ]
+    if model.classes is not None:
+        rows.insert(1, ("classes", listing(model.classes.tolist())))
+    if "validation_score" in told:
+        rows.append((f"validation {_score_of(model, told)}", _text(told["validation_score"])))
+    if "search" in told:
+        rows.append(("search", _text(told["search"])))
+    show_table("Model", ["", " "], rows, left=", ")
+
+
+def _score_of(model: Predictor, told: dict[str, Any]) -> str:
+    """Name of the validation score; files of earlier versions leave it to be guessed."""
+    if isinstance(told.get("score"), str):
+        return str(told["score"])
+    from greedymiser.scoring.names import score_name
+
+    scoring = _parameters(told).get("scoring")
+    return score_name(scoring if isinstance(scoring, str) else "loss", model.loss)
+
+
+def _about_trees(model: Predictor) -> dict[str, Any]:
+    """What a file tells about the training of the trees, below the exits between them."""
+    told = dict(model.about)
+    while isinstance(told.get("base"), dict):
+        told = told["base"]
+    return told
+
+
+def _parameters(told: dict[str, Any]) -> dict[str, Any]:
+    found = told.get("parameters")
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """Show a parameter, which a file may hold in any form."""
+    if value is None:
+        return "none"
+    return as_number(value) if isinstance(value, float) else str(value)
+
+
+# Why boosting ends, in plain words; other reasons speak for themselves.
+REASONS = {
+    "max_iter": "all {max_iter} rounds were trained",
+    "early stopping": "more rounds did not help on the validation rows",
+    "budget": "nothing more fits the budget",
+    "nothing pays": "no split is worth its price any more",
+}
+
+
+def _why_stopped(model: Predictor, told: dict[str, Any]) -> str:
+    """Why training ended, and where its rounds were cut."""
+    reason, most = _text(told.get("stopped", "unknown")), _parameters(told).get("max_iter")
+    if reason not in REASONS or not isinstance(most, int):
+        return reason
+    said, kept = f"{reason}: {REASONS[reason].format(max_iter=most)}", _rounds(model)
+    if reason == "early stopping" or (reason == "max_iter" and kept < most):
+        why = ", after which the validation score is best" if "validation_score" in told else ""
+        said += f"; kept are the first {kept}{why}"
+    return said
+
+
+def _rounds(model: Predictor) -> int:
+    return sum(stage.last - stage.first for stage in model.stages)
+
+
+def _cost_range(model: Predictor) -> str:
+    least, most = as_number(model.stage_costs[0]), as_number(model.cost_max_)
+    if model.charge == "row":
+        mean = "" if model.mean_cost is None else f"{as_number(model.mean_cost)} on average, "
+        return f"{mean}at most {most}: each row pays for what its own paths ask"
+    return most if len(model.stages) == 1 else f"{least} to {most}"
+
+
+def show_stages(model: Predictor) -> None:
+    """Print after which trees rows may leave, if they may."""
+    if len(model.stages) == 1:
+        return
+    rows = [
+        (str(k), str(stage.n_trees), as_number(cost), model.why_stopped(k))
+        for k, (stage, cost) in enumerate(zip(model.stages, model.stage_costs, strict=True))
+    ]
+    heads = ["stage", "trees so far", "cost so far", "a row leaves when"]
+    show_table("Stages", heads, rows, left="a row leaves when")
+
+
+def show_receipt(model: Predictor) -> None:
+    """Print what a model has bought."""
+    receipt = model.receipt()
+    if not receipt:
+        say("The model has bought nothing: it predicts the same for every row.", "")
+        return
+    rows = [
+        (
+            str(line.iteration),
+            str(line.feature),
+            ", ".join(line.resources),
+            as_number(line.price),
+            as_number(line.spent),
+            f"{line.gain:.3g}",
+        )
+        for line in receipt
+    ]
+    price = in_unit("price", cost_unit(model))
+    heads = ["round", "feature", "pays for", price, "spent", "gain"]
+    show_table("Receipt", heads, rows, left="feature,pays for")
+
+
+def show_protocol(protocol: Protocol, unit: str | None) -> None:
+    """Print what is asked of which rows, and what each resource adds to the mean cost."""
+    head, *steps = str(protocol).splitlines()
+    say(f"{head}; all costs in {unit}" if unit else head, *steps, "")
+    rows = [
+        (
+            line.resource,
+            f"{100 * line.share:.3g}%",
+            f"{line.order:.3g}",
+            as_number(line.price),
+            as_number(line.mean_cost),
+        )
+        for line in protocol.lines
+        if line.share > 0
+    ]
+    if rows:
+        costs = [in_unit("price", unit), in_unit("adds to the mean cost", unit)]
+        heads = ["resource", "asked of", "place", *costs]
+        show_table("Protocol", heads, rows, left="resource")
+
+
+def show_features(model: Predictor) -> None:
+    """Print what a model uses, and how much each feature gave."""
+    ensembles = {id(stage.ensemble): stage.ensemble for stage in model.stages}
+    gains = np.sum([ensemble.importances() for ensemble in ensembles.values()], axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):  # gains are what a file says
+        shares = 100 * (gains / max(gains.sum(), np.finfo(np.float64).tiny))
+    prices = model.costs.prices()
+    named = zip(model.features, model.features_used_, strict=True)
+    used = sorted(named, key=lambda pair: -shares[pair[0]])
+    rows = [(str(name), as_number(prices[f]), f"{shares[f]:.1f}%") for f, name in used]
+    if rows:
+        show_table("Features", ["feature", "price alone", "share of gain"], rows, left="feature")
+
+
+def show_settings(model: Predictor) -> None:
+    """Print how a model was trained."""
+    rows = []
+    told: Any = model.about
+    while isinstance(told, dict):
+        parameters, changed = _parameters(told), told.get("changed")
+        names = [str(name) for name in changed] if isinstance(changed, list) else []
+        rows += [(name, _text(parameters[name])) for name in names if name in parameters]
+        told = told.get("base")
+    rows.append(("costs", str(model.costs).strip("<>")))
+    show_table("Settings that are not the default", ["name", "value"], rows, left="name,value")

@@ -1,0 +1,424 @@
+"""A curve in words: the models on its front, what each adds, and which one to take.
+
+The picture, the report and the command line show the same few models: those that no other beats,
+each with what it buys beyond the one before it, and a standard error of its score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser._core.amounts import money
+from greedymiser.costs.cost_model import CostModel
+from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.training.preparation import Cases, Prepared
+
+# Models that a reader can take in.
+MOST_STEPS = 12
+
+# Parts of the validation rows that are left out in turn to find a standard error.
+GROUPS = 20
+
+# A model is nearly as good as the best if it has so much of what can be gained.
+NEARLY_ALL = 0.99
+
+
+@dataclass(frozen=True)
+class FrontStep:
+    """A model that no other of its curve beats.
+
+    Attributes
+    ----------
+    position, n_iter : int
+        Which of the curve's models it is, and how many of its rounds.
+    cost, score : float
+        Of one prediction; on the validation rows.
+    error : float or None
+        Standard error of the score; None where it is not known.
+    test_score : float or None
+    n_trees, n_features : int
+    resources : tuple of str
+        All that it buys.
+    adds, drops : tuple of str
+        What it buys beyond the step before, and no longer; the most expensive first.
+    """
+
+    position: int
+    n_iter: int
+    cost: float
+    score: float
+    error: float | None
+    test_score: float | None
+    n_trees: int
+    n_features: int
+    resources: tuple[str, ...] = ()
+    adds: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
+
+    def change(self, most: int = 2) -> str:
+        """What it adds and drops, in a few words."""
+        signs = (("+", self.adds), ("\N{MINUS SIGN}", self.drops))
+        return ", ".join(f"{sign} {shortlist(names, most)}" for sign, names in signs if names)
+
+
+def shortlist(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def front_steps(curve: TradeoffCurve, most: int | None = MOST_STEPS) -> list[FrontStep]:
+    """The models of a curve that no other beats, the cheapest first; at most so many.
+
+    Where there are more, those remain that a step line misses most: the picture is nearly the same.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from greedymiser import MiserRegressor, tradeoff_curve
+    >>> X, y = load_diabetes(as_frame=True, return_X_y=True)
+    >>> curve = tradeoff_curve(
+    ...     MiserRegressor(max_iter=20), X[:300], y[:300], X_val=X[300:], y_val=y[300:],
+    ...     tradeoffs=3, search="path", scoring="r2")
+    >>> front_steps(curve)[1].change()
+    '+ bmi, s5'
+    """
+    front = curve.pareto().sort_values(["cost", "score"], ignore_index=True)
+    costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
+    best = front.iloc[-1]
+    error = score_error(curve, curve.position(best), int(best["n_iter"]))
+    kept = _kept(costs, scores, most, int(np.argmax(scores >= scores[-1] - _slack(scores, error))))
+    return _steps(curve, front.iloc[kept])
+
+
+def all_steps(curve: TradeoffCurve) -> list[FrontStep]:
+    """Every model of a curve at its best round, the cheapest first, also those that others beat."""
+    points = curve.points[curve.points["score"].notna()]
+    return _steps(curve, points.sort_values(["cost", "score"]))
+
+
+def _steps(curve: TradeoffCurve, rows: pd.DataFrame) -> list[FrontStep]:
+    steps: list[FrontStep] = []
+    for _, row in rows.iterrows():
+        step = _step(curve, row)
+        before = set(steps[-1].resources) if steps else set()
+        costs, now = curve.models[step.position].costs_, set(step.resources)
+        steps.append(
+            replace(
+                step,
+                adds=named_purchases(costs, now - before),
+                drops=named_purchases(costs, before - now),
+            )
+        )
+    return steps
+
+
+def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
+    position, n_iter = curve.position(row), int(row["n_iter"])
+    model = model_at(curve, position, n_iter)
+    test = float(row["test_score"]) if "test_score" in row else math.nan
+    return FrontStep(
+        position=position,
+        n_iter=n_iter,
+        cost=float(row["cost"]),
+        score=float(row["score"]),
+        error=score_error(curve, position, n_iter),
+        test_score=test if math.isfinite(test) else None,
+        n_trees=int(row["n_trees"]),
+        n_features=int(row["n_features"]),
+        resources=tuple(map(str, model.resources_used_)),
+    )
+
+
+def model_at(curve: TradeoffCurve, position: int, n_iter: int) -> Any:
+    """One of a curve's models, with so many of its rounds."""
+    model = curve.models[position]
+    return model.truncate(n_iter) if hasattr(model, "truncate") else model
+
+
+def score_error(curve: TradeoffCurve, position: int, n_iter: int) -> float | None:
+    """Standard error of a model's validation score; None where the rows are gone."""
+    validation = getattr(curve, "validation", None)
+    if validation is None:
+        return None
+    if isinstance(validation, dict):  # of a curve that has left its process
+        found = validation.get((position, n_iter))
+        return None if found is None else float(found)
+    error: float | None = validation.error(curve.models[position], n_iter)
+    return error
+
+
+def kept_errors(curve: TradeoffCurve) -> dict[tuple[int, int], float | None]:
+    """The standard errors of the front, for a curve that leaves its validation rows behind."""
+    return {(step.position, step.n_iter): step.error for step in front_steps(curve)}
+
+
+def _kept(
+    costs: NDArray[np.float64], scores: NDArray[np.float64], most: int | None, chosen: int
+) -> list[int]:
+    """Which points of a rising staircase to keep: always the first, the last and the chosen one."""
+    kept = list(range(len(costs)))
+    if most is None or len(kept) <= most:
+        return kept
+    positive = costs[costs > 0]
+    # In logarithms, so that the cheap end counts as much as the expensive one.
+    place = np.log(np.maximum(costs, positive.min() / 2 if len(positive) else 1.0))
+    while len(kept) > most:
+        inner = [i for i in range(1, len(kept) - 1) if kept[i] != chosen]
+        # Without a point, the staircase is lower from it to the next one.
+        lost = [
+            (scores[kept[i]] - scores[kept[i - 1]]) * (place[kept[i + 1]] - place[kept[i]])
+            for i in inner
+        ]
+        del kept[inner[int(np.argmin(lost))]]
+    return kept
+
+
+# -- what is bought -----------------------------------------------------------------------------
+
+
+def named_purchases(costs: CostModel, resources: Iterable[str]) -> tuple[str, ...]:
+    """What people would say was bought, the most expensive first.
+
+    A test that needs a blood draw is called by the test, since the draw is the smaller part of the
+    price; columns of a paid report are called by the report.
+
+    Examples
+    --------
+    >>> from greedymiser.datasets import load_thyroid
+    >>> named_purchases(load_thyroid().costs, ["blood_draw", "TSH", "age"])
+    ('TSH', 'age')
+    """
+    bought = set(resources)
+    names = [str(name) for name in costs.resource_names]
+    price = dict(zip(names, costs.resource_costs.tolist(), strict=True))
+    users: dict[str, set[int]] = {name: set() for name in bought}
+    for feature, needs in enumerate(costs.needs):
+        for need in needs:
+            if names[need] in users:
+                users[names[need]].add(feature)
+    hidden: set[str] = set()
+    for name in sorted(bought, key=lambda name: -len(users[name])):
+        parts = [part for part in bought if users[part] < users[name]]
+        if not parts or name in hidden:
+            continue
+        if price.get(name, 0.0) > sum(price.get(part, 0.0) for part in parts):
+            hidden.update(parts)
+        else:
+            hidden.add(name)
+    shown = sorted(bought - hidden, key=lambda name: (-price.get(name, 0.0), names.index(name)))
+    paid = tuple(name for name in shown if price.get(name, 0.0) > 0)
+    return paid or tuple(shown)
+
+
+@dataclass(frozen=True)
+class ResourceLine:
+    """A resource in a list: a part of the one above it if ``is_part``."""
+
+    name: str
+    price: float
+    is_part: bool
+
+
+@dataclass(frozen=True)
+class ResourceGroup:
+    """A shared resource and those that only its users need, or one by itself."""
+
+    lines: tuple[ResourceLine, ...]
+
+    @property
+    def price(self) -> float:
+        return sum(line.price for line in self.lines)
+
+
+def resource_groups(costs: CostModel, resources: Iterable[str]) -> list[ResourceGroup]:
+    """Some resources by what they share, the most expensive group first.
+
+    Examples
+    --------
+    >>> from greedymiser.datasets import load_thyroid
+    >>> groups = resource_groups(load_thyroid().costs, ["age", "blood_draw", "TSH"])
+    >>> [[line.name for line in group.lines] for group in groups]
+    [['blood_draw', 'TSH'], ['age']]
+    """
+    names = [str(name) for name in costs.resource_names]
+    price = dict(zip(names, costs.resource_costs.tolist(), strict=True))
+    wanted = set(resources)
+    users: dict[str, set[int]] = {name: set() for name in names}
+    for feature, needs in enumerate(costs.needs):
+        for need in needs:
+            users[names[need]].add(feature)
+    heads: dict[str, list[str]] = {}
+    for name in sorted(wanted, key=lambda name: (-len(users[name]), names.index(name))):
+        head = next((head for head in heads if users[name] < users[head]), None)
+        if head is None:
+            heads[name] = []
+        else:
+            heads[head].append(name)
+    groups = []
+    for head, parts in heads.items():
+        parts.sort(key=lambda name: -price[name])
+        lines = [ResourceLine(head, price[head], False)]
+        lines += [ResourceLine(part, price[part], True) for part in parts]
+        groups.append(ResourceGroup(tuple(lines)))
+    return sorted(groups, key=lambda group: -group.price)
+
+
+# -- which one to take --------------------------------------------------------------------------
+
+
+def recommended(steps: Sequence[FrontStep]) -> int:
+    """Position of the cheapest step that is nearly as good as the best, of steps that rise.
+
+    Its score is within one standard error of the best score, or has 99% of what can be gained over
+    the first step.
+    """
+    best = steps[-1]
+    slack = _slack([step.score for step in steps], best.error)
+    return next(i for i, step in enumerate(steps) if step.score >= best.score - slack)
+
+
+def _slack(scores: Any, error: float | None) -> float:
+    """How far below the best score a model may be that is nearly as good; scores rise."""
+    return max((1 - NEARLY_ALL) * float(scores[-1] - scores[0]), error or 0.0)
+
+
+def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = None) -> str:
+    """Which model to take, in a sentence."""
+    steps = front_steps(curve) if steps is None else steps
+    best, chosen = steps[-1], steps[recommended(steps)]
+    cost = money(chosen.cost, curve.cost_unit)
+    if chosen is best:
+        return f"the best score costs {cost}"
+    whole = money(best.cost, curve.cost_unit)
+    if chosen.score > 0:
+        return f"{_percent(chosen.score / best.score)} of the best score for {cost} of {whole}"
+    start = steps[0].score
+    share = (chosen.score - start) / (best.score - start)
+    return f"{_percent(share)} of what can be gained for {cost} of {whole}"
+
+
+def _percent(share: float) -> str:
+    """A share, rounded down: 99.96% is not all of it."""
+    tenths = math.floor(1000 * share + 1e-9)
+    if tenths >= 990 and tenths % 10:
+        return f"{tenths / 10:.1f}%"
+    return f"{tenths // 10}%"
+
+
+# -- how certain a score is ---------------------------------------------------------------------
+
+
+class ValidationRows:
+    """The rows that models of a curve were chosen by, and how certain their scores are.
+
+    Parameters
+    ----------
+    estimator : Miser
+        Whose ``scoring`` it is.
+    prepared : Prepared
+        Data with validation rows.
+    """
+
+    def __init__(self, estimator: Any, prepared: Prepared):
+        self._scoring = estimator.scoring
+        self._schema = prepared.schema
+        assert prepared.validation is not None
+        self._cases: Cases = prepared.validation.cases
+        self._groups = _groups(self._cases)
+        self._known: dict[tuple[int, int], tuple[Any, float | None]] = {}
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._cases.y)
+
+    @classmethod
+    def of(cls, estimator: Any, prepared: Prepared) -> ValidationRows | None:
+        """The validation rows; None where they are on a cluster."""
+        assert prepared.validation is not None
+        table = prepared.validation.cases.table
+        is_here = isinstance(table, ArrayTable | SparseTable | FrameTable)
+        return cls(estimator, prepared) if is_here else None
+
+    def error(self, model: Any, n_iter: int) -> float | None:
+        """Standard error of the score after so many rounds: the jackknife, group by group.
+
+        None where the score cannot be computed of a part of the rows.
+        """
+        key = (id(model), n_iter)
+        if key not in self._known:  # with the model, so that its id is not given to another
+            cut = model.truncate(n_iter) if hasattr(model, "truncate") else model
+            self._known[key] = model, self._error(cut)
+        return self._known[key][1]
+
+    def _error(self, model: Any) -> float | None:
+        if len(self._groups) < 2:
+            return None
+        score = self._score_of(model)
+        if score is None:
+            return None
+        scores = np.array([score(rows) for rows in self._groups])
+        if not np.isfinite(scores).all():
+            return None
+        n = len(scores)
+        return float(np.sqrt((n - 1) / n * np.sum((scores - scores.mean()) ** 2)))
+
+    def _score_of(self, model: Any) -> Callable[[NDArray[np.intp]], float] | None:
+        """From some units of the validation rows (queries, where there are some) to the score."""
+        from greedymiser.scoring.known import known_score
+
+        cases, schema, scoring = self._cases, self._schema, self._scoring
+        by_loss = scoring is None or scoring == "loss"
+        known = None
+        if not by_loss:
+            known = known_score(scoring, schema.kind, schema.loss, schema.classes)
+            if known is None:
+                return None
+        raw = model.predictor_.raw_predict(cases.table)
+        raw = raw if cases.rows is None else raw[:, cases.rows]
+
+        def score(units: NDArray[np.intp]) -> float:
+            if cases.starts is None:
+                rows, part = units, cases.take(units)
+            else:
+                starts = cases.starts
+                rows = np.concatenate([np.arange(*starts[q : q + 2]) for q in units])
+                part = cases.take_queries(units)
+            mine = np.ascontiguousarray(raw[:, rows])
+            if known is not None:
+                return known.bind(part.y, part.weight, part.starts)(mine)
+            loss = part.told(schema.loss)
+            return -loss.value(part.y, mine[0] if len(mine) == 1 else mine, part.weight)
+
+        return score
+
+
+def _groups(cases: Cases) -> list[NDArray[np.intp]]:
+    """Rows (or queries) that are left when one group after the other is left out.
+
+    Each group has its share of every target, so that no class is ever missing.
+    """
+    rng = np.random.default_rng(0)
+    if cases.starts is None:
+        n = len(cases.y)
+        order = np.lexsort((rng.permutation(n), cases.y))
+    else:
+        n = len(cases.starts) - 1
+        order = rng.permutation(n)
+    group = np.empty(n, dtype=np.intp)
+    group[order] = np.arange(n) % GROUPS
+    if n < 2 * GROUPS:
+        return []
+    return [np.flatnonzero(group != left_out) for left_out in range(GROUPS)]

@@ -1,0 +1,1 @@
+"""Loops over rows and bins, compiled for the cores of this machine."""

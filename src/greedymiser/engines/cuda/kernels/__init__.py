@@ -1,0 +1,1 @@
+"""Loops over rows and bins for a GPU, and what the host writes for them."""

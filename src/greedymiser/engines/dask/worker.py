@@ -1,0 +1,266 @@
+"""What lives on a worker: codes, shards, and histograms on their way to those who add them up.
+
+A client asks all workers at once, and directly: nothing of this is a task. The heavy work runs in
+a thread of its own, so that the worker's event loop stays free to answer the other workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from distributed import Status, Worker
+from numpy.typing import NDArray
+
+from greedymiser._core.threads import Threads
+from greedymiser.engines.dask.chunks import Chunk
+from greedymiser.engines.dask.messages import (
+    OPERATION,
+    Command,
+    LevelOrder,
+    OwnWorkError,
+    PeerLostError,
+    SessionLostError,
+    Share,
+    ask_worker,
+    packed,
+    unpacked,
+)
+from greedymiser.engines.dask.shard import HeldShard, owned_part
+
+# Seconds after which a session without a client is let go.
+AGE_OF_ORPHANS = 60.0
+
+# By session and worker: a cluster for tests has several workers in one process.
+_HOLDERS: dict[tuple[str, str], Holder] = {}
+
+
+def sweep(clients: Collection[str] | None = None) -> None:
+    """Let go of what belongs to closed workers, or to clients that are gone."""
+    for (session, address), holder in list(_HOLDERS.items()):
+        is_orphan = clients is not None and session.partition("/")[0] not in clients
+        # Not the newest: their clients may have come after this one was told of all clients.
+        is_orphan = is_orphan and time.monotonic() - holder.begun > AGE_OF_ORPHANS
+        if is_orphan or holder.is_abandoned:
+            _HOLDERS.pop((session, address)).close()
+
+
+def open_session(session: str, dask_worker: Worker) -> Holder:
+    """What a session keeps on a worker; made where there is nothing yet."""
+    key = session, dask_worker.address
+    if key not in _HOLDERS:
+        _HOLDERS[key] = Holder(session, dask_worker)
+        dask_worker.handlers[OPERATION] = _handler(dask_worker)
+    return _HOLDERS[key]
+
+
+def close_session(session: str, dask_worker: Worker) -> None:
+    """Let everything go."""
+    holder = _HOLDERS.pop((session, dask_worker.address), None)
+    if holder is not None:
+        holder.close()
+
+
+def busy_seconds() -> float:
+    """How long the shards of this process have worked; the rest is talk, or waiting for others."""
+    return sum(holder.busy for holder in _HOLDERS.values())
+
+
+def _handler(worker: Worker) -> Callable[..., Awaitable[Any]]:
+    """How a worker answers what it is asked by clients and other workers."""
+
+    async def answer(session: str, name: str, args: Any) -> Any:
+        holder = _HOLDERS.get((session, worker.address))
+        if holder is None:
+            raise SessionLostError(f"{worker.address} does not know session {session}")
+        return packed(await getattr(holder, name)(*unpacked(args)))
+
+    return answer
+
+
+class Holder:
+    """What one session keeps on a worker. Its coroutines are what clients and workers may ask."""
+
+    def __init__(self, session: str, worker: Worker):
+        self._session = session
+        self._worker = worker
+        self._threads = Threads(worker.state.nthreads)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="greedymiser")
+        self._chunks: dict[tuple[str, int], Chunk] = {}
+        self._shards: dict[str, HeldShard] = {}
+        # Histograms of the present level, for those who come for them, before or after they are
+        # counted; by rows and step.
+        self._counted: dict[tuple[str, int], asyncio.Future[Any]] = {}
+        self._pulls: set[asyncio.Future[Any]] = set()
+        self.begun = time.monotonic()
+        # Seconds that were spent working.
+        self.busy = 0.0
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the worker is closed."""
+        return self._worker.status in (Status.closed, Status.failed)
+
+    def close(self) -> None:
+        """Let everything go; what still runs ends by itself."""
+        self._executor.submit(self._threads.__exit__, None, None, None)
+        self._executor.shutdown(wait=False)
+        self._chunks.clear()
+        self._shards.clear()
+
+    async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._work, function, *args)
+
+    def _work(self, function: Callable[..., Any], *args: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return function(*args)
+        except OSError as error:
+            raise OwnWorkError(error) from error
+        finally:
+            self.busy += time.perf_counter() - begun
+
+    # -- codes ------------------------------------------------------------------------------------
+
+    def put(self, store: str, chunk: int, codes: NDArray[np.uint64]) -> None:
+        """Keep the codes of a chunk of rows."""
+        self._chunks[store, chunk] = Chunk(codes)
+
+    async def keep(self, store: str, codes: Mapping[int, NDArray[np.uint64]]) -> None:
+        """Keep the codes of some chunks, from the client."""
+        for chunk, part in codes.items():
+            self.put(store, chunk, part)
+
+    async def held(self, store: str) -> list[int]:
+        """Chunks that are here."""
+        return [chunk for known, chunk in self._chunks if known == store]
+
+    async def codes_of(self, store: str, chunk: int, rows: NDArray[np.int64] | None) -> Any:
+        """Codes of some rows, for another worker."""
+        return await self._run(self._chunk(store, chunk).take, rows)
+
+    def _chunk(self, store: str, chunk: int) -> Chunk:
+        if (store, chunk) not in self._chunks:
+            raise SessionLostError(f"{self._worker.address} does not have chunk {chunk}")
+        return self._chunks[store, chunk]
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Let go of stores and shards that are no longer needed."""
+        for key in [key for key in self._chunks if key[0] in names]:
+            del self._chunks[key]
+        for name in names:
+            self._shards.pop(name, None)
+
+    # -- shards -----------------------------------------------------------------------------------
+
+    async def place(self, placed: str, share: Share) -> None:
+        """Make a shard of codes that are here, and of those that others have."""
+        away = [piece for piece in share.pieces if piece.holder != self._worker.address]
+        calls = [
+            self._ask(piece.holder, "codes_of", share.store, piece.chunk, piece.rows)
+            for piece in away
+        ]
+        pulled = {
+            piece.chunk: part for piece, part in zip(away, await self._pull(calls), strict=True)
+        }
+        try:
+            self._shards[placed] = await self._run(self._make_shard, share, pulled)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{share.n_rows} rows x {share.sample.binned.n_features} features, binned, and "
+                f"their predictions did not fit into the memory of {self._worker.address}: {error}"
+            ) from error
+
+    def _make_shard(self, share: Share, pulled: dict[int, NDArray[np.uint64]]) -> HeldShard:
+        binned = share.sample.binned
+        codes = np.empty((len(binned.codes), share.n_rows), dtype=np.uint64)
+        first = 0
+        for piece in share.pieces:
+            part, is_here = pulled.pop(piece.chunk, None), piece.holder == self._worker.address
+            if part is None:
+                part = self._chunk(share.store, piece.chunk).take(piece.rows)
+            last, target = first + part.shape[1], piece.target
+            codes[:, slice(first, last) if target is None else target] = part
+            if is_here:
+                columns = first if target is None else target.astype(np.uint32)
+                self._chunk(share.store, piece.chunk).move(piece.rows, codes, columns)
+            first = last
+        sample = replace(share.sample, binned=replace(binned, codes=codes))
+        return HeldShard(sample, share.places, self._threads)
+
+    async def obey(self, placed: str, commands: Sequence[Command]) -> Any:
+        """Tell a shard what to do; what it answers to the last command."""
+        return await self._run(self._shard(placed).obey, commands)
+
+    def _shard(self, placed: str) -> HeldShard:
+        if placed not in self._shards:
+            raise SessionLostError(f"{self._worker.address} does not have rows {placed}")
+        return self._shards[placed]
+
+    # -- levels -----------------------------------------------------------------------------------
+
+    async def table(self, placed: str, commands: Sequence[Command], level: LevelOrder) -> Any:
+        """Count the rows here; add up and scan the blocks that are this worker's."""
+        shard, me = self._shard(placed), self._worker.address
+        counted = self._counts(placed, level.step)
+        try:
+            await self._run(shard.obey, commands)
+            counts = await self._run(shard.count, level)
+        except BaseException:
+            counted.cancel()
+            raise
+        if counted.cancelled():
+            raise PeerLostError("the level was given up")
+        counted.set_result((level, counts))
+        if not level.owned(level.blocks, me).any():
+            return None
+        others = [peer for peer in level.peers if peer != me]
+        parts = await self._pull(
+            [self._ask(p, "histograms", placed, level.step, me) for p in others]
+        )
+        return await self._run(shard.scan, level, me, [owned_part(level, counts, me), *parts])
+
+    def _counts(self, placed: str, step: int) -> asyncio.Future[Any]:
+        """Histograms that are counted, or will be. Those of earlier levels are let go."""
+        for key in [key for key in self._counted if key[0] == placed and key[1] < step]:
+            self._counted.pop(key).cancel()
+        if (placed, step) not in self._counted:
+            self._counted[placed, step] = asyncio.get_running_loop().create_future()
+        return self._counted[placed, step]
+
+    async def histograms(self, placed: str, step: int, peer: str) -> Any:
+        """What was counted here of the blocks that another worker adds up."""
+        self._shard(placed)
+        try:
+            level, counts = await asyncio.shield(self._counts(placed, step))
+        except asyncio.CancelledError:
+            raise PeerLostError("the level was given up") from None
+        return await self._run(owned_part, level, counts, peer)
+
+    async def abort(self) -> None:
+        """Wait for nobody any more."""
+        for waiting in [*self._pulls, *self._counted.values()]:
+            waiting.cancel()
+        self._counted.clear()
+
+    async def _ask(self, peer: str, name: str, *args: Any) -> Any:
+        return await ask_worker(self._worker.rpc(peer), self._session, name, *args)
+
+    async def _pull(self, calls: Sequence[Awaitable[Any]]) -> list[Any]:
+        """Wait for what other workers have."""
+        if not calls:
+            return []
+        pull = asyncio.gather(*calls)
+        self._pulls.add(pull)
+        try:
+            return await pull
+        except (OSError, asyncio.CancelledError) as error:
+            raise PeerLostError(f"another worker did not answer: {error!r}") from error
+        finally:
+            self._pulls.discard(pull)

@@ -1,0 +1,106 @@
+"""Validation scores while an estimator trains, by its ``scoring``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from greedymiser.engines.interface import Floats
+from greedymiser.estimators.fitted import fitted_like
+from greedymiser.losses import LambdaMART
+from greedymiser.losses.ndcg import ndcg_depth
+from greedymiser.model.predictor import Charge
+from greedymiser.model.trees import Ensemble, GrowingEnsemble
+from greedymiser.scoring.names import refuse_misspelt_score
+from greedymiser.training.boosting import Validation
+from greedymiser.training.preparation import HeldOut, Schema
+from greedymiser.training.train import Model, Watch
+
+if TYPE_CHECKING:
+    from greedymiser.estimators.base import Miser
+
+
+def watch_with(estimator: Miser, schema: Schema) -> Watch:
+    """How an estimator's ``scoring`` scores rows that are held out."""
+    if _scores_by_loss(estimator):
+        return lambda held_out: Validation(held_out.rows, lambda: -held_out.rows.loss())
+    known = _known_score(estimator, schema)
+
+    def watch(held_out: HeldOut) -> Validation:
+        rows, cases = held_out.rows, held_out.cases
+        if known is None:
+            return _score_by_scikit_learn(estimator, schema, held_out)
+        score = known.bind(cases.y, cases.weight, cases.starts)
+        return Validation(rows, lambda: score(rows.raw()))
+
+    return watch
+
+
+def works_in_kernels(estimator: Miser, schema: Schema) -> bool:
+    """Whether an estimator trains and scores without calling anything of the user's."""
+    loss = schema.loss
+    if loss.formula is None and type(loss) is not LambdaMART:
+        return False
+    return _scores_by_loss(estimator) or _known_score(estimator, schema) is not None
+
+
+def _scores_by_loss(estimator: Miser) -> bool:
+    return estimator.scoring is None or estimator.scoring == "loss"
+
+
+def _known_score(estimator: Miser, schema: Schema) -> Any:
+    """The built-in score of an estimator's ``scoring``; None if only scikit-learn knows it."""
+    # Here, since most programs that import the estimators never need them.
+    from greedymiser.scoring.known import known_score
+
+    return known_score(estimator.scoring, schema.kind, schema.loss, schema.classes)
+
+
+def check_scoring_of(estimator: Miser) -> None:
+    """Raise if nobody knows what an estimator is to be scored with."""
+    if _scores_by_loss(estimator):
+        return
+    scoring = estimator.scoring
+    if estimator._kind == "ranker" and ndcg_depth(scoring) is not None:
+        return
+    from sklearn.metrics import check_scoring
+
+    ours = ["loss", "ndcg@5"] if estimator._kind == "ranker" else ["loss"]
+    refuse_misspelt_score(scoring, ours)
+    check_scoring(estimator, scoring)
+
+
+def _score_by_scikit_learn(estimator: Miser, schema: Schema, held_out: HeldOut) -> Validation:
+    """Scores by scikit-learn: raw predictions of these rows are taken from the engine."""
+    from sklearn.metrics import check_scoring
+
+    scorer = check_scoring(estimator, estimator.scoring)
+    rows, cases = held_out.rows, held_out.cases
+    X, y = cases.table.take(cases.rows), schema.target.decode(cases.y)
+    weight = {}
+    if cases.weight is not None and _accepts(scorer, "sample_weight"):
+        weight = {"sample_weight": cases.weight}
+    if estimator._is_continued():
+        start = estimator.model_
+    else:
+        blank = Ensemble.empty(rows.raw()[:, 0].copy(), schema.n_features)
+        start = Model(blank, charge=cast(Charge, estimator.charge))
+    grown = GrowingEnsemble(start.ensemble)
+    model = fitted_like(estimator, schema, start)
+
+    def raw_predict(asked: Any) -> Floats:
+        return rows.raw().copy() if asked is X else type(estimator)._raw_predict(model, asked)
+
+    def score() -> float:
+        # Nothing is copied, and what serves other rows is made once somebody asks for them.
+        model.model_ = Model(grown.ensemble(), charge=start.charge)
+        return float(scorer(model, X, y, **weight))
+
+    model.__dict__["_raw_predict"] = raw_predict
+    return Validation(rows, score, grown.add)
+
+
+def _accepts(function: Callable[..., Any], argument: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return argument in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())

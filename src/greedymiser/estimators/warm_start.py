@@ -1,0 +1,100 @@
+"""Fits that continue a model (``warm_start=True``), and parameters that must not change then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from greedymiser.losses import Loss
+from greedymiser.training.parameters import Parameters
+from greedymiser.training.preparation import (
+    Checked,
+    Prepared,
+    Schema,
+    costs_of_columns,
+    read_categorical_features,
+    read_interaction_cst,
+    read_monotonic_cst,
+)
+from greedymiser.training.train import owned_by
+
+if TYPE_CHECKING:
+    from greedymiser.estimators.base import Miser
+
+
+def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Schema]:
+    """What is known stays; parameters that would change its meaning are refused."""
+    known = estimator.schema_
+    if params.max_iter < estimator.n_iter_:
+        raise ValueError(
+            f"max_iter={params.max_iter} must not be less than n_iter_={estimator.n_iter_} "
+            "when warm_start=True"
+        )
+    if params.charge != estimator.model_.charge:
+        raise _changed("charge", "its accounts are kept the old way")
+
+    def learn(checked: Checked) -> Schema:
+        if costs_of_columns(params, known.n_features, known.columns) != known.costs:
+            raise _changed("costs", "its accounts are kept in the old ones")
+        given = params.categorical_features
+        categorical = read_categorical_features(given, checked.X, known.n_features, known.columns)
+        if sorted(categorical) != sorted(known.categories):
+            raise _changed("categorical_features", "its trees know other categories")
+        if not _same_loss(known.target.loss(params.loss, params.quantile), known.loss):
+            raise _changed("loss", "its trees were grown for another one")
+        if read_monotonic_cst(params.monotonic_cst, known) != known.monotonic_cst:
+            raise _changed("monotonic_cst", "its trees follow the old one")
+        if read_interaction_cst(params.interaction_cst, known) != known.interactions:
+            raise _changed("interaction_cst", "its trees follow the old one")
+        return known
+
+    return learn
+
+
+def check_budget(estimator: Miser, prepared: Prepared) -> None:
+    """Raise if a model, or one of the rows to learn from, costs too much before it is continued."""
+    if estimator.budget is not None and estimator.cost_ > estimator.budget:
+        raise ValueError(
+            f"budget={estimator.budget:g} is less than the {estimator.cost_:g} that the model "
+            "costs before it is continued (warm_start=True); truncate it first"
+        )
+    if estimator.row_budget is None:
+        return
+    dearest = _dearest(estimator, prepared)
+    if dearest > estimator.row_budget:
+        raise ValueError(
+            f"row_budget={estimator.row_budget:g} is less than the {dearest:g} that the dearest "
+            "row costs before the model is continued (warm_start=True); truncate it first"
+        )
+
+
+def _dearest(estimator: Miser, prepared: Prepared) -> float:
+    """What the row pays that pays most, of those to learn from."""
+    ensemble, costs = estimator.ensemble_, estimator.costs_
+    owned = owned_by(prepared, ensemble, prepared.train)
+    if owned is None:
+        return 0.0
+    return max(costs.bill(some, ensemble.n_trees) for some in np.unique(owned, axis=0))
+
+
+def _changed(parameter: str, why: str) -> ValueError:
+    return ValueError(
+        f"{parameter} has changed since the model was begun, and {why}; continue it "
+        f"(warm_start=True) with the same {parameter}, or fit anew with warm_start=False"
+    )
+
+
+def _same_loss(new: Loss, known: Loss) -> bool:
+    """Whether two losses mean the same; what one of them took from its data counts for both."""
+    if new is known:
+        return True
+    if type(new) is not type(known):
+        return False
+    taken = {name for name, value in vars(new).items() if value is None}
+    mine, theirs = (
+        {name: value for name, value in vars(loss).items() if name not in taken}
+        for loss in (new, known)
+    )
+    return bool(mine == theirs)

@@ -1,0 +1,505 @@
+"""Calls side by side: coroutines on an event loop of asyncio or trio, functions on threads.
+
+All that needs anyio is here. Loading it takes a while, so others import this module when there is
+something to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import time
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from concurrent.futures import Future
+from contextvars import Context, copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import EventLoopToken, RunVar, checkpoint, current_token
+
+from greedymiser.on_demand.policies import Deadline, SourcePolicy, retry_wait
+from greedymiser.on_demand.request import Exit, Outcome, Request, refusal
+from greedymiser.on_demand.scheduler import Call, Scheduler
+from greedymiser.on_demand.sources import Source, split_batch
+from greedymiser.on_demand.worker_threads import context_for
+
+if TYPE_CHECKING:
+    from greedymiser.on_demand.fetcher import Workplace
+
+T = TypeVar("T")
+
+# What ends a program. An event loop would fall over it, so it is carried around the loop.
+LEAVING = (SystemExit, KeyboardInterrupt)
+
+# A task makes so many calls before it lets others go on, if its coroutines never wait.
+CALLS_IN_A_ROW = 3
+
+
+async def run_on_loop(scheduler: Scheduler, caller: LoopCaller) -> None:
+    """Make all calls of a scheduler, side by side."""
+    try:
+        async with anyio.create_task_group() as group:
+            _Tasks(scheduler, caller, group).start()
+    except BaseExceptionGroup as errors:
+        # The first failure cancelled all others; it says more than the group.
+        error = first_error(errors)
+        if isinstance(error, Exit):
+            raise error.reason from None
+        raise error from error.__cause__
+
+
+class _Tasks:
+    """Makes calls as tasks. One that has made a call makes the next: tasks take long to start."""
+
+    def __init__(self, scheduler: Scheduler, caller: LoopCaller, group: TaskGroup):
+        self._scheduler, self._caller, self._group = scheduler, caller, group
+        # That of all calls; what they change in it is not for others.
+        self._context = copy_context()
+
+    def start(self, keep_one: bool = False) -> Call | None:
+        """Start a task for each call that can be made; with ``keep_one``, return the last."""
+        call = self._scheduler.take()
+        while call is not None:
+            following = self._scheduler.take()
+            if following is None and keep_one:
+                return call
+            self._context.copy().run(self._group.start_soon, self._work, call)
+            call = following
+        return None
+
+    async def _work(self, call: Call | None) -> None:
+        n_calls = 0
+        while call is not None:
+            outcome = await self._caller.make(call)
+            self._scheduler.done(call, outcome)
+            call = self.start(keep_one=not _differs_from(self._context))
+            n_calls += 1
+            if n_calls == CALLS_IN_A_ROW:
+                await checkpoint()
+                n_calls = 0
+
+
+def _differs_from(context: Context) -> bool:
+    """Whether something was set in the context of here, which is a copy of another."""
+    return any(context.get(variable) is not value for variable, value in copy_context().items())
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of nested groups; on trio, cancellations are in them, too."""
+    error: BaseException = errors.split(anyio.get_cancelled_exc_class())[1] or errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+# -- one call -------------------------------------------------------------------------------------
+
+
+class _LoopState:
+    """What the calls of one predictor share on one event loop."""
+
+    def __init__(self) -> None:
+        self.limiters: dict[str, anyio.CapacityLimiter] = {}
+        self.gatherings: dict[str, _Gathering] = {}
+
+
+_states: RunVar[WeakKeyDictionary[Workplace, _LoopState]] = RunVar("greedymiser on demand")
+
+
+class _Gathering:
+    """Requests for a source that takes many objects, which wait for one call."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.is_full, self.is_done = anyio.Event(), anyio.Event()
+        # None if the one that was to make the call was cancelled.
+        self.outcome: Outcome | None = None
+
+
+class LoopCaller:
+    """Makes calls from an event loop, each as its policy wants it.
+
+    Parameters
+    ----------
+    workplace : Workplace
+    deadline : Deadline, optional
+        When the answer must be there.
+    is_limited : bool
+        Whether calls wait for others to end where there is a limit. A prediction that a source
+        makes with the very predictor that called it must not: it would wait for itself.
+    reserve : function, optional
+        Seconds before the deadline that must be left if a call fails; None if nobody knows, then
+        half of what is left is kept.
+    """
+
+    def __init__(
+        self,
+        workplace: Workplace,
+        deadline: Deadline | None,
+        is_limited: bool,
+        reserve: Callable[[Request, Source], float | None] | None = None,
+    ):
+        self._reserve = reserve
+        self._place = workplace
+        self._deadline = deadline
+        self._is_limited = is_limited
+        self._tell = workplace.observers
+        try:
+            states = _states.get()
+        except LookupError:
+            states = WeakKeyDictionary()
+            _states.set(states)
+        self._state = states.setdefault(workplace, _LoopState())
+
+    async def make(self, call: Call) -> Outcome:
+        """Make a call, when limits allow it."""
+        policy = self._place.policies.get(call.source.name)
+        if policy is None:
+            return await self._attempt(call, None)
+        if policy.cache is not None:
+            return await self._cached(call, policy)
+        if policy.max_batch is not None:
+            return await self._together(call, policy)
+        return await self._try(call, policy)
+
+    # -- cache, batches, retries ------------------------------------------------------------------
+
+    async def _cached(self, call: Call, policy: SourcePolicy) -> Outcome:
+        assert policy.cache_key is not None
+        name = call.source.name
+        try:
+            key = policy.cache_key(call.requests[0].raw)
+        except Exception as error:
+            return Outcome(None, error, 0.0, was_made=False)
+        if key is None:
+            return await self._try(call, policy)
+        value = await self._read(policy.cache, name, key)
+        if value is not None:
+            outcome = Outcome(value, None, 0.0, was_made=False, from_cache=True)
+            self._tell.ended(name, 1, outcome)
+            return outcome
+        outcome = await self._try(call, policy)
+        if outcome.error is None and outcome.value is not None:
+            await self._write(policy.cache, name, key, outcome.value)
+        return outcome
+
+    async def _read(self, cache: Any, name: str, key: Any) -> Any:
+        """What is in a cache, if anything; one that fails is as good as an empty one."""
+        try:
+            if isinstance(cache, MutableMapping):
+                with self._place.cache_lock:
+                    return cache.get((name, key))
+            value = cache.get(f"{name}:{key}")
+            return await value if inspect.isawaitable(value) else value
+        except Exception as error:
+            self._place.tell_of_cache(name, error)
+            return None
+
+    async def _write(self, cache: Any, name: str, key: Any, value: Any) -> None:
+        try:
+            if isinstance(cache, MutableMapping):
+                with self._place.cache_lock:
+                    cache[name, key] = value
+                return
+            stored = cache.set(f"{name}:{key}", value)
+            if inspect.isawaitable(stored):
+                await stored
+        except Exception as error:
+            self._place.tell_of_cache(name, error)
+
+    async def _together(self, call: Call, policy: SourcePolicy) -> Outcome:
+        """Wait for other requests for the same source, and share one call with them."""
+        gatherings, name = self._state.gatherings, call.source.name
+        while True:
+            gathering = gatherings.get(name)
+            is_first = gathering is None
+            if gathering is None:
+                gathering = gatherings[name] = _Gathering()
+            first = len(gathering.requests)
+            gathering.requests += call.requests
+            if len(gathering.requests) >= (policy.max_batch or 1):
+                gatherings.pop(name, None)
+                gathering.is_full.set()
+            if is_first:
+                await self._lead(gathering, call.source, policy)
+            else:
+                limit = self._deadline.left if self._deadline is not None else None
+                with anyio.move_on_after(limit):
+                    await gathering.is_done.wait()
+                if not gathering.is_done.is_set():
+                    return self._late(time.monotonic(), 0.0)
+            if gathering.outcome is not None:
+                return _share(gathering.outcome, first, len(call.requests), gathering)
+
+    async def _lead(self, gathering: _Gathering, source: Source, policy: SourcePolicy) -> None:
+        try:
+            with anyio.move_on_after(policy.max_wait):
+                await gathering.is_full.wait()
+            if self._state.gatherings.get(source.name) is gathering:
+                del self._state.gatherings[source.name]
+            gathering.outcome = await self._try(Call(source, gathering.requests), policy)
+        finally:
+            if self._state.gatherings.get(source.name) is gathering:
+                del self._state.gatherings[source.name]
+            gathering.is_done.set()  # others look for another one to make the call, if need be
+
+    async def _try(self, call: Call, policy: SourcePolicy) -> Outcome:
+        """Make a call, and make it again if it fails and there is time."""
+        outcome = await self._attempt(call, policy)
+        for attempt in range(policy.retries):
+            if outcome.error is None or isinstance(outcome.error, LEAVING):
+                break
+            wait = retry_wait(policy, attempt)
+            if self._deadline is not None and self._deadline.left <= wait:
+                break
+            await anyio.sleep(wait)
+            outcome = await self._attempt(call, policy)
+        return outcome
+
+    # -- one attempt ------------------------------------------------------------------------------
+
+    async def _attempt(self, call: Call, policy: SourcePolicy | None) -> Outcome:
+        source, deadline = call.source, self._deadline
+        health = self._place.health[source.name]
+        if policy is not None or deadline is not None:
+            refused = health.refusal(source, deadline, reserve=True)
+            if refused is not None:
+                self._tell.ended(source.name, len(call.requests), refused)
+                return refused
+        limiter = self._limiter(source) if self._is_limited else None
+        ticket = object()
+        if limiter is not None and not await self._enter(limiter, ticket, source):
+            assert deadline is not None
+            return refusal(f"it was not called, since {deadline.seconds:g} s have passed")
+        try:
+            # The clock of a time-out starts here: waiting for others is not the source's fault.
+            limit = None if policy is None else policy.timeout
+            if deadline is not None:
+                left = self._time_for(call, deadline)
+                limit = left if limit is None else min(limit, left)
+            self._tell.source_called(source.name, len(call.requests))
+            arguments = call.arguments(self._place.raw)
+            if source.is_coroutine:
+                outcome = await self._await(source, arguments, limit)
+            else:
+                outcome = await self._call_on_thread(source, arguments, limit)
+        finally:
+            if limiter is not None:
+                limiter.release_on_behalf_of(ticket)
+        if policy is not None or deadline is not None:
+            health.note(outcome)
+        self._tell.ended(source.name, len(call.requests), outcome)
+        return outcome
+
+    def _time_for(self, call: Call, deadline: Deadline) -> float:
+        """Seconds that a call may take, so that there is time for what is done if it fails."""
+        left = max(deadline.left, 0.0)
+        if self._reserve is None:
+            return left
+        kept = [self._reserve(request, call.source) for request in call.requests]
+        known = max((seconds for seconds in kept if seconds is not None), default=0.0)
+        if None in kept or known > left / 2:
+            return left / 2
+        return left - known
+
+    def _limiter(self, source: Source) -> anyio.CapacityLimiter | None:
+        """What counts the calls of a source on this event loop; functions share the threads."""
+        name, limit = self._place.limit_of(source)
+        if limit is None:
+            return None
+        limiter = self._state.limiters.get(name)
+        if limiter is None:
+            limiter = self._state.limiters[name] = anyio.CapacityLimiter(limit)
+        return limiter
+
+    async def _enter(self, limiter: anyio.CapacityLimiter, ticket: object, source: Source) -> bool:
+        """Wait for a place; False if the deadline came first."""
+        try:
+            limiter.acquire_on_behalf_of_nowait(ticket)
+        except anyio.WouldBlock:
+            start, n_before = time.perf_counter(), limiter.statistics().tasks_waiting
+            limit = None if self._deadline is None else max(self._deadline.left, 0.0)
+            with anyio.move_on_after(limit) as scope:
+                await limiter.acquire_on_behalf_of(ticket)
+            waited = time.perf_counter() - start
+            self._tell.tell("source_waited", source.name, waited, n_before)
+            return not scope.cancelled_caught
+        return True
+
+    async def _await(
+        self, source: Source, arguments: Sequence[Any], limit: float | None
+    ) -> Outcome:
+        """Call a coroutine function, and cancel it when its time is over."""
+        if limit is None:
+            return await await_call(source, arguments)
+        outcome: Outcome | None = None
+        error: BaseException = TimeoutError()
+        start = time.perf_counter()
+        try:
+            with anyio.move_on_after(limit) as scope:
+                outcome = await await_call(source, arguments)
+        except Exception as beside:  # tasks of a source may fail while they are cancelled
+            error = beside
+        if outcome is None:
+            outcome = Outcome(None, error, time.perf_counter() - start)
+        # An answer that is there counts: an event loop that lags notices it and the end of the
+        # time-out together. A coroutine may turn its cancellation into something else.
+        if outcome.error is not None and scope.cancel_called:
+            return outcome._replace(given_up=_given_up(limit))
+        return outcome
+
+    async def _call_on_thread(
+        self, source: Source, arguments: Sequence[Any], limit: float | None
+    ) -> Outcome:
+        """Call a function. An answer that is there counts, even if the event loop was blocked."""
+        pool, start = self._place.pool, time.perf_counter()
+        answer = pool.send(source, arguments)
+        try:
+            with anyio.move_on_after(limit):
+                await _until_done(answer)
+        finally:
+            if not (is_done := answer.done()):
+                pool.abandon(source, answer)
+        if is_done:
+            return answer.result()
+        assert limit is not None
+        return self._late(start, limit)
+
+    def _late(self, start: float, limit: float) -> Outcome:
+        seconds = time.perf_counter() - start
+        return Outcome(None, TimeoutError(), seconds, given_up=_given_up(limit))
+
+
+def _given_up(limit: float) -> str:
+    return f"it did not answer within {limit:.4g} s"
+
+
+def _share(outcome: Outcome, first: int, n: int, gathering: _Gathering) -> Outcome:
+    """What a call for many brought for some of them."""
+    n_all = len(gathering.requests)
+    share = outcome._replace(seconds=outcome.seconds * n / n_all)
+    if outcome.error is None:
+        try:
+            return share._replace(value=split_batch(outcome.value, n_all)[first : first + n])
+        except (TypeError, ValueError) as fault:
+            return share._replace(value=None, error=fault)
+    return share
+
+
+async def await_call(source: Source, arguments: Sequence[Any]) -> Outcome:
+    """Call a coroutine function; what it raises is caught, but for a cancellation from outside."""
+    start = time.perf_counter()
+    value: Any = None
+    error: BaseException | None = None
+    try:
+        value = await source.apply(arguments)
+    except (Exception, *LEAVING) as raised:
+        error = raised
+    except CancelledError as raised:
+        # Has someone cancelled this task, or something that the source waited for?
+        if anyio.get_current_task().has_pending_cancellation():
+            raise
+        error = raised
+    return Outcome(value, error, time.perf_counter() - start)
+
+
+async def _until_done(future: Future[T]) -> T:
+    """Wait for something that happens on a thread."""
+    event, token = anyio.Event(), current_token()
+    future.add_done_callback(lambda _: _soon(token, event.set))
+    await event.wait()
+    return future.result()
+
+
+def _soon(token: EventLoopToken, function: Callable[[], object]) -> None:
+    """Have a function called on an event loop, and do not wait for it, as anyio's doors would."""
+    loop: Any = token.native_token
+    soon = loop.run_sync_soon if hasattr(loop, "run_sync_soon") else loop.call_soon_threadsafe
+    with contextlib.suppress(RuntimeError):  # the loop has ended: this comes too late
+        soon(function)
+
+
+# -- a loop of our own ----------------------------------------------------------------------------
+
+
+class Portal:
+    """An event loop on a thread of its own, for plain calls.
+
+    (Those of anyio keep the interpreter from ending.) It runs until it is closed, so that what
+    sources have opened on it, such as connections, outlives a call.
+    """
+
+    def __init__(self, backend: str):
+        self._backend = backend
+        begun: Future[tuple[EventLoopToken, TaskGroup]] = Future()
+        self._begun = begun
+
+        # These know nothing of the portal, so that it can be collected, and is then closed.
+        async def serve() -> None:
+            async with anyio.create_task_group() as group:
+                begun.set_result((current_token(), group))
+                await anyio.sleep_forever()
+
+        def work() -> None:
+            try:
+                _run(serve, backend)
+            except BaseException as error:
+                if not begun.done():  # else it was closed
+                    begun.set_exception(error)
+
+        name = "greedymiser-loop"
+        thread = threading.Thread(target=Context().run, args=(work,), daemon=True, name=name)
+        thread.start()
+
+    def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Call a coroutine function. Who is interrupted cancels it, and does not wait for it."""
+        answer: Future[T] = Future()
+        scopes: list[anyio.CancelScope] = []
+
+        async def task() -> None:
+            try:
+                with anyio.CancelScope() as scope:
+                    scopes.append(scope)
+                    answer.set_result(await function(*arguments))
+            except BaseException as error:
+                answer.set_exception(error)
+            if not answer.done():
+                answer.cancel()
+
+        token, group = self._begun.result()
+        _soon(token, partial(context_for(self._backend).run, group.start_soon, task))
+        try:
+            return answer.result()
+        finally:
+            if not answer.done():
+                _soon(token, lambda: scopes[0].cancel() if scopes else None)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether there is no event loop to be had."""
+        return self._begun.done() and self._begun.exception() is not None
+
+    def close(self) -> None:
+        """End the loop and its thread; what runs on it is cancelled."""
+
+        def end(ready: Future[tuple[EventLoopToken, TaskGroup]]) -> None:
+            if ready.exception() is None:
+                token, group = ready.result()
+                _soon(token, group.cancel_scope.cancel)
+
+        self._begun.add_done_callback(end)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _run(main: Callable[[], Awaitable[T]], backend: str) -> T:
+    # With a factory, asyncio leaves the loop alone that others get from it.
+    options = {"loop_factory": asyncio.new_event_loop} if backend == "asyncio" else {}
+    return anyio.run(main, backend=backend, backend_options=options)

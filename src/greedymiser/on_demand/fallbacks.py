@@ -1,0 +1,215 @@
+"""What answers an object where a source of the model fails: another model that can do without it.
+
+Taking the columns of a source as missing is what a model has not learned to live with. Another
+model of the same curve has never looked at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.model.predictor import Predictor, as_predictor
+from greedymiser.on_demand.request import Outcome, Plan, Request
+from greedymiser.on_demand.row_walk import RowWalk
+from greedymiser.on_demand.served_model import ServedModel
+from greedymiser.on_demand.sources import Source, Sources
+from greedymiser.on_demand.stage_walk import StageWalk
+
+ObjectWalk = StageWalk | RowWalk
+
+
+def walk_of(
+    served: ServedModel,
+    requests: Sequence[Request],
+    query: NDArray[np.intp] | None = None,
+    prefetch: Plan = (),
+) -> ObjectWalk:
+    """The walk of objects through a model."""
+    kind = RowWalk if served.predictor.charge == "row" else StageWalk
+    return kind(served, requests, query, prefetch)
+
+
+def read_fallbacks(fallbacks: Any, model: ServedModel, sources: Sources) -> list[ServedModel]:
+    """The models to fall back to, the best first.
+
+    Of a curve, or a family that was saved, those that can do without something that the model
+    needs; in a list, all must.
+    """
+    if fallbacks is None:
+        return []
+    is_list = isinstance(fallbacks, list | tuple)
+    found = []
+    for i, predictor in enumerate(_predictors(fallbacks)):
+        _check_alike(i, predictor, model.predictor)
+        served = ServedModel(predictor, sources)
+        if served.source_names >= model.source_names:
+            if is_list and model.source_names:
+                raise ValueError(
+                    f"fallback {i} needs all that the model needs, and so it cannot answer where a "
+                    "source of the model fails"
+                )
+            continue
+        found.append(served)
+    return found
+
+
+def _predictors(fallbacks: Any) -> Iterable[Predictor]:
+    if isinstance(fallbacks, list | tuple):
+        return [as_predictor(model) for model in fallbacks]
+    if hasattr(fallbacks, "pareto") and hasattr(fallbacks, "best"):  # a curve
+        costs = sorted(fallbacks.pareto()["cost"], reverse=True)
+        return [as_predictor(fallbacks.best(cost, train=False)) for cost in costs]
+    if hasattr(fallbacks, "models"):  # a family: the cheapest first, and so the best last
+        return [as_predictor(model) for model in reversed(fallbacks.models)]
+    raise TypeError(
+        "fallbacks must be a curve, a family of models or a list of models, got "
+        f"{type(fallbacks).__name__}"
+    )
+
+
+def _check_alike(i: int, fallback: Predictor, model: Predictor) -> None:
+    """Raise if the answers of a fallback mean something else than those of the model."""
+    if model.kind == "ranker":
+        raise ValueError("a ranker has no fallbacks: scores of two models cannot be compared")
+    if fallback.kind != model.kind:
+        raise ValueError(f"fallback {i} is a {fallback.kind}, but the model is a {model.kind}")
+    if model.kind == "classifier" and list(fallback.classes_) != list(model.classes_):
+        raise ValueError(f"fallback {i} knows other classes than the model")
+
+
+class Taken(NamedTuple):
+    """An object that a fallback answers."""
+
+    number: int
+    why: str
+    walk: ObjectWalk
+    # The walks of fallbacks that were chosen before it, and failed too.
+    before: tuple[ObjectWalk, ...] = ()
+
+
+class FallbackWalk:
+    """Objects on their way through a model; those for which a source fails go on with another.
+
+    Parameters
+    ----------
+    main : StageWalk or RowWalk
+    fallbacks : sequence of ServedModel
+        The best first.
+    refused : function
+        Says why a source would not be called now, if so.
+    slowest : function
+        The longest time that a source took of late; None where nothing is known.
+    is_strict : bool
+        Whether an object that no fallback can answer is an error.
+    """
+
+    def __init__(
+        self,
+        main: ObjectWalk,
+        fallbacks: Sequence[ServedModel],
+        refused: Callable[[Source], Outcome | None],
+        slowest: Callable[[Source], float | None],
+        is_strict: bool,
+    ):
+        self.main = main
+        self.in_step = main.in_step
+        self._fallbacks = fallbacks
+        self._refused = refused
+        self._slowest = slowest
+        self._is_strict = is_strict
+        # By the number of the object.
+        self.taken: dict[int, Taken] = {}
+        # Objects that no fallback can answer: what is not to be had is missing.
+        self._given_up: set[int] = set()
+        if isinstance(main, RowWalk):
+            main.may_miss = self._given_up
+
+    def release(self) -> list[tuple[Request, Plan]]:
+        # Of those that wait, some go another way meanwhile; they are not the main walk's any more.
+        return self.main.release()
+
+    def follow(self, request: Request) -> Plan:
+        taken = self.taken.get(request.index)
+        if taken is None:
+            if request.unavailable and self._is_in_need(request):
+                return self._choose(request)
+            plan = self.main.follow(request)
+            # A walk through trees stops at what is not to be had.
+            if not plan and request.unavailable and self._is_in_need(request):
+                return self._choose(request)
+            return plan
+        if not taken.walk.served.source_names.isdisjoint(request.unavailable):
+            return self._choose(request)
+        return self._next(request, taken.walk)
+
+    def _is_in_need(self, request: Request) -> bool:
+        """Whether something failed that the model needs of the object."""
+        if request.index in self._given_up:
+            return False
+        served = self.main.served
+        asked = (served.maker[served.names[f]] for f in self.main.features_asked(request))
+        return not request.unavailable.isdisjoint(asked)
+
+    def _choose(self, request: Request) -> Plan:
+        """Let the best model go on that can; if none can, it is as if there were none."""
+        failure = next(iter(request.failures.values()))
+        for number, served in enumerate(self._fallbacks):
+            if not served.source_names.isdisjoint(request.unavailable):
+                continue
+            unknown = [source for source in served.plan if not request.knows(source)]
+            if any(self._refused(source) is not None for source in unknown):
+                continue
+            earlier = self.taken.get(request.index)
+            if earlier is None:
+                self.main.leave(request)
+            before = () if earlier is None else (*earlier.before, earlier.walk)
+            walk = walk_of(served, [request])
+            self.taken[request.index] = Taken(number, str(failure), walk, before)
+            return self._next(request, walk, is_new=True)
+        if self._is_strict:
+            raise failure from failure.__cause__
+        taken = self.taken.get(request.index)
+        if taken is None:
+            self._given_up.add(request.index)
+            return self.main.follow(request)
+        return self._next(request, taken.walk)
+
+    def time_to_fall_back(self, request: Request, source: Source) -> float | None:
+        """Seconds that the best fallback would take if a source failed now; None: not known."""
+        without = request.unavailable | {source.name}
+        for served in self._fallbacks:
+            if served.source_names.isdisjoint(without):
+                more = [
+                    other
+                    for other in served.plan
+                    if not request.knows(other) and other.name not in request.open
+                ]
+                # One after the other, at worst; what is being fetched will be there.
+                times = [self._slowest(other) for other in more]
+                return None if None in times else sum(filter(None, times))
+        return 0.0
+
+    def _next(self, request: Request, walk: ObjectWalk, is_new: bool = False) -> Plan:
+        """What an object needs next that is alone on its walk."""
+        plan: Plan = () if is_new else walk.follow(request)
+        while not plan:
+            released = walk.release()
+            if not released:
+                return ()
+            plan = [source for source in released[0][1] if not request.knows(source)]
+            if not plan:
+                walk.follow(request)
+        return plan
+
+    def finish(self) -> NDArray[np.float64]:
+        """Raw predictions of all objects."""
+        raw = self.main.finish()
+        for i, request in enumerate(self.main.requests):
+            taken = self.taken.get(request.index)
+            if taken is not None:
+                raw[:, i] = taken.walk.finish()[:, 0]
+        return raw

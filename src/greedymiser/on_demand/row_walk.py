@@ -1,0 +1,196 @@
+"""Objects that walk through the trees one by one, and fetch what their own paths ask for.
+
+Each goes as far as what is known of it takes it. There it needs a feature, and its source is
+called: at once, or together with others where the source takes many objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from greedymiser.model.exit_rules import query_starts
+from greedymiser.model.predictor import Predictor
+from greedymiser.on_demand.request import Plan, Request
+from greedymiser.on_demand.served_model import ServedModel, Supply
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+
+class RowWalk:
+    """A batch of objects on their way, each at its own pace."""
+
+    in_step = False
+
+    def __init__(
+        self,
+        served: ServedModel,
+        requests: Sequence[Request],
+        query: Places | None = None,
+        prefetch: Plan = (),
+    ):
+        predictor: Predictor = served.predictor
+        n, n_features = len(requests), predictor.n_features
+        self.served, self.requests = served, requests
+        self._predictor, self._query = predictor, query
+        self._prefetch = prefetch
+        self._place = {request.index: i for i, request in enumerate(requests)}
+        # What is known of the objects: values, and whether a value (or its absence) is known.
+        self.rows = np.full((n, n_features), np.nan)
+        self._known = np.zeros((n, n_features), dtype=np.uint8)
+        self.way = predictor.accounts.meter.start_positions(n, n_features)
+        # Raw predictions, the stage in which an object is, and the one after which it left.
+        self.raw = predictor.begin(n)
+        self._stage = np.zeros(n, dtype=np.intp)
+        self.left = np.full(n, -1, dtype=np.intp)
+        # Objects that go on without what is not to be had; None: all of them.
+        self.may_miss: set[int] | None = None
+        # Those that went another way.
+        self._gone = np.zeros(n, dtype=bool)
+        self._enter(np.arange(n), 0)
+
+    def release(self) -> list[tuple[Request, Plan]]:
+        """Let everyone walk as far as possible, and then fetch what it needs."""
+        if self._prefetch:
+            plan, self._prefetch = self._prefetch, ()
+            return [(request, plan) for request in self.requests]
+        active = going = self._active()
+        while len(going):
+            self._walk(going)
+            wants = self.way.wanted[going] >= 0
+            ended = going[~wants]
+            again = np.array([i for i in going[wants].tolist() if self._take(i)], dtype=np.intp)
+            if not self._predictor.compares_rows:
+                going = np.concatenate([again, self._settle(ended)])
+            elif len(again):
+                going = again
+            elif (self.way.wanted[active] >= 0).any():
+                break  # who has come to the end of the stage waits for the others of the query
+            else:
+                active = going = self._settle(active)
+        waiting = [i for i in self._active().tolist() if self.way.wanted[i] >= 0]
+        return [(self.requests[i], self._supply(i).plan) for i in waiting]
+
+    def follow(self, request: Request) -> Plan:
+        """Let one object walk on with what was fetched for it; what it needs next."""
+        i = self._place[request.index]
+        alone = np.array([i])
+        while True:
+            self._walk(alone)
+            if self.way.wanted[i] >= 0:
+                if self._take(i):
+                    continue
+                supply = self._supply(i)
+                # It waits for others where a source takes many objects at once, or for good.
+                is_stuck = request.knows(supply.source)
+                return () if is_stuck or any(s.is_batch for s in supply.plan) else supply.plan
+            if self._predictor.compares_rows or not len(self._settle(alone)):
+                return ()
+
+    def tell_all(self, rows: Floats) -> None:
+        """All columns of all objects are known from the beginning."""
+        self.rows = rows
+        self._known[:] = 1
+
+    def leave(self, request: Request) -> None:
+        """An object goes another way."""
+        self._gone[self._place[request.index]] = True
+
+    def features_asked(self, request: Request) -> list[int]:
+        """Features that an object was asked for, the one included for which it waits."""
+        i = self._place[request.index]
+        asked: list[int] = np.flatnonzero(self.way.asked[i]).tolist()
+        return asked if self.way.wanted[i] < 0 else sorted({*asked, int(self.way.wanted[i])})
+
+    def n_trees_met(self, request: Request) -> int:
+        """Trees that an object has met that went another way; the one in which it is counts."""
+        i = self._place[request.index]
+        k = int(self._stage[i])
+        before = self._predictor.stages[k - 1].n_trees if k else 0
+        stage = self._predictor.stages[k]
+        return before + int(self.way.tree[i]) - stage.first * stage.ensemble.n_outputs + 1
+
+    def finish(self) -> Floats:
+        """Raw predictions as they are compared with each other, once it is over."""
+        query = None if self._query is None else query_starts(self._query)
+        return self._predictor.finish(self.raw, self.left, query)
+
+    def questions(self) -> list[list[tuple[int, int]]]:
+        """Per object, the stage and the node of every question, in the order of asking.
+
+        Nobody stops for a column that a source has brought along with another one. Hence the
+        objects, once they have left, walk again, and stop for each column that is new to them.
+        """
+        asked: list[list[tuple[int, int]]] = [[] for _ in self.requests]
+        again = RowWalk(self.served, self.requests, self._query)
+        again.rows = self.rows
+        for k in range(len(self._predictor.stages)):
+            going = np.flatnonzero(self.left >= k)
+            again._enter(going, k)
+            while len(going):
+                again._walk(going)
+                going = going[again.way.wanted[going] >= 0]
+                again._known[going, again.way.wanted[going]] = 1
+                for i, node in zip(going.tolist(), again.way.node[going].tolist(), strict=True):
+                    asked[i].append((k, node))
+        return asked
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _active(self) -> Places:
+        return np.flatnonzero((self.left < 0) & ~self._gone)
+
+    def _walk(self, going: Places) -> None:
+        stages, accounts = self._predictor.stages, self._predictor.accounts
+        for k in np.unique(self._stage[going]).tolist():
+            here = going[self._stage[going] == k]
+            last = stages[k].last * stages[k].ensemble.n_outputs
+            accounts.walk(k).on(here, self.rows, self._known, self.way, self.raw, last)
+
+    def _settle(self, ended: Places) -> Places:
+        """Decide who goes on after its stage; those enter the next one."""
+        on = []
+        # As they are now: who enters the next stage must not be settled there as well.
+        stages = self._stage[ended]
+        for k in np.unique(stages).tolist():
+            here = ended[stages == k]
+            query = None if self._query is None else query_starts(self._query[here])
+            raw = np.ascontiguousarray(self.raw[:, here])
+            stays = self._predictor.stays(k, raw, query, self.rows[here])
+            self.left[here[~stays]] = k
+            for i in here[~stays].tolist():
+                self.requests[i].forget()
+            if stays.any():
+                self._enter(here[stays], k + 1)
+                on.append(here[stays])
+        return np.concatenate(on) if on else ended[:0]
+
+    def _enter(self, places: Places, k: int) -> None:
+        stage = self._predictor.stages[k]
+        first = stage.first * stage.ensemble.n_outputs
+        self._stage[places] = k
+        self.way.tree[places] = first
+        if stage.first < stage.last:
+            self.way.node[places] = stage.ensemble.tree_starts[first]
+        if stage.first == 0:  # the stage scores rows anew
+            self.raw[:, places] = stage.ensemble.baseline[:, None]
+
+    def _supply(self, i: int) -> Supply:
+        return self.served.supplies[int(self.way.wanted[i])]
+
+    def _take(self, i: int) -> bool:
+        """Whether what an object waits for was fetched, or is not to be had; it is known then."""
+        request, supply = self.requests[i], self._supply(i)
+        if not request.knows(supply.source):
+            return False
+        if supply.source.name in request.unavailable and self.may_miss is not None:
+            is_left_out = request.index in self.may_miss
+            if not is_left_out:
+                return False
+        supply.placement.fill(self.rows[i], request.columns)
+        self._known[i, supply.placement.features] = 1
+        self.way.wanted[i] = -1
+        return True

@@ -1,0 +1,298 @@
+"""Gated cascades: what estimators promise, kept by chains of models and gates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from greedymiser import (
+    CostModel,
+    GatedClassifier,
+    GatedRegressor,
+    MiserClassifier,
+    MiserRegressor,
+    OnDemandPredictor,
+    Sources,
+    load,
+    save,
+    tradeoff_curve,
+)
+
+QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
+
+
+@parametrize_with_checks(
+    [
+        GatedClassifier(MiserClassifier(max_iter=5, min_samples_leaf=2)),
+        GatedRegressor(MiserRegressor(max_iter=5, min_samples_leaf=2)),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def rows_of(n=1500, seed=0):
+    """The second feature matters where the first is large; the third does not, but costs."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 6, (n, 3)).astype(np.float64)
+    y = np.where(X[:, 0] == 5, X[:, 1] > 2, X[:, 0] > 2)
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def learned():
+    X, y = rows_of()
+    base = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
+    return GatedClassifier(base, tradeoff=1e-3, gate="tree").fit(X, y), X, y
+
+
+def test_only_those_are_asked_who_gain(learned):
+    model, X, y = learned
+    assert model.n_iter_ == 2
+    assert model.kinds_ == ("tree",)
+    asked = model.prediction_costs(X) > 1
+    assert np.array_equal(asked, X[:, 0] == 5)
+    assert model.score(X, y) == 1.0
+    assert sorted(set(model.prediction_costs(X))) == [1.0, 11.0]
+
+
+def test_accounts(learned):
+    model = learned[0]
+    assert model.cost_max_ == 11.0
+    assert 2.0 < model.cost_ < 4.0
+    assert model.features_used_ == [0, 1]
+    assert model.resources_used_ == ["0", "1"]
+    lines = list(model.receipt())
+    assert [(line.iteration, line.feature, line.price, line.spent) for line in lines] == [
+        (0, 0, 1.0, 1.0),
+        (1, 1, 10.0, 11.0),
+    ]
+
+
+def test_answers_agree_with_each_other(learned):
+    model, X, _ = learned
+    probability = model.predict_proba(X)
+    assert np.allclose(probability.sum(axis=1), 1.0)
+    assert np.array_equal(model.classes_[probability.argmax(axis=1)], model.predict(X))
+    assert np.array_equal(model.decision_function(X) > 0, model.predict(X))
+
+
+def test_what_is_not_paid_is_not_looked_at(learned):
+    """Rows that stop early predict the same without what they did not pay for."""
+    model, X, _ = learned
+    stops = model.prediction_costs(X) == 1.0
+    bare = X.copy()
+    bare[stops, 1:] = np.nan
+    assert np.array_equal(model.predict_proba(bare), model.predict_proba(X))
+
+
+def test_the_protocol_adds_up_and_can_be_read(learned):
+    model, X, _ = learned
+    protocol = model.protocol(X)
+    text = str(protocol)
+    assert "first, of all: feature 0 (1)" in text
+    assert "with feature 0 > 4.5: feature 1 (10)" in text
+    assert protocol.mean_cost == pytest.approx(model.prediction_costs(X).mean())
+    assert protocol.mean_cost == pytest.approx(sum(line.mean_cost for line in protocol.lines))
+    first = protocol.start.steps[0]
+    assert first.n_done + first.steps[0].n_rows == len(X)
+    assert len(protocol.table) == 2
+
+
+def test_files_bring_the_same_back(learned, tmp_path):
+    model, X, _ = learned
+    save(model, tmp_path / "gated.miser")
+    again = load(tmp_path / "gated.miser")
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert np.array_equal(again.prediction_costs(X), model.prediction_costs(X))
+    assert again.cost_ == model.cost_
+    assert str(again.protocol(X)) == str(model.protocol(X))
+    assert list(again.receipt()) == list(model.receipt())
+
+
+def test_objects_fetch_a_state_at_a_time(learned):
+    model, X, _ = learned
+    calls = []
+    sources = Sources()
+
+    @sources.columns("f0")
+    def cheap(raw):
+        calls.append("cheap")
+        return raw[0]
+
+    @sources.columns("f1")
+    def dear(raw):
+        calls.append("dear")
+        return raw[1]
+
+    @sources.columns("f2")
+    def useless(raw):
+        calls.append("useless")
+        return raw[2]
+
+    served = OnDemandPredictor(model, sources)
+    few = X[:40]
+    assert np.array_equal(served.predict([row.tolist() for row in few]), model.predict(few))
+    assert calls.count("cheap") == 40
+    assert calls.count("dear") == np.count_nonzero(few[:, 0] == 5)
+    assert "useless" not in calls
+
+
+def test_no_row_pays_more_than_the_row_budget():
+    X, y = rows_of()
+    base = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
+    model = GatedClassifier(base, tradeoff=1e-6, row_budget=6.0).fit(X, y)
+    assert model.cost_max_ <= 6.0
+    strange = np.random.default_rng(1).normal(0, 1e6, (500, 3))
+    strange[::7] = np.nan
+    assert model.prediction_costs(strange).max() <= 6.0
+
+
+def test_a_tighter_tradeoff_never_costs_more():
+    X, y = rows_of(800)
+    base = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
+    costs = [
+        GatedClassifier(base, tradeoff=tradeoff).fit(X, y).cost_
+        for tradeoff in (0.0, 1e-4, 1e-2, 0.05, 0.2, 10.0)
+    ]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == 0.0 < costs[0]
+
+
+def test_a_mean_budget_holds():
+    X, y = rows_of()
+    base = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
+    model = GatedClassifier(base, budget=3.5).fit(X, y)
+    assert 1.0 < model.cost_ <= 3.5
+    assert model.n_iter_ > 1
+
+
+def test_truncation_keeps_the_first_states(learned):
+    model, X, _ = learned
+    first = model.truncate(1)
+    assert first.cost_ == first.cost_max_ == 1.0
+    assert set(first.prediction_costs(X)) == {1.0}
+    assert model.truncate(2).cost_max_ == 11.0
+    with pytest.raises(ValueError, match="n_iter must lie between 1 and 2, got 3"):
+        model.truncate(3)
+
+
+def test_frames_categories_missing_values_groups_and_weights():
+    rng = np.random.default_rng(2)
+    n = 1200
+    frame = pd.DataFrame(
+        {
+            "kind": pd.Categorical(rng.choice(["a", "b", "c"], n)),
+            "x": rng.random(n),
+            "z": rng.random(n),
+        }
+    )
+    frame.loc[rng.random(n) < 0.1, "x"] = np.nan
+    y = np.where(frame["kind"] == "c", frame["z"] > 0.5, frame["kind"] == "a")
+    labels = np.where(y, "yes", "no")
+    costs = CostModel(
+        {"kind": 1.0, "x": 2.0, "z": 4.0}, groups={"lab": ["x", "z"]}, group_costs={"lab": 3.0}
+    )
+    model = GatedClassifier(MiserClassifier(costs=costs, **QUICK), tradeoff=1e-3, gate="tree")
+    model.fit(frame, labels, sample_weight=rng.uniform(0.5, 2.0, n))
+    assert set(model.prediction_costs(frame)) == {1.0, 8.0}
+    assert "with kind = c: z" in str(model.protocol(frame))
+    assert model.score(frame, labels) > 0.97
+
+
+def test_several_classes():
+    X, _ = rows_of()
+    y = np.where(X[:, 0] == 5, 1 + (X[:, 1] > 2), (X[:, 0] > 2) * 3)
+    model = GatedClassifier(MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK), tradeoff=1e-3)
+    model.fit(X, y)
+    assert model.predict_proba(X).shape == (len(X), 4)
+    assert model.score(X, y) > 0.99
+    assert 1.0 < model.prediction_costs(X).mean() < 4.0
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "poisson"])
+def test_regression_by_any_loss(loss):
+    X, _ = rows_of()
+    y = np.where(X[:, 0] == 5, X[:, 1], 1.0)
+    model = GatedRegressor(MiserRegressor(costs=[1.0, 10.0, 5.0], loss=loss, **QUICK))
+    model.set_params(tradeoff=1e-3).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert set(model.prediction_costs(X)) == {1.0, 11.0}
+
+
+# -- data from which there is nothing to learn ----------------------------------------------------
+
+
+def test_few_rows_make_a_plain_model_with_a_word():
+    X, y = rows_of(60)
+    model = GatedClassifier(MiserClassifier(min_samples_leaf=2, max_iter=5)).fit(X, y)
+    assert model.n_iter_ == 1
+    assert model.notes_ == ("gates need at least 100 rows, got 60",)
+
+
+def test_a_class_of_one_row():
+    X, y = rows_of(300)
+    labels = y.astype(int)
+    labels[7] = 2
+    model = GatedClassifier(MiserClassifier(**QUICK)).fit(X, labels)
+    assert model.predict(X).shape == (300,)
+    assert model.classes_.tolist() == [0, 1, 2]
+
+
+def test_nothing_to_know():
+    rng = np.random.default_rng(3)
+    X, y = np.zeros((200, 2)), rng.integers(0, 2, 200)
+    model = GatedClassifier(MiserClassifier(**QUICK)).fit(X, y)
+    assert model.cost_ == 0.0
+    assert model.features_used_ == []
+
+
+def test_a_loss_that_is_no_number():
+    X, _ = rows_of(300)
+    y = np.where(X[:, 0] > 2, 1e150, -1e150)
+    model = GatedRegressor(MiserRegressor(costs=[1.0, 10.0, 5.0], **QUICK)).fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_free_features_and_prices_of_trees():
+    X, y = rows_of(600)
+    costs = CostModel([0.0, 10.0, 5.0], tree_cost=0.01)
+    model = GatedClassifier(MiserClassifier(costs=costs, **QUICK), tradeoff=1e-3).fit(X, y)
+    paid = model.prediction_costs(X)
+    assert paid.max() <= model.cost_max_
+    assert model.score(X, y) > 0.95
+
+
+# -- on the curve ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def curve():
+    X, y = rows_of(1200)
+    model = MiserClassifier(costs=[1.0, 10.0, 5.0], charge="row", **QUICK)
+    return tradeoff_curve(model, X[:800], y[:800], X_val=X[800:], y_val=y[800:], tradeoffs=4)
+
+
+def test_cascades_are_candidates_of_the_row_curve(curve):
+    X, _ = rows_of(1200)
+    points = curve.points
+    assert "gates" in set(points["found_by"])
+    for i in np.flatnonzero(points["found_by"] == "gates").tolist():
+        model, point = curve.models[i], points.iloc[i]
+        assert isinstance(model, GatedClassifier)
+        assert model.prediction_costs(X[800:]).mean() == pytest.approx(point["cost"])
+        assert model.n_iter_ == point["n_iter"]
+    assert curve.best(4.0, train=False).prediction_costs(X[800:]).mean() <= 4.0
+
+
+def test_estimators_can_be_cloned_and_refuse_strangers():
+    X, y = rows_of(50)
+    model = GatedClassifier(MiserClassifier(), tradeoff=0.5, gate="band")
+    assert clone(model).get_params()["gate"] == "band"
+    with pytest.raises(TypeError, match="needs a MiserClassifier"):
+        GatedClassifier(MiserRegressor()).fit(X, y)
+    with pytest.raises(ValueError, match="given together, but y_val is missing"):
+        GatedClassifier().fit(X, y, X_val=X)

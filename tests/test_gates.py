@@ -1,0 +1,172 @@
+"""Gates: what they learn from what rows would gain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+from greedymiser.cascades.gates import (
+    GateInputs,
+    count_cells,
+    cross_fitted,
+    estimates_of,
+    fit_gate,
+)
+from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, SquaredError
+from greedymiser.model.gated_protocols import leaves_of
+from greedymiser.model.gating import Gate, Gates, n_said, said_names, said_of
+
+
+def inputs_of(columns, said=0, **more):
+    """Columns of which the last ``said`` are what a model says."""
+    n = columns.shape[1]
+    return GateInputs(
+        np.asarray(columns, dtype=np.float64),
+        tuple(range(n)),
+        n_features=n - said,
+        n_columns=n,
+        **more,
+    )
+
+
+@given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_cells_are_those_of_a_plain_loop(n, m, seed):
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 5, (m, n)).astype(np.uint16)
+    seen = np.flatnonzero(rng.random(m) < 0.7)
+    at = rng.integers(-1, 3, n)
+    product, weight = rng.integers(-9, 9, n) / 4, rng.integers(0, 9, n) / 4
+    cells = np.zeros((3, 3, len(seen), 5))
+    count_cells(codes, seen, at, product, weight, cells)
+    expected = naive.count_cells(codes, seen, at, product, weight, 3, 5)
+    assert cells.tolist() == np.array(expected).reshape(cells.shape).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(-4, 4)), min_size=2, max_size=25))
+@settings(max_examples=100, deadline=None)
+def test_a_band_is_the_best_of_all_bands(rows):
+    scores, gains = (np.array(part, dtype=np.float64) for part in zip(*rows, strict=True))
+    inputs = inputs_of(scores[:, None], said=1)
+    gate = fit_gate("band", inputs, gains)
+    best = naive.best_band(scores.tolist(), gains.tolist())
+    if gate is None:
+        assert best <= max(gains.sum(), 0.0)
+    else:
+        on = estimates_of(gate, inputs) > 0
+        assert gains[on].sum() == best > gains.sum()
+        inside = scores[on]
+        assert on.tolist() == ((scores >= inside.min()) & (scores <= inside.max())).tolist()
+
+
+def test_a_tree_finds_who_gains():
+    x = np.arange(400.0)
+    gains = np.where((x > 99.5) & (x <= 199.5), 1.0, -1.0)
+    inputs = inputs_of(x[:, None])
+    gate = fit_gate("tree", inputs, gains)
+    assert np.mean((estimates_of(gate, inputs) > 0) == (gains > 0)) > 0.95
+
+
+def test_splits_are_between_values_that_are_there():
+    x = np.repeat([1.0, 2.0, 7.0], 100)
+    gate = fit_gate("tree", inputs_of(x[:, None]), np.where(x == 7.0, 1.0, 0.0))
+    assert gate.ensemble.nodes["threshold"][0] == 4.5
+    assert gate.estimates(np.array([[4.4], [4.6]])) == pytest.approx([0.0, 1.0])
+
+
+def test_missing_values_have_a_side_of_their_own():
+    x = np.repeat([1.0, 2.0, np.nan], 100)
+    gate = fit_gate("tree", inputs_of(x[:, None]), np.where(np.isnan(x), 1.0, 0.0))
+    assert gate.estimates(np.array([[1.0], [2.0], [9.0], [np.nan]])) == pytest.approx([0, 0, 0, 1])
+
+
+def test_what_was_never_missing_goes_with_most_rows():
+    x = np.repeat([1.0, 2.0], [100, 300])
+    gate = fit_gate("tree", inputs_of(x[:, None]), x)
+    assert gate.estimates(np.array([[np.nan]])) == pytest.approx([2.0])
+
+
+def test_categories_are_sets():
+    codes = np.tile([0.0, 1.0, 2.0, 3.0], 100)
+    gains = np.isin(codes, [0, 3]) * 2.0 - 1.0
+    inputs = inputs_of(codes[:, None], categorical={0: 4})
+    gate = fit_gate("tree", inputs, gains)
+    assert gate.ensemble.n_trees == 1
+    assert len(gate.ensemble.category_sets) == 1
+    assert estimates_of(gate, inputs) == pytest.approx(gains)
+
+
+def test_kinds_look_at_what_they_may():
+    rng = np.random.default_rng(0)
+    columns = rng.random((500, 3))
+    gains = columns.sum(axis=1) - 1.5
+    inputs = inputs_of(columns, said=1)
+    assert fit_gate("score", inputs, gains).ensemble.features == [2]
+    assert fit_gate("tree", inputs, gains).ensemble.features == [0, 1]
+    assert fit_gate("paid", inputs, gains).ensemble.features == [0, 1, 2]
+    assert fit_gate("band", inputs, gains).ensemble.features == [2]
+
+
+def test_weights_are_repetitions():
+    rng = np.random.default_rng(1)
+    columns, gains = rng.integers(0, 5, (300, 2)), rng.integers(-3, 4, 300) / 1.0
+    weight = np.full(300, 2.0)
+    for kind in ("tree", "paid", "score", "band"):
+        once = fit_gate(kind, inputs_of(columns, said=1), gains, weight)
+        twice = fit_gate(kind, inputs_of(np.repeat(columns, 2, axis=0), said=1), gains.repeat(2))
+        rows = columns.astype(np.float64)
+        assert once.estimates(rows) == pytest.approx(twice.estimates(rows))
+
+
+def test_nothing_to_look_at_is_no_gate():
+    inputs = inputs_of(np.empty((50, 0)))
+    assert fit_gate("tree", inputs, np.ones(50)) is None
+    assert fit_gate("band", inputs, np.ones(50)) is None
+    assert cross_fitted("tree", inputs, np.ones(50), None, np.arange(50) % 2).tolist() == (
+        [-np.inf] * 50
+    )
+
+
+def test_a_gate_that_judges_a_row_has_not_seen_it():
+    rng = np.random.default_rng(2)
+    inputs, gains = inputs_of(rng.random((600, 6))), rng.standard_normal(600)
+    folds = np.arange(600) % 5
+    honest = cross_fitted("paid", inputs, gains, None, folds)
+    seen = estimates_of(fit_gate("paid", inputs, gains), inputs)
+    assert np.corrcoef(seen, gains)[0, 1] > 0.2 > np.corrcoef(honest, gains)[0, 1]
+
+
+@pytest.mark.parametrize(
+    ("loss", "raw", "expected"),
+    [
+        (SquaredError(), [[1.0, 2.0]], [[1.0, 2.0]]),
+        (BinaryLogLoss(), [[0.0]], [[0.5]]),
+        (MultinomialLogLoss(2), [[0.0], [np.log(3.0)]], [[0.25], [0.75], [0.75]]),
+    ],
+)
+def test_what_a_model_says(loss, raw, expected):
+    said = said_of(np.array(raw), loss)
+    assert said == pytest.approx(np.array(expected))
+    assert len(said) == n_said(len(raw)) == len(said_names(len(raw), np.arange(max(2, len(raw)))))
+
+
+def test_gates_need_rows():
+    gate = fit_gate("tree", inputs_of(np.repeat([[0.0], [1.0]], 50, axis=0)), np.repeat([0, 1], 50))
+    gates = Gates((Gate(gate.ensemble, 0.5),), 1, SquaredError())
+    with pytest.raises(ValueError, match="what is known of rows"):
+        gates.goes_on(np.zeros((1, 2)), 0, None)
+
+
+def test_leaves_are_those_that_predict():
+    rng = np.random.default_rng(3)
+    columns = rng.integers(0, 6, (500, 3)).astype(np.float64)
+    columns[rng.random(columns.shape) < 0.1] = np.nan
+    gains = np.nan_to_num(columns[:, 0]) * np.isin(columns[:, 2], [1, 4])
+    inputs = inputs_of(columns, categorical={2: 6})
+    gate = fit_gate("tree", inputs, gains)
+    leaf = leaves_of(gate.ensemble, columns)
+    values = gate.ensemble.nodes["value"][leaf] + gate.ensemble.baseline[0]
+    assert values == pytest.approx(gate.estimates(columns))

@@ -1,0 +1,171 @@
+"""A curve in words: its front, what each step adds, how certain scores are, which model to take."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score
+
+pytest.importorskip("pandas")
+
+from curves import searched_curve, thyroid_curve, wide_curve
+from greedymiser import CostModel, MiserRanker, MiserRegressor, tradeoff_curve
+from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser.curve.summary import (
+    FrontStep,
+    front_steps,
+    named_purchases,
+    recommendation,
+    recommended,
+    resource_groups,
+)
+
+
+def step(cost, score, error=None):
+    return FrontStep(0, 1, cost, score, error, None, 1, 1)
+
+
+def regression_curve(n_val=200, **options):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400 + n_val, 3))
+    y = X @ [3.0, 1.0, 0.2] + rng.standard_normal(len(X))
+    model = MiserRegressor(costs=[1.0, 2.0, 4.0], max_iter=15, n_jobs=1)
+    given = {"tradeoffs": [0.0, 0.05, 0.5], "scoring": "r2", **options}
+    return tradeoff_curve(model, X[:400], y[:400], X_val=X[400:], y_val=y[400:], **given)
+
+
+def test_steps_rise_and_are_what_a_budget_buys():
+    curve = searched_curve()
+    steps = front_steps(curve)
+    assert [s.cost for s in steps] == sorted(s.cost for s in steps)
+    assert [s.score for s in steps] == sorted(s.score for s in steps)
+    for s in steps:
+        assert curve.best_row(s.cost)["score"] == s.score
+        model = curve.models[s.position].truncate(s.n_iter)
+        assert sorted(s.resources) == sorted(model.resources_used_)
+
+
+def test_what_is_added_and_dropped_leads_from_step_to_step():
+    owned: set[str] = set()
+    for s in front_steps(thyroid_curve()):
+        assert not set(s.adds) & owned
+        assert set(s.drops) <= owned
+        owned = set(s.resources)
+
+
+def test_of_many_steps_a_dozen_remain_with_both_ends():
+    curve = wide_curve(n_tradeoffs=30)
+    every = front_steps(curve, most=None)
+    few = front_steps(curve, most=6)
+    assert len(every) > 12 == len(front_steps(curve))
+    assert len(few) == 6
+    assert (few[0].cost, few[-1].cost) == (every[0].cost, every[-1].cost)
+    assert {s.cost for s in few} < {s.cost for s in every}
+
+
+def test_shared_things_are_called_by_what_most_of_the_price_is():
+    needs = {"score": ["report"], "history": ["report", "history"], "age": ["age"]}
+    costs = CostModel.from_resources({"report": 2.0, "history": 0.1, "age": 1.0}, needs)
+    assert named_purchases(costs, ["report", "history", "age"]) == ("report", "age")
+    costs = CostModel.from_resources({"report": 0.1, "history": 2.0, "age": 1.0}, needs)
+    assert named_purchases(costs, ["report", "history", "age"]) == ("history", "age")
+
+
+def test_groups_hold_every_resource_once():
+    curve = thyroid_curve()
+    costs = curve.models[0].costs_
+    groups = resource_groups(costs, costs.resource_names)
+    names = [line.name for group in groups for line in group.lines]
+    assert sorted(names) == sorted(costs.resource_names)
+    draw = groups[0]
+    assert draw.lines[0].name == "blood_draw"
+    assert all(line.is_part for line in draw.lines[1:])
+
+
+def test_the_cheapest_within_a_standard_error_is_recommended():
+    steps = [step(0, 0.5), step(1, 0.7), step(2, 0.78), step(5, 0.8, 0.03)]
+    assert recommended(steps) == 2
+    assert recommended([*steps[:3], step(5, 0.8, 0.001)]) == 3
+    # Without an error: 99% of what can be gained.
+    assert recommended([step(0, 0.5), step(1, 0.7), step(2, 0.798), step(5, 0.8)]) == 2
+
+
+def test_recommendations_are_sentences():
+    curve = thyroid_curve()
+    steps = [step(0, 0.5), step(2.3, 0.792), step(3, 0.8)]
+    assert recommendation(curve, steps[:1]) == "the best score costs $0"
+    steps[-1] = step(3, 0.8, 0.02)
+    assert recommendation(curve, steps) == "99% of the best score for $2.30 of $3"
+    negative = [step(0, -1.0), step(1, -0.102), step(4, -0.1)]
+    assert recommendation(curve, negative) == "99.7% of what can be gained for $1 of $4"
+
+
+def test_errors_are_those_of_the_jackknife():
+    """For a mean, leaving groups out gives the standard error that everybody knows."""
+    curve = regression_curve(scoring="neg_mean_squared_error", n_val=2000)
+    last = front_steps(curve)[-1]
+    assert last.error is not None
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2400, 3))
+    y = X @ [3.0, 1.0, 0.2] + rng.standard_normal(len(X))
+    model = curve.models[last.position].truncate(last.n_iter)
+    errors = (model.predict(X[400:]) - y[400:]) ** 2
+    assert np.isclose(-errors.mean(), last.score)
+    # Twenty groups know it to within a sixth or so; they are dealt by target, which helps.
+    assert 0.4 < last.error / (errors.std() / np.sqrt(2000)) < 1.5
+
+
+def test_errors_of_classes_queries_and_losses_are_known():
+    assert all(s.error is not None for s in front_steps(regression_curve(scoring=None)))
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 2))
+    y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)
+    qid = np.repeat(np.arange(60), 10)
+    ranker = MiserRanker(costs=[1.0, 2.0], max_iter=5, n_jobs=1)
+    for scoring in (None, "ndcg@5"):
+        curve = tradeoff_curve(
+            ranker, X, y, qid=qid, X_val=X, y_val=y, qid_val=qid, tradeoffs=[0.0], scoring=scoring
+        )
+        assert front_steps(curve)[-1].error is not None
+
+
+def test_where_errors_cannot_be_known_there_are_none():
+    few = regression_curve(n_val=20)
+    assert {s.error for s in front_steps(few)} == {None}
+
+    def own(model, X, y):
+        return -float(np.mean(np.abs(model.predict(X) - y)))
+
+    assert {s.error for s in front_steps(regression_curve(scoring=own))} == {None}
+
+
+def test_errors_outlive_the_rows():
+    curve = regression_curve()
+    there = pickle.loads(pickle.dumps(curve))
+    assert [s.error for s in front_steps(there)] == [s.error for s in front_steps(curve)]
+
+
+def test_balanced_accuracy_has_an_error_where_classes_are_few():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 2))
+    y = (X[:, 0] > 1.5).astype(int)
+    from greedymiser import MiserClassifier
+
+    model = MiserClassifier(costs=[1.0, 2.0], max_iter=5, n_jobs=1)
+    curve = tradeoff_curve(
+        model, X, y, X_val=X, y_val=y, tradeoffs=[0.0], scoring="balanced_accuracy"
+    )
+    last = front_steps(curve)[-1]
+    predicted = curve.models[last.position].truncate(last.n_iter).predict(X)
+    assert last.score == pytest.approx(balanced_accuracy_score(y, predicted))
+    assert last.error is not None
+
+
+def test_numbers_are_said_as_people_say_them():
+    assert money(2.3, "euros") == "€2.30"
+    assert money(0.004, "dollars") == "$0.004"
+    assert money(1234.5, "") == "1,234"
+    assert rounded_score(0.86213, 0.013) == "0.86"
+    assert plain_score_name("a name of my own_making") == "a name of my own_making"
