@@ -321,7 +321,9 @@ def _lines_of_tree(
     }
 
 
-def _splits(inner: NDArray[np.void], sets: NDArray[np.uint64], sizes: dict[int, int]) -> _InnerNodes:
+def _splits(
+    inner: NDArray[np.void], sets: NDArray[np.uint64], sizes: dict[int, int]
+) -> _InnerNodes:
     is_categorical = inner["category_set"] >= 0
     threshold = inner["threshold"].copy()
     threshold[is_categorical] = np.arange(np.count_nonzero(is_categorical))
