@@ -1755,6 +1755,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
         "inspect",
         "predict",
         "protocol",
+        "score",
     }
     assert "first, of all: " in told["demo"]
     assert "asked of" in told["protocol"]

@@ -58,7 +58,7 @@ USUAL = {
     "l2_regularization": (0.0, 1.0),
 }
 # The model of all features that soft classes come from: shallow trees, short steps.
-TEACHER = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
+TEACHER: dict[str, Any] = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
 # How much of a row's class is that model's posterior.
 SOFT = 0.5
 # Resources of a state beyond those that are free; states at least and at most, and the work of all
