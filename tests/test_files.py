@@ -41,6 +41,7 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
+from greedymiser.costs.errors import as_error_costs
 from greedymiser.files.container import TENSOR_DTYPES, from_safetensors, to_safetensors
 from greedymiser.files.layout import FORMAT
 from greedymiser.losses import Huber, LambdaMART, Loss, Poisson, Quantile
@@ -748,6 +749,10 @@ def test_a_budget_chooses_in_a_family(curves, tmp_path):
 
 def test_models_of_a_family_must_be_alike(numbers, target, frame):
     one = as_predictor(MiserRegressor(**SMALL).fit(numbers, target))
+    two = as_predictor(MiserClassifier(**SMALL).fit(numbers, target > 0))
+    dear = replace(two, error_costs=as_error_costs([[0, 1], [5, 0]], two.classes))
+    with pytest.raises(ValueError, match="classes, categories and error costs"):
+        ModelFamily.of([two, dear], [0, 1], [0, 1], "log_loss")
     others = [
         MiserRegressor(**SMALL).fit(numbers[:, :2], target),
         MiserRegressor(costs=[1, 2, 3], **SMALL).fit(numbers, target),
@@ -793,7 +798,7 @@ def test_kept_files_load_for_ever(path):
 
 def test_every_format_has_kept_files():
     kinds = {"regressor", "classes", "early-exit", "ranker", "cascade", "constant"}
-    for number, kept in {1: kinds, 2: kinds, FORMAT: {"family", "gates"}}.items():
+    for number, kept in {1: kinds, 2: kinds, FORMAT: {"family", "gates", "error-costs"}}.items():
         for kind in kept:
             path = FILES / f"format-{number}-{kind}.miser"
             assert path in KEPT

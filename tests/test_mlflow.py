@@ -136,6 +136,17 @@ def test_a_logged_model_and_a_family(frame, target, tmp_path):
     assert answers["prediction"].tolist() == family.predict(frame).tolist()
 
 
+def test_answers_that_are_no_classes_are_in_the_signature(frame, target, tmp_path):
+    errors = {0: {0: 0, 1: 5, "ask a doctor": 1}, 1: {0: 50, 1: 0, "ask a doctor": 1}}
+    model = MiserClassifier(COSTS, error_costs=errors, **SMALL).fit(frame, (target > 0).astype(int))
+    mlflow_flavor.save_model(model, tmp_path / "saved")
+    served = mlflow.pyfunc.load_model(str(tmp_path / "saved"))
+    assert served.metadata.signature.outputs.inputs[0].type.name == "string"
+    answers = served.predict(frame.astype({"colour": str}))["prediction"].tolist()
+    assert answers == model.predict(frame).tolist()
+    assert "ask a doctor" in answers
+
+
 def test_models_of_others_are_refused(tmp_path):
     class Other(mlflow.pyfunc.PythonModel):
         def predict(self, context, model_input, params=None):

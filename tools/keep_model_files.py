@@ -93,6 +93,9 @@ def models() -> Iterator[tuple[str, Any, Any, Any]]:
     asked = np.where(X["age"] > 0.4, X["größe"] > 0, X["age"] > -0.3)
     gated = GatedClassifier(base, tradeoff=0.03, gate="tree").fit(X, asked)
     yield "gates", gated, X[:30], None
+    errors = {False: {False: 0, True: 5, "ask": 1}, True: {False: 20, True: 0, "ask": 1}}
+    careful = MiserClassifier(COSTS, error_costs=errors, **small).fit(X, y > 0.5)
+    yield "error-costs", careful, X[:30], None
 
 
 def cascade(regressor: MiserRegressor) -> Predictor:

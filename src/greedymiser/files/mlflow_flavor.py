@@ -138,7 +138,8 @@ def _signature(predictor: Predictor) -> Any:
                 for feature in predictor.features
             ]
         )
-    answer = ColSpec(_type_of(predictor.classes), "prediction")
+    errors = predictor.error_costs
+    answer = ColSpec(_type_of(predictor.classes if errors is None else errors.said), "prediction")
     outputs = Schema([answer, ColSpec("double", "cost")])
     params = ParamSchema([ParamSpec(name, "boolean", False) for name in PARAMS])
     return ModelSignature(inputs, outputs, params)

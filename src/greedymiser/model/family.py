@@ -100,16 +100,25 @@ def _check_alike(model: Predictor, other: Predictor) -> None:
         getattr(model, name) is getattr(other, name) or getattr(model, name) == getattr(other, name)
         for name in SHARED
     )
-    same_labels = model.classes is other.classes and model.categories is other.categories
+    same_labels = all(
+        getattr(model, name) is getattr(other, name)
+        for name in ("classes", "categories", "error_costs")
+    )
     if not alike or not (same_labels or _labels(model) == _labels(other)):
         raise ValueError(
-            "models of a family must have the same features, costs, classes and categories"
+            "models of a family must have the same features, costs, classes, categories and "
+            "error costs"
         )
 
 
 def _labels(model: Predictor) -> Any:
     known = {feature: labels.tolist() for feature, labels in model.categories.items()}
-    return None if model.classes is None else model.classes.tolist(), known
+    errors = model.error_costs
+    return (
+        None if model.classes is None else model.classes.tolist(),
+        None if errors is None else (errors.matrix.tolist(), errors.said.tolist()),
+        known,
+    )
 
 
 def as_family(curve: Any, finish: Callable[[Any], Predictor] = as_predictor) -> ModelFamily:
