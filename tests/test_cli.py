@@ -556,7 +556,7 @@ def test_the_table_of_a_curve_fits_into_80_columns(here, monkeypatch):
     assert 2 <= len(rows) <= 12
     assert max(map(len, rows)) <= 80
     for row in rows[1:]:
-        assert re.search(r"  [+\N{MINUS SIGN}] \w|other trees", row)
+        assert re.search(r"  [+\N{MINUS SIGN}] \w|more trees", row)
 
 
 def test_a_curve_replaces_another_only_if_told(here, monkeypatch):

@@ -200,7 +200,7 @@ def step_table(
     heads = ["cost", "score", *(["test score"] if has_test else []), "what it adds"]
     rows = []
     for i, step in enumerate(steps):
-        adds = step.change(most) or (_first_words(step) if i == 0 else "other trees")
+        adds = step.change(most) or (_first_words(step) if i == 0 else same_purchases(curve))
         if (step.position, step.n_iter) == (chosen.position, chosen.n_iter):
             adds += "  <- recommended"
         test = [] if not has_test else [_score_cell(step.test_score, None)]
@@ -208,6 +208,16 @@ def step_table(
             [money(step.cost, curve.cost_unit), _score_cell(step.score, step.error), *test, adds]
         )
     return heads, rows
+
+
+def is_by_row(curve: TradeoffCurve) -> bool:
+    """Whether costs are means over rows."""
+    return any(getattr(model, "charge", "model") == "row" for model in curve.models)
+
+
+def same_purchases(curve: TradeoffCurve) -> str:
+    """What a step adds that buys nothing new."""
+    return "the same, for more rows" if is_by_row(curve) else "more trees"
 
 
 def _first_words(step: FrontStep) -> str:
