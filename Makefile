@@ -28,8 +28,8 @@ test: $(VENV)/.installed-dev  ## run all tests, those of the experiments include
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: test-quick
-# What is told in a minute, once kernels are compiled: no cluster, simulator, browser, process of its
-# own or experiment, and few random examples of each kind.
+# No cluster, simulator, browser, process of its own or experiment, and few random examples of each
+# kind.
 test-quick: $(VENV)/.installed-dev  ## run the tests that are quick
 	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile quick \
 		-m "not (cluster or simulator or browser or subprocess or slow)" tests

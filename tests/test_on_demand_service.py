@@ -315,6 +315,7 @@ def test_a_saved_curve_falls_back_by_itself(tmp_path, X, objects):
     assert told["receipts"][0]["failed"] == ["bureau"]
 
 
+@pytest.mark.subprocess
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_the_command(tmp_path, X, objects):
     """A process of its own, which ends in good order when it is told to."""

@@ -83,7 +83,12 @@ def cluster():
         yield client
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+# Left out of ``make test-quick``: others with the same code are in it.
+SLOW = {"cpu, 5 threads", "cpu, in pieces"}
+PARAMS = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ENGINES]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def engine(request, cluster):
     """An engine without data; every example places its own."""
     make, n_threads = ENGINES[request.param]
