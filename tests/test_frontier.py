@@ -8,7 +8,6 @@ import re
 import signal
 import time
 import warnings
-from itertools import combinations, pairwise
 
 import numpy as np
 import pandas as pd
@@ -28,7 +27,7 @@ from greedymiser import (
 )
 from greedymiser.curve.candidates import ResourceSets
 from greedymiser.curve.checkpoints import ABOUT, CheckpointError
-from greedymiser.curve.frontier import by_area, rising
+from greedymiser.curve.frontier import by_area
 from greedymiser.losses import SquaredError
 
 COSTS = CostModel(
@@ -295,32 +294,6 @@ def test_sets_close_in_cost_are_not_thinned_before_steps_without_gain():
     # of .0001 is all that is lost.
     costs, scores = [1.0, 2.0, 8.0, 60.0, 64.0, 72.0], [0.5, 0.7, 0.7001, 0.8, 0.89, 0.9]
     assert by_area(costs, scores)[-1] == 2
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9)), max_size=7),
-)
-def test_what_is_kept_rises_by_both_scores_with_the_largest_area(points):
-    costs = np.cumsum([cost for cost, _, _ in points]).astype(float).tolist()
-    scores = np.cumsum([score for _, score, _ in points]).astype(float).tolist()
-    choices = [float(choice) for _, _, choice in points]
-
-    def area(kept):
-        ends = [*(costs[i] for i in kept[1:]), 2.0 * costs[-1]]
-        parts = zip(kept, ends, strict=True)
-        return sum((scores[i] - scores[0]) * np.log(end / costs[i]) for i, end in parts)
-
-    kept = rising(costs, scores, choices)
-    assert [choices[i] for i in kept] == sorted({choices[i] for i in kept})
-    every = [
-        list(some)
-        for size in range(1, len(points) + 1)
-        for some in combinations(range(len(points)), size)
-        if all(choices[a] < choices[b] for a, b in pairwise(some))
-    ]
-    assert (len(kept) > 0) == (len(points) > 0)
-    if points:
-        assert area(kept) >= max(map(area, every)) - 1e-9
 
 
 # -- finished models are safe -----------------------------------------------------------------

@@ -29,8 +29,10 @@ from greedymiser.curve.summary import (
     kept_errors,
     recommendation,
     step_table,
+    total_in_words,
 )
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ class TradeoffCurve:
         n_trees, feature_cost, tree_cost, cost, score, n_features``, and ``test_score`` where test
         data was given. They are in the order of their trade-offs; a model that the search has
         found has a trade-off of 0, but may use only what its set of resources pays for. Where
-        there was a search, ``found_by`` tells "path" and "search" apart.
+        there was a search, ``found_by`` tells "path" and "search" apart. With
+        ``scoring="total_cost"``, ``errors`` is what errors cost: minus ``score``, less ``cost``.
     traces : DataFrame
         The same columns for every model and every round, from round 0, the constant model; and
         ``model``, the position in ``models``, where there was a search.
@@ -87,7 +90,7 @@ class TradeoffCurve:
         self._take(traces, models)
         # The points between which gaps are filled: what fills one must not make another.
         best = _unbeaten(self.points)
-        self._first_front = best["cost"].tolist(), best["score"].tolist()
+        self._first_front = best["cost"].tolist(), best[chosen_by(best)].tolist()
 
     def _take(self, traces: pd.DataFrame, models: Sequence[Miser]) -> None:
         self.traces, self.models = traces, list(models)
@@ -211,7 +214,8 @@ class TradeoffCurve:
 
     def __str__(self) -> str:
         heads, rows = step_table(self, front_steps(self), most=2)
-        return f"{self!r}\n{aligned([heads, *rows], left={len(heads) - 1})}"
+        told = f"{self!r}\n{aligned([heads, *rows], left={len(heads) - 1})}"
+        return f"{told}\n{total_in_words(self)}" if self.scoring == TOTAL_COST else told
 
     def _repr_html_(self) -> str:
         heads, rows = step_table(self, front_steps(self))
@@ -459,15 +463,21 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
 
 
 def _unbeaten(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows than which none is as cheap and scores better, the cheapest first."""
+    """Rows than which none is as cheap and better, the cheapest first."""
     scored = rows[rows["score"].notna()]
-    best = front(scored["cost"].tolist(), scored["score"].tolist())
+    best = front(scored["cost"].tolist(), scored[chosen_by(rows)].tolist())
     return scored.iloc[best].reset_index(drop=True)
 
 
 def best_first(rows: pd.DataFrame) -> pd.DataFrame:
     """Best score first; of equals the cheapest, then the shortest."""
-    return rows.sort_values(["score", "cost", "n_trees"], ascending=[False, True, True])
+    by = [chosen_by(rows), "cost", "n_trees"]
+    return rows.sort_values(by, ascending=[False, True, True])
+
+
+def chosen_by(rows: pd.DataFrame) -> str:
+    """Name of the column that choices are made by."""
+    return "choice_score" if "choice_score" in rows else "score"
 
 
 def _warn_of_budget(curve: TradeoffCurve, budget: float, best: pd.Series) -> None:

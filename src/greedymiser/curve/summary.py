@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from greedymiser.curve.curve import TradeoffCurve
-    from greedymiser.training.preparation import Cases, Prepared
+    from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.training.preparation import Cases, Prepared
 
 # Models that a reader can take in.
 MOST_STEPS = 12
@@ -341,6 +342,8 @@ def _slack(scores: Any, error: float | None) -> float:
 
 def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = None) -> str:
     """Which model to take, in a sentence."""
+    if curve.scoring == TOTAL_COST:
+        return total_in_words(curve)
     steps = front_steps(curve) if steps is None else steps
     best, chosen = steps[-1], steps[recommended(steps)]
     cost = money(chosen.cost, curve.cost_unit)
@@ -352,6 +355,24 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
     start = steps[0].score
     share = (chosen.score - start) / (best.score - start)
     return f"{_percent(share)} of what can be gained for {cost} of {whole}"
+
+
+def total_in_words(curve: TradeoffCurve) -> str:
+    """What the least total is made of, beside asking nobody and asking for everything."""
+    best = curve.best_row()
+
+    def said(value: float) -> str:
+        return money(value, curve.cost_unit)
+
+    told = (
+        f"asks for {said(best['cost'])}, errs for {said(best['errors'])}, together "
+        f"{said(-best['score'])} a row"
+    )
+    nobody = curve.traces[curve.traces["cost"] == 0]
+    if not nobody.empty:
+        told += f"; asking nobody costs {said(-nobody['score'].max())}"
+    dearest = curve.points.loc[curve.points["cost"].idxmax()]
+    return f"{told}, the model that asks most {said(-dearest['score'])}"
 
 
 def _percent(share: float) -> str:
