@@ -34,6 +34,8 @@ from greedymiser.engines.interface import EngineLostError
 from greedymiser.losses import Loss
 from on_cluster import two_workers
 
+pytestmark = pytest.mark.cluster
+
 ROOT = Path(__file__).parents[1]
 N = 600
 

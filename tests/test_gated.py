@@ -24,6 +24,7 @@ from greedymiser import (
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         GatedClassifier(MiserClassifier(max_iter=5)),

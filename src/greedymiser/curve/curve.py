@@ -52,8 +52,11 @@ class TradeoffCurve:
         n_trees, feature_cost, tree_cost, cost, score, n_features``, and ``test_score`` where test
         data was given. They are in the order of their trade-offs; a model that the search has
         found has a trade-off of 0, but may use only what its set of resources pays for. Where
-        there was a search, ``found_by`` tells "path" and "search" apart. With
-        ``scoring="total_cost"``, ``errors`` is what errors cost: minus ``score``, less ``cost``.
+        there was a search, ``found_by`` tells "path" and "search" apart; ``choice_score`` is what
+        ``best`` goes by where sets were compared by cross-fitting as well, and
+        ``prior_correction`` the power of class frequencies that probabilities are divided by, where
+        the score counts classes equally and that was better.
+        With ``scoring="total_cost"``, ``errors`` is what errors cost: minus ``score`` and ``cost``.
     traces : DataFrame
         The same columns for every model and every round, from round 0, the constant model; and
         ``model``, the position in ``models``, where there was a search.
@@ -100,7 +103,11 @@ class TradeoffCurve:
         self.points = chosen.sort_values(self._key, ignore_index=True)
 
     def best(self, budget: float | None = None, *, train: bool = True) -> Miser:
-        """Best validation score among all models and all their prefixes that cost at most this.
+        """Best score among all models and all their prefixes that cost at most this.
+
+        The score is that of the validation rows, and where sets were compared by cross-fitting,
+        what both together say (``choice_score``). The answer does not depend on what was asked
+        before.
 
         The estimator that is returned is fitted, and its ``cost_`` is within the budget; with
         ``charge="row"``, the mean cost of the validation rows is. 0 is a budget, too: it affords
@@ -112,7 +119,7 @@ class TradeoffCurve:
         budget : float, optional
             Most that a prediction may cost.
         train : bool
-            Where the curve has a gap below the budget, train models for it; they become part of
+            Where the curve has a gap around the budget, train models for it; they become part of
             the curve. That takes a moment, and needs the data, which a curve holds on to until it
             is pickled. False answers from the models at hand.
         """

@@ -348,9 +348,18 @@ class FrontierSearch:
             self._cross_fit(smaller)
         kept: list[Candidate] = []
         for candidate in self._best_of([*rivals, *smaller]):
-            if not kept or _is_clearly_better(candidate, kept[-1]):
+            if not kept or self.is_clearly_better(candidate, kept[-1]):
                 kept.append(candidate)
         return kept
+
+    def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
+        """Whether a dearer set is better by more than the noise of the folds."""
+        if dearer.fold_scores is None or cheaper.fold_scores is None:
+            return True
+        differences = dearer.fold_scores - cheaper.fold_scores
+        error = differences.std(ddof=1) / math.sqrt(len(differences))
+        better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
+        return bool(better > NOISE * error)
 
     def shift(self, candidate: Candidate) -> float:
         """What to add to the validation score of a set to get the score that it is chosen by.
@@ -700,15 +709,6 @@ def _most_for_work(candidates: list[Candidate]) -> list[Candidate]:
 
 def _dearest_first(candidates: list[Candidate]) -> list[Candidate]:
     return candidates[::-1]
-
-
-def _is_clearly_better(dearer: Candidate, cheaper: Candidate) -> bool:
-    """Whether a dearer set is better by more than the noise of the folds."""
-    if dearer.fold_scores is None or cheaper.fold_scores is None:
-        return True
-    difference = dearer.fold_scores - cheaper.fold_scores
-    error = difference.std(ddof=1) / math.sqrt(len(difference))
-    return bool(difference.mean() > NOISE * error)
 
 
 def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:

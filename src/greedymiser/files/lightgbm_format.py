@@ -261,7 +261,7 @@ def _frame_categories(predictor: Predictor) -> str:
 
 
 @dataclass(frozen=True)
-class _Splits:
+class _InnerNodes:
     """Inner nodes of a tree in LightGBM's terms."""
 
     # A number, or for categories the position among ``category_words``.
@@ -321,7 +321,9 @@ def _lines_of_tree(
     }
 
 
-def _splits(inner: NDArray[np.void], sets: NDArray[np.uint64], sizes: dict[int, int]) -> _Splits:
+def _splits(
+    inner: NDArray[np.void], sets: NDArray[np.uint64], sizes: dict[int, int]
+) -> _InnerNodes:
     is_categorical = inner["category_set"] >= 0
     threshold = inner["threshold"].copy()
     threshold[is_categorical] = np.arange(np.count_nonzero(is_categorical))
@@ -330,7 +332,7 @@ def _splits(inner: NDArray[np.void], sets: NDArray[np.uint64], sizes: dict[int, 
         _bitset(sets[node["category_set"]], sizes[int(node["feature"])], bool(node["missing_left"]))
         for node in inner[is_categorical]
     ]
-    return _Splits(
+    return _InnerNodes(
         threshold=threshold,
         decision_type=np.where(is_categorical, CATEGORICAL | MISSING_IS_NAN, numeric_type),
         turned=is_categorical & inner["missing_left"],

@@ -227,7 +227,7 @@ def _family(
     models, costs, scores = [], [], []
     for i, entry in enumerate(family.listed("models")):
         model, mine = Entries(entry, f"model {i}"), arrays.inside(f"models.{i}.")
-        model.only({"cost", "score", *OWN, *(_optional(model, number) - {"error_costs"})})
+        model.only({"cost", "score", *OWN, *(_optional(model, number) & {"charge"})})
         stages = read_stages(mine, ensembles, is_family=True)
         models.append(_model(model, mine, shared, stages, number))
         mine.check_all_used()

@@ -72,7 +72,8 @@ def app_for(
 
     Examples
     --------
-    >>>     >>> from greedymiser import CostModel, MiserRegressor
+    >>> import numpy as np
+    >>> from greedymiser import CostModel, MiserRegressor
     >>> from greedymiser.on_demand.service import app_for
     >>> X = np.arange(100.0).reshape(50, 2)
     >>> costs = CostModel({"a": 1.0, "b": 2.0})

@@ -717,6 +717,18 @@ def test_early_exits_in_a_family(frame, target, tmp_path):
     assert loaded.prediction_costs(frame).tolist() == cascade.prediction_costs(frame).tolist()
 
 
+def test_gated_cascades_in_a_family(tmp_path):
+    gated = load(FILES / "format-3-gates.miser")
+    first = replace(gated, stages=gated.stages[:1], rule=None, mean_cost=None)
+    save(ModelFamily.of([first, gated], [1, 2], [0.1, 0.2], "log_loss"), tmp_path / "f.miser")
+    rows = json.loads((FILES / "format-3-gates.json").read_text(encoding="utf-8"))
+    X = pd.DataFrame(rows["rows"]).astype(dict.fromkeys(rows["categorical"], "category"))
+    for mine, expected in zip(load(tmp_path / "f.miser").models, (first, gated), strict=True):
+        assert mine.raw_predict(X).tobytes() == expected.raw_predict(X).tobytes()
+        assert mine.prediction_costs(X).tolist() == expected.prediction_costs(X).tolist()
+        assert mine.cost_ == expected.cost_
+
+
 def test_a_budget_chooses_in_a_family(curves, tmp_path):
     save(curves["classes"], tmp_path / "family.miser")
     family = load(tmp_path / "family.miser")
@@ -781,7 +793,7 @@ def test_kept_files_load_for_ever(path):
 
 def test_every_format_has_kept_files():
     kinds = {"regressor", "classes", "early-exit", "ranker", "cascade", "constant"}
-    for number, kept in {1: kinds, 2: kinds, FORMAT: {"family"}}.items():
+    for number, kept in {1: kinds, 2: kinds, FORMAT: {"family", "gates"}}.items():
         for kind in kept:
             path = FILES / f"format-{number}-{kind}.miser"
             assert path in KEPT
@@ -795,7 +807,7 @@ class Opened:
     """A model file, to be changed and closed again."""
 
     def __init__(self, kind: str):
-        number = 2 if kind.startswith("row ") else FORMAT if kind == "family" else 1
+        number = 2 if kind.startswith("row ") else FORMAT if kind in ("family", "gates") else 1
         kind = kind.removeprefix("row ")
         tensors, text = from_safetensors((FILES / f"format-{number}-{kind}.miser").read_bytes())
         self.model = json.loads(text)
@@ -1030,6 +1042,14 @@ BAD = [
     ("row regressor", tell("charge", "mean_cost", "inf"), "is negative, or infinite"),
     ("row regressor", tell("charge", "mean_cost", "2"), "is '2', not a number"),
     ("row regressor", tell("charge", "max", 2), "an unknown entry 'max'"),
+    # gates
+    ("gates", leave_out("gate.0.baseline"), "it has no array 'gate.0.baseline'"),
+    ("gates", put("gate.0.nodes.feature", 0, 99), "a node splits on an unknown feature"),
+    ("gates", put("gate.0.nodes.left", 0, 99), "a child outside of its tree"),
+    ("gates", put("rule.thresholds", 0, np.nan), "the threshold of a gate is not a number"),
+    ("gates", replace_array("rule.thresholds", lambda array: np.append(array, 0.0)), "has shape"),
+    ("gates", tell("kind", "ranker"), "a ranker has no classes"),
+    ("gates", tell("charge", "by", "both"), "is neither 'row' nor 'model'"),
     # families
     ("family", tell("models", []), "it is a family without models"),
     ("family", tell("models", 0, 5), "model 0 is not a JSON object"),
@@ -1249,6 +1269,7 @@ print(sorted(heavy), "greedymiser.estimators" in sys.modules)
 """
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("kind", ["classes", "ranker"])
 def test_to_serve_nothing_of_training_is_imported(kind):
     done = subprocess.run(
