@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from greedymiser._core.amounts import money, rounded_score
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
+from greedymiser.scoring.errors import TOTAL_COST
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from greedymiser.curve.curve import TradeoffCurve
-    from greedymiser.scoring.errors import TOTAL_COST
-from greedymiser.training.preparation import Cases, Prepared
+    from greedymiser.training.preparation import Cases, Prepared
 
 # Models that a reader can take in.
 MOST_STEPS = 12
