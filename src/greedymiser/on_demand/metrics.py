@@ -71,7 +71,7 @@ class PrometheusObserver(Observer):
     ):
         import prometheus_client as client
 
-        options = {"namespace": prefix, "registry": registry or client.REGISTRY}
+        options: dict[str, Any] = {"namespace": prefix, "registry": registry or client.REGISTRY}
         counter, by_source = client.Counter, ["source"]
         self._calls = counter("source_calls", "Calls that were begun", by_source, **options)
         self._cached = counter("source_cached", "Answers from the cache", by_source, **options)
@@ -196,7 +196,10 @@ class OpenTelemetryObserver(Observer):
     ) -> None:
         # Written when the call has ended: spans may begin in the past.
         now = time.time_ns()
-        attributes = {"greedymiser.source": source, "greedymiser.n_objects": n_objects}
+        attributes: dict[str, Any] = {
+            "greedymiser.source": source,
+            "greedymiser.n_objects": n_objects,
+        }
         span = self._tracer.start_span(
             f"source {source}", start_time=now - int(seconds * 1e9), attributes=attributes
         )
