@@ -33,7 +33,7 @@ from greedymiser.on_demand import OnDemandPredictor
 from greedymiser.on_demand import service as service_module
 from greedymiser.on_demand.metrics import AskedDrift, OpenTelemetryObserver, PrometheusObserver
 from greedymiser.on_demand.service import app_for, schema_of
-from test_acquisition import PATIENCE
+from test_on_demand import PATIENCE
 from test_on_demand_serving import NAMES, PRICES, Service, classifier, quietly
 
 

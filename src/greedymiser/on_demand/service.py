@@ -26,6 +26,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from greedymiser.files import load as load_model
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.predictor import OnDemandPredictor
 from greedymiser.on_demand.receipts import ObjectReceipt
@@ -135,11 +136,8 @@ class _Service:
         return OnDemandPredictor(predictor, sources, **options)
 
     def _read(self, path: Path) -> tuple[tuple[int, int, int], OnDemandPredictor]:
-        load = self._load
-        if load is None:
-            from greedymiser import load
         stamp = _stamp_of(path)
-        return stamp, self._serve(load(path))
+        return stamp, self._serve((self._load or load_model)(path))
 
     async def _current(self) -> OnDemandPredictor:
         """The model to answer with; a file that was replaced is read on a thread, meanwhile."""
