@@ -1755,6 +1755,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
         "inspect",
         "predict",
         "protocol",
+        "score",
     }
     assert "first, of all: " in told["demo"]
     assert "asked of" in told["protocol"]
@@ -1774,3 +1775,31 @@ def test_the_cost_files_of_the_page(tmp_path):
         path = tmp_path / "costs.toml"
         path.write_text(block)
         assert read_costs(path).costs.n_features == 3
+
+
+# -- what errors cost -----------------------------------------------------------------------------
+
+ERRORS = "\n[errors.good]\nbad = 40\n[errors.bad]\ngood = 5\n"
+
+
+def test_a_table_of_errors_makes_models_decide_by_it(here):
+    Path("errors.toml").write_text(Path("costs.toml").read_text() + ERRORS)
+    about = ["classification.csv", "--target", "kind", "--costs", "errors.toml"]
+    succeed("fit", *about, "--out", "careful.miser", *FAST)
+    model = load("careful.miser")
+    assert model.error_costs.matrix.tolist() == [[0.0, 5.0], [40.0, 0.0]]
+    assert model.about["score"] == "total_cost"
+    succeed("curve", *about, "--out", "curve", "--tradeoffs", "0,1e-2", *FAST)
+    points = pd.read_csv(Path("curve") / "curve.csv")
+    assert (points["score"] < 0).all()
+
+
+def test_a_table_of_errors_has_to_be_about_the_classes(here):
+    Path("errors.toml").write_text(
+        Path("costs.toml").read_text() + ERRORS.replace("good]", "fine]")
+    )
+    about = ["classification.csv", "--target", "kind", "--costs", "errors.toml"]
+    assert "a row for 'fine', which is no class of y" in complain("fit", *about, "--out", "m.miser")
+    Path("errors.toml").write_text(Path("costs.toml").read_text() + ERRORS)
+    about = ["regression.csv", "--target", "price", "--costs", "errors.toml"]
+    assert "which is about classes" in complain("fit", *about, "--out", "m.miser")

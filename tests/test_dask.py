@@ -55,9 +55,9 @@ def nothing_is_left_behind(request):
         import sys
         import threading
 
-        holding = sys.modules.get("greedymiser.engines.dask.worker")
+        module = sys.modules.get("greedymiser.engines.dask.worker")
         ours = [thread.name for thread in threading.enumerate() if "greedymiser" in thread.name]
-        return 0 if holding is None else len(holding._HOLDERS), ours
+        return 0 if module is None else len(module._WORKERS), ours
 
     yield
     if "client" in request.fixturenames:

@@ -56,7 +56,11 @@ def test_a_class_has_a_name_of_its_own():
     places: dict[str, list[str]] = {}
     for module in MODULES:
         for node in ast.parse(module.read_text()).body:
-            if isinstance(node, ast.ClassDef):
+            # A typing.Protocol may have the name of the class that it stands for.
+            described = isinstance(node, ast.ClassDef) and any(
+                ast.unparse(base) == "Protocol" for base in node.bases
+            )
+            if isinstance(node, ast.ClassDef) and not described:
                 places.setdefault(node.name.lstrip("_"), []).append(module.stem)
     assert len(places) > 100
     twice = {name: where for name, where in places.items() if len(where) > 1}

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
@@ -387,7 +387,8 @@ class Gated(OverEnsemble):
 
 
 def _some_of(given: Given, rows: NDArray[np.intp]) -> Given:
-    parts = (given.X, given.y, given.weight)
+    # As scikit-learn's searches do it: what has no rows to choose from gets some.
+    parts = indexable(given.X, given.y, given.weight)
     return Given(*(None if part is None else _safe_indexing(part, rows) for part in parts))
 
 
@@ -395,6 +396,10 @@ def _has_probabilities(gated: Any) -> bool:
     """Whether the loss is one of ours, or has a response of its own."""
     loss = "auto" if gated.estimator is None else gated._inner().loss
     return isinstance(loss, str) or gives_probabilities(loss)
+
+
+def _has_error_costs(gated: Any) -> bool:
+    return gated.estimator is not None and gated._inner().error_costs is not None
 
 
 @documented_like(Gated)
@@ -434,6 +439,12 @@ class GatedClassifier(ClassifierMixin, Gated):
         raw = self._raw_predict(X)
         return self.predictor_.probabilities(raw)
 
+    @available_if(_has_error_costs)
+    @or_lazily
+    def expected_costs(self, X: Any) -> Floats:
+        """What each answer is expected to cost, by the model with which each row ended."""
+        return self.predictor_.expected_errors(self._raw_predict(X))
+
     @or_lazily
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: log-odds of the second class (n,), or one column per class."""
@@ -443,6 +454,12 @@ class GatedClassifier(ClassifierMixin, Gated):
     def classes_(self) -> NDArray[Any]:
         """Class labels, ascending."""
         return self.predictor_.classes_
+
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        errors = self.predictor_.error_costs
+        return self.classes_ if errors is None else errors.said
 
 
 @documented_like(Gated)
@@ -511,10 +528,10 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     last = fitted_like(models.blank, models.schema, cascade.models[-1])
     gated.taking(last, chain)
     predictor = replace(gated.predictor_, n_jobs=1)
-    cost, score = _judged(models, predictor, models.trainer.prepared.validation)
+    cost, score = judged(models, predictor, models.trainer.prepared.validation)
     tested: dict[str, float] = {}
     if models.test is not None:
-        test_cost, test_score = _judged(models, predictor, models.test, "test")
+        test_cost, test_score = judged(models, predictor, models.test, "test")
         tested = {"test_cost": test_cost, "test_score": test_score}
     return FittedCandidate(
         model=gated,
@@ -529,7 +546,7 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     )
 
 
-def _judged(
+def judged(
     models: Any, predictor: Predictor, held_out: HeldOut, part: str = "validation"
 ) -> tuple[float, float]:
     """Mean cost and score of some rows."""
@@ -537,4 +554,4 @@ def _judged(
     table = cases.table if cases.rows is None else chosen(cases.table, cases.rows)
     raw, left = predictor.run(table)
     paid = mean_cost(predictor.bills(table, left), cases.shares)
-    return paid, float(models.score_of(np.ascontiguousarray(raw), part))
+    return paid, float(models.score_of(np.ascontiguousarray(raw), part, paid))

@@ -26,9 +26,11 @@ from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.path import TradeoffPath
+from greedymiser.curve.total_cost import total_cost_candidate
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
 from greedymiser.engines.interface import Floats
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -565,6 +567,8 @@ class Frontier:
         if params.charge == "row" and box is None:
             for gated in gated_candidates(self.models, self.sets, flat):
                 self.models.add_fitted(gated)
+            if self.models.blank.scoring == TOTAL_COST:
+                self.models.add_fitted(total_cost_candidate(self.models))
         if params.charge == "row":
             for model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)

@@ -21,6 +21,7 @@ from greedymiser.curve.trainer import Trainer, TrainerPool
 from greedymiser.engines.interface import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, watch_with, works_in_kernels
 from greedymiser.model.links import has_log_link
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.scoring.known import known_score
 from greedymiser.scoring.names import score_name
 from greedymiser.training.boosting import Validation
@@ -292,15 +293,21 @@ class CurveModels:
                 shift = self.usual_shift if entry.shift is None else entry.shift
                 trace = trace.assign(choice_score=trace["score"] + shift)
             traces.append(trace)
-        return pd.concat(traces, ignore_index=True), [self._entries[i].model for i in order]
+        table = pd.concat(traces, ignore_index=True)
+        if self.score_name == TOTAL_COST:
+            table["errors"] = -table["score"] - table["cost"]
+        return table, [self._entries[i].model for i in order]
 
-    def score_of(self, raw: Floats, part: str = "validation") -> float:
-        """Score of raw predictions, (n_outputs, n), of the validation or the test rows."""
+    def score_of(self, raw: Floats, part: str = "validation", bill: float = 0.0) -> float:
+        """Score of raw predictions, (n_outputs, n), of the validation or the test rows.
+
+        ``bill`` is what they cost in the mean, for scores that it is taken off.
+        """
         held_out = self.trainer.prepared.validation if part == "validation" else self.test
         if held_out is None:
             raise ValueError(f"there are no {part} rows")
         held_out.rows.start(raw)
-        return self._watch(held_out).score()
+        return self._watch(held_out).total(bill)
 
     def _replayed(
         self, model: Model, held_out: HeldOut, watch: Watch
@@ -311,13 +318,20 @@ class CurveModels:
         validation = watch(held_out)
         mean_cost = mean_cost_of(prepared, held_out.rows)
         n_outputs, pays = ensemble.n_outputs, model.charge == "row"
-        scores, costs = [validation.score()], [0.0] * pays
+        rounds = np.arange(ensemble.n_iter + 1)
+        bills = []
+        if not pays:
+            bills = _bills(
+                self.schema.costs, ensemble.first_uses(), len(rounds), rounds * n_outputs
+            )
+        scores, costs = [validation.total(0.0)], [0.0] * pays
         for round_ in range(ensemble.n_iter):
             for k in range(n_outputs):
                 validation.add_tree(ensemble.tree(round_ * n_outputs + k), k)
-            scores.append(validation.score())
+            bill = mean_cost((round_ + 1) * n_outputs) if pays else bills[round_ + 1]
+            scores.append(validation.total(bill))
             if pays:
-                costs.append(mean_cost((round_ + 1) * n_outputs))
+                costs.append(bill)
         return scores, costs
 
 
