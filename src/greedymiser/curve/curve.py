@@ -55,8 +55,8 @@ class TradeoffCurve:
         there was a search, ``found_by`` tells "path" and "search" apart; ``choice_score`` is what
         ``best`` goes by where sets were compared by cross-fitting as well, and
         ``prior_correction`` the power of class frequencies that probabilities are divided by, where
-        the score counts classes equally and that was better.
-        With ``scoring="total_cost"``, ``errors`` is what errors cost: minus ``score`` and ``cost``.
+        the score counts classes equally and that was better. With ``scoring="total_cost"``,
+        ``errors`` is what errors cost: minus ``score``, less ``cost``.
     traces : DataFrame
         The same columns for every model and every round, from round 0, the constant model; and
         ``model``, the position in ``models``, where there was a search.
