@@ -162,7 +162,7 @@ def _shared(model: Entries, arrays: Arrays) -> tuple[dict[str, Any], list[Ensemb
     ensembles = read_ensembles(arrays, costs.n_features, categories)
     n_outputs = ensembles[0].n_outputs
     kind = _kind(model)
-    shared = {
+    shared: dict[str, Any] = {
         "kind": kind,
         "costs": costs,
         "n_features": costs.n_features,
