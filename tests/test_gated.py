@@ -24,10 +24,11 @@ from greedymiser import (
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
-        GatedClassifier(MiserClassifier(max_iter=5, min_samples_leaf=2)),
-        GatedRegressor(MiserRegressor(max_iter=5, min_samples_leaf=2)),
+        GatedClassifier(MiserClassifier(max_iter=5)),
+        GatedRegressor(MiserRegressor(max_iter=5)),
     ]
 )
 def test_scikit_learn_checks(estimator, check):

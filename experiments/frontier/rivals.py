@@ -176,7 +176,10 @@ def cegb(
 
 
 def penalty_grid(
-    learner: Lightgbm, fit: Callable[..., lightgbm.Booster], unpenalised: lightgbm.Booster
+    learner: Lightgbm,
+    fit: Callable[..., lightgbm.Booster],
+    unpenalised: lightgbm.Booster,
+    n_tradeoffs: int = N_TRADEOFFS,
 ) -> Floats:
     """Trade-offs, from one that buys nearly what no penalty buys to one that buys nothing."""
     high = 1.0
@@ -189,7 +192,7 @@ def penalty_grid(
     low = high / 10.0
     while low > high / GRID_SPAN and learner.cost(fit(low, rounds), rounds) < nearly_whole:
         low /= 2.0
-    return np.geomspace(low, high, N_TRADEOFFS)
+    return np.geomspace(low, high, n_tradeoffs)
 
 
 # -- subsets -------------------------------------------------------------------------------------

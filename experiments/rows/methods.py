@@ -6,6 +6,7 @@ row pays for the resources that its own paths ask for. Nobody sees test rows bef
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,10 @@ N_TRADEOFFS = 8
 # Models of the curve that are dearer than a budget and may leave early within it; rounds between
 # exits.
 MOST_DEARER, EVERY = 4, 1
+# Models of the curve that two stages are made of, and scores at which a band may begin or end.
+MOST_STAGES, N_EDGES = 10, 12
+# Trade-offs of LightGBM's lazy penalty: with twelve it starves.
+N_LAZY = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +155,67 @@ def leaving_early(problem: Problem, split: ProblemSplit, model: Any, budget: flo
     return Offer(float(bills(valid).mean()), score, predict, bills, exits)
 
 
+# -- two stages by hand ---------------------------------------------------------------------------
+
+
+def two_stages(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offer]:
+    """What a user writes in twenty lines: two models of the flat curve, a band of scores between.
+
+    A row whose score by the first model lies in the band goes on to the second, and pays for both.
+    """
+    _said.clear()
+    curve = cached_curve("model", problem, split, n_jobs)
+    best = curve.pareto().sort_values("cost")
+    kept = np.unique(np.linspace(0, len(best) - 1, MOST_STAGES).astype(int))
+    models = []
+    for _, point in best.iloc[kept].iterrows():
+        models.append(curve.models[curve.position(point)].truncate(int(point["n_iter"])))
+    offers = [nothing(problem, split)]
+    for i, first in enumerate(models):
+        offers.append(_two(problem, split, first, first, (np.inf, np.inf)))
+        for second in models[i + 1 :]:
+            scores = confidence(problem, raw_predictions(problem, first, split.valid.X))
+            edges = np.unique(np.quantile(scores, np.linspace(0, 1, N_EDGES)))
+            edges[0], edges[-1] = -np.inf, np.inf
+            for low, high in itertools.combinations(edges.tolist(), 2):
+                offers.append(_two(problem, split, first, second, (low, high)))
+    return {budget: choose(offers, budget) for budget in problem.budgets}
+
+
+def confidence(problem: Problem, raw: Floats) -> Floats:
+    """One number a row: the score, or of several classes the largest probability."""
+    return raw.max(axis=1) if problem.n_classes > 2 else raw
+
+
+def _two(
+    problem: Problem, split: ProblemSplit, first: Any, second: Any, band: tuple[float, float]
+) -> Offer:
+    def both(rows: ProblemRows) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        key = (id(first), id(second), id(rows))
+        if key not in _said:
+            _said[key] = tuple(raw_predictions(problem, m, rows.X) for m in (first, second))
+        one, two = _said[key]
+        scores = confidence(problem, one)
+        return one, two, (scores > band[0]) & (scores <= band[1])
+
+    def predict(rows: ProblemRows) -> Floats:
+        one, two, on = both(rows)
+        return np.where(on[:, None] if one.ndim == 2 else on, two, one)
+
+    features = [first.ensemble_.features, [*first.ensemble_.features, *second.ensemble_.features]]
+    prices = [problem.costs.total(used) for used in features]
+
+    def bills(rows: ProblemRows) -> Floats:
+        return np.where(both(rows)[2], prices[1], prices[0])
+
+    score = problem.score(split.valid, predict(split.valid))
+    return Offer(float(bills(split.valid).mean()), score, predict, bills)
+
+
+# What models say of rows, while they are compared.
+_said: dict[tuple[int, int, int], Any] = {}
+
+
 # -- LightGBM -------------------------------------------------------------------------------------
 
 
@@ -202,7 +268,7 @@ def lazy(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offe
 
     unpenalised = learner.fit(problem.rounds)
     offers = [nothing(problem, split)]
-    for tradeoff in (0.0, *penalty_grid(learner, fit, unpenalised)):
+    for tradeoff in (0.0, *penalty_grid(learner, fit, unpenalised, N_LAZY)):
         booster = unpenalised if tradeoff == 0 else fit(tradeoff)
         offers.extend(prefixes(problem, split, learner, booster))
     return {budget: choose(offers, budget) for budget in problem.budgets}
@@ -228,6 +294,7 @@ def _predicted(booster: lightgbm.Booster, rounds: int, rows: ProblemRows) -> Flo
 METHODS: dict[str, Callable[[Problem, ProblemSplit, int], dict[float, Offer]]] = {
     "row": partial(ours, "row"),
     "model": partial(ours, "model"),
+    "two": two_stages,
     "exits": with_exits,
     "lazy": lazy,
 }

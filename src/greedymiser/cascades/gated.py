@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
@@ -387,7 +387,8 @@ class Gated(OverEnsemble):
 
 
 def _some_of(given: Given, rows: NDArray[np.intp]) -> Given:
-    parts = (given.X, given.y, given.weight)
+    # As scikit-learn's searches do it: what has no rows to choose from gets some.
+    parts = indexable(given.X, given.y, given.weight)
     return Given(*(None if part is None else _safe_indexing(part, rows) for part in parts))
 
 

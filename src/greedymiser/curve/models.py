@@ -80,6 +80,8 @@ class _Entry:
     # At the best round.
     cost: float
     found_by: str
+    # What to add to validation scores to get those to choose by; None if it is the usual.
+    shift: float | None = None
 
 
 class CurveModels:
@@ -128,6 +130,8 @@ class CurveModels:
         given_test = estimator.check_features(given_test, reset=False, part="test")
         cases = encode_held_out(prepared.schema, given_test, "test")
         self.test = None if cases is None else prepared.hold_out(cases)
+        # What cross-fitting usually says beside validation; see ``FrontierSearch.shift``.
+        self.usual_shift = 0.0
         self._entries: list[_Entry] = []
 
     @property
@@ -151,11 +155,13 @@ class CurveModels:
         params: Parameters,
         found_by: str,
         within: tuple[float, float, float] | None = None,
+        shift: float | None = None,
     ) -> Miser:
         """Take in a model with all its rounds; the estimator that it has become.
 
         ``within`` are bounds: rounds count that cost more than the first, less than the second,
-        and score less than the third. A model without any such round is not taken in.
+        and score less than the third. A model without any such round is not taken in. ``shift``
+        added to the validation score is what the model is chosen by: the usual one if not given.
         """
         fitted = fitted_like(self.blank, self.schema, self.corrected(model))
         fitted.tradeoff = params.tradeoff
@@ -163,12 +169,13 @@ class CurveModels:
         trace = self._trace(fitted, model)
         if within is not None:
             low, high, score = within
-            costs, scores = trace["cost"], trace["score"]
+            costs = trace["cost"]
+            scores = trace["score"] + (self.usual_shift if shift is None else shift)
             trace = trace[(costs > low) & (costs < high) & (scores < score)]
             if trace.empty:
                 return fitted
         cost = best_cost(fitted)
-        self._entries.append(_Entry(fitted, trace, float(params.tradeoff), cost, found_by))
+        self._entries.append(_Entry(fitted, trace, float(params.tradeoff), cost, found_by, shift))
         return fitted
 
     def _trace(self, fitted: Miser, model: Model) -> pd.DataFrame:
@@ -266,7 +273,8 @@ class CurveModels:
     def tables(self) -> tuple[pd.DataFrame, list[Any]]:
         """All traces and models, by trade-off, then the dearest first.
 
-        Where not all are of the path, ``found_by`` tells whose each is, and ``model`` which.
+        Where not all are of the path, ``found_by`` tells whose each is, and ``model`` which; where
+        sets were compared by cross-fitting as well, ``choice_score`` is what they are chosen by.
         """
         import pandas as pd
 
@@ -281,6 +289,9 @@ class CurveModels:
             trace = entry.trace
             if not all(is_path):
                 trace = trace.assign(found_by=entry.found_by, model=position)
+            if self.usual_shift:
+                shift = self.usual_shift if entry.shift is None else entry.shift
+                trace = trace.assign(choice_score=trace["score"] + shift)
             traces.append(trace)
         table = pd.concat(traces, ignore_index=True)
         if self.score_name == TOTAL_COST:

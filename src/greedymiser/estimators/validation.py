@@ -72,7 +72,7 @@ def _known_score(estimator: Miser, schema: Schema) -> Any:
 
 
 def check_scoring_of(estimator: Miser) -> None:
-    """Raise if nobody knows what an estimator is to be scored with."""
+    """Raise if ``scoring`` is no score that is known here or to scikit-learn."""
     if _scores_by_loss(estimator):
         return
     scoring = estimator.scoring
@@ -114,7 +114,7 @@ def _score_by_scikit_learn(estimator: Miser, schema: Schema, held_out: HeldOut) 
         return rows.raw().copy() if asked is X else type(estimator)._raw_predict(model, asked)
 
     def score() -> float:
-        # Nothing is copied, and what serves other rows is made once somebody asks for them.
+        # Nothing is copied, and what serves other rows is made when it is first needed.
         model.model_ = Model(grown.ensemble(), charge=start.charge)
         return float(scorer(model, X, y, **weight))
 

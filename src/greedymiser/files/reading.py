@@ -225,9 +225,9 @@ def _family(
     number: int,
 ) -> ModelFamily:
     models, costs, scores = [], [], []
-    for i, given in enumerate(family.listed("models")):
-        model, mine = Entries(given, f"model {i}"), arrays.inside(f"models.{i}.")
-        model.only({"cost", "score", *OWN, *(_optional(model, number) - {"error_costs"})})
+    for i, entry in enumerate(family.listed("models")):
+        model, mine = Entries(entry, f"model {i}"), arrays.inside(f"models.{i}.")
+        model.only({"cost", "score", *OWN, *(_optional(model, number) & {"charge"})})
         stages = read_stages(mine, ensembles, is_family=True)
         models.append(_model(model, mine, shared, stages, number))
         mine.check_all_used()
@@ -495,8 +495,8 @@ def _all_categories(lists: list[Any], n_features: int, arrays: Arrays) -> Catego
     def check_number(n: int) -> None:  # codes are looked up in sets of so many bits
         require(n <= 64 * CATEGORY_WORDS, f"a feature has too many categories: {n}")
 
-    for given in lists:
-        entries = Entries(given, "an entry of 'categories'")
+    for entry in lists:
+        entries = Entries(entry, "an entry of 'categories'")
         feature = entries.integer("feature", 0, n_features - 1)
         require(feature not in categories, f"feature {feature} has its categories twice")
         known = _labels(

@@ -243,7 +243,7 @@ class Predictor:
         starts: Starts = None,
         rows: NDArray[np.floating] | None = None,
     ) -> Mask:
-        """Rows that go on after stage k; nobody does after the last one.
+        """Rows that go on after stage k; none after the last one.
 
         ``rows`` is what is known of them, (n, n_features): gates look at it.
         """
@@ -312,7 +312,7 @@ class Predictor:
         return self.run(self.table(X), qid)[0]
 
     def staged_raw_predict(self, X: Any, stops: Sequence[int] | None = None) -> Iterator[Floats]:
-        """Raw predictions of the last stage's trees, after so many rounds each; nobody leaves.
+        """Raw predictions of the last stage's trees, after so many rounds each, without exits.
 
         Without ``stops``, after each round. X is turned into numbers once.
         """

@@ -2,7 +2,7 @@
 
 ``Given`` is what a user passes; ``Cases`` are rows in the loss' terms; ``Schema`` is what was
 learned of columns and targets, and all that a model keeps of its data; ``Prepared`` is ready to
-learn from, by as many models as anyone likes.
+learn from, by any number of models.
 """
 
 from __future__ import annotations
@@ -542,7 +542,7 @@ def read_interaction_cst(given: Any, schema: Schema) -> Interactions | None:
             )
         members = [_position(f, "interaction_cst", named, n_features) for f in together]
         sets.append(frozenset(members))
-    # As in HistGradientBoosting: features that nobody speaks of may meet each other.
+    # As in HistGradientBoosting: features in no set may meet each other.
     rest = frozenset(range(n_features)).difference(*sets)
     return Interactions(sets=(*sets, rest) if rest else tuple(sets))
 

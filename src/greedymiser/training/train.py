@@ -189,7 +189,7 @@ def train(
 ) -> Model:
     """Add rounds to a model, all that there will be; ``best_iter`` says how many are worth keeping.
 
-    Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise; where
+    Trees ask only for the ``allowed`` features, by default all of them; where
     rows pay, ``sunk`` resources count as paid when gains are weighed against prices.
     An interruption from the keyboard ends the training: the model has the rounds that were
     finished, and ``stopped`` is "interrupted"; "cluster lost" where all workers are gone.
