@@ -5,6 +5,7 @@ from typing import Any
 
 EXAMPLES = [
     "medical_tests",
+    "price_of_mistakes",
     "ranking_latency",
     "paid_calls",
     "images_on_demand",

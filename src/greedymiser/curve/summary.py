@@ -372,7 +372,9 @@ def total_in_words(curve: TradeoffCurve) -> str:
     if not nobody.empty:
         told += f"; asking nobody costs {said(-nobody['score'].max())}"
     dearest = curve.points.loc[curve.points["cost"].idxmax()]
-    return f"{told}, the model that asks most {said(-dearest['score'])}"
+    if dearest["cost"] > best["cost"]:
+        told += f", the model that asks most {said(-dearest['score'])}"
+    return told
 
 
 def _percent(share: float) -> str:

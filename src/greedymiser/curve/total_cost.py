@@ -63,7 +63,7 @@ TEACHER: dict[str, Any] = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
 SOFT = 0.5
 # Resources of a state beyond those that are free; states at least and at most, and the work of all
 # of them together (rows by outputs, and what a model costs however few there are).
-LARGEST, FEWEST, MOST, WORK, OVERHEAD = 6, 40, 100, 100_000, 300
+LARGEST, FEWEST, MOST, WORK, OVERHEAD = 6, 40, 100, 250_000, 300
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
 # Standard errors by which a decision must be better than a simpler one.
