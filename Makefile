@@ -24,8 +24,15 @@ demo: $(VENV)/.installed-cli  ## draw the accuracy/cost curve of the embedded th
 
 .PHONY: test
 # Two processes; a file's tests stay together, since they share what is dear to make.
-test: $(VENV)/.installed-dev  ## run the tests
+test: $(VENV)/.installed-dev  ## run all tests, those of the experiments included
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: test-quick
+# What is told in a minute, once kernels are compiled: no cluster, simulator, browser, process of its
+# own or experiment, and few random examples of each kind.
+test-quick: $(VENV)/.installed-dev  ## run the tests that are quick
+	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile quick \
+		-m "not (cluster or simulator or browser or subprocess or slow)" tests
 
 .PHONY: test-gpu
 # numba-cuda 0.30 uses what NumPy 2.5 warns of.

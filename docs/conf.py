@@ -82,7 +82,7 @@ html_copy_source = False
 html_theme_options = {
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "secondary_sidebar_items": ["page-toc"],
     "show_nav_level": 1,
     "navigation_with_keys": False,
@@ -92,7 +92,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "start": [], "why": [], "questions": []}
+html_sidebars = {"index": [], "start": [], "questions": []}
 
 
 # Pages are read on their own, too, and there they point to files of the repository. Here an example

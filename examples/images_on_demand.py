@@ -112,8 +112,8 @@ def binary_patterns(pixels):
 
 
 # %%
-# Descriptors, roughly from cheap to dear
-# ---------------------------------------
+# Descriptors, roughly from cheap to expensive
+# --------------------------------------------
 # Each makes some columns. Together they make 314.
 
 

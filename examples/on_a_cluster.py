@@ -13,7 +13,7 @@ Here two workers live in this process, so that the page can be built anywhere. O
 # %%
 # A cluster and data in parts
 # ---------------------------
-# Sensors with prices: four of twelve tell something, and one of these is dear.
+# Sensors with prices: four of twelve tell something, and one of these is expensive.
 
 import dask.array as da
 import matplotlib.pyplot as plt

@@ -87,8 +87,8 @@ costs = CostModel.from_resources(cents | {"reported": 0.0, "links": 0.0}, source
 print(sources)
 
 # %%
-# A model that buys the dear things last
-# --------------------------------------
+# A model that buys the expensive things last
+# -------------------------------------------
 # The first rounds have a budget that no report fits into. The next ones may have it. An exit after
 # every ten rounds lets orders go whose answer is clear.
 

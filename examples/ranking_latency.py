@@ -96,7 +96,7 @@ for budget in (5, 15, 60):
 # Less for most documents
 # -----------------------
 # A budget holds for every document. With early exits, documents that cannot come to the top leave
-# before the dear features are fetched. For that, the first trees must not need them: they are grown
+# before the expensive features are fetched. For that, the first trees must not need them: they grow
 # from the index and the text, and the network is bought later.
 
 ranker = MiserRanker(costs=milliseconds, max_iter=20, budget=6.0, tradeoff=1e-5, warm_start=True)

@@ -168,7 +168,7 @@ def test_a_device_that_fails_leaves_the_model_as_it_was(monkeypatch):
     X, y = data()
     model = MiserRegressor(max_iter=2, max_depth=2).fit(X, y)
     before = dict(model.__dict__)
-    launched, launch = [], stream.WorkLine.launch
+    launched, launch = [], stream.Stream.launch
 
     def fail(self, *args):
         launched.append(args)
@@ -176,7 +176,7 @@ def test_a_device_that_fails_leaves_the_model_as_it_was(monkeypatch):
             raise stream.DeviceError("the GPU failed")
         launch(self, *args)
 
-    monkeypatch.setattr(stream.WorkLine, "launch", fail)
+    monkeypatch.setattr(stream.Stream, "launch", fail)
     with pytest.raises(stream.DeviceError):
         model.set_params(engine="cuda").fit(X, y)
     assert {**model.__dict__, "engine": "auto"} == before

@@ -556,7 +556,7 @@ def test_the_table_of_a_curve_fits_into_80_columns(here, monkeypatch):
     assert 2 <= len(rows) <= 12
     assert max(map(len, rows)) <= 80
     for row in rows[1:]:
-        assert re.search(r"  [+\N{MINUS SIGN}] \w|other trees", row)
+        assert re.search(r"  [+\N{MINUS SIGN}] \w|more trees", row)
 
 
 def test_a_curve_replaces_another_only_if_told(here, monkeypatch):
@@ -1595,6 +1595,7 @@ def program(*arguments: str):
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.subprocess
 def test_as_a_program(here):
     done = program(
         "-m",
@@ -1613,6 +1614,7 @@ def test_as_a_program(here):
     assert done.stderr.startswith("Error: 'c.toml' is not a model of greedymiser: ")
 
 
+@pytest.mark.subprocess
 def test_a_terminal_that_knows_no_umlauts_loses_nothing(here, table, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     table[["age", "dear"]].set_axis(["größe", "日本"], axis=1).assign(preis=table["price"]).to_csv(
@@ -1636,6 +1638,7 @@ def test_a_terminal_that_knows_no_umlauts_loses_nothing(here, table, monkeypatch
     assert read_costs("shown.toml").costs.feature_names == ["größe", "日本", "preis"]
 
 
+@pytest.mark.subprocess
 def test_a_reader_who_has_seen_enough(here):
     """As head: nothing is said, and the work is done all the same."""
     reader, writer = os.pipe()
@@ -1650,6 +1653,7 @@ def test_a_reader_who_has_seen_enough(here):
     assert load("m.miser").features_used_
 
 
+@pytest.mark.subprocess
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["inspect", "m.miser"], ["--help"]])
 def test_a_full_disk_behind_stdout(model, arguments):
@@ -1663,6 +1667,7 @@ def test_a_full_disk_behind_stdout(model, arguments):
     assert done.stderr.lower() == said.lower()
 
 
+@pytest.mark.subprocess
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell")
 def test_closed_streams(model):
     for streams in (">&-", ">&- 2>&-", "<&- >&- 2>&-"):
@@ -1700,6 +1705,7 @@ finally:
 """
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_to_predict_nothing_of_training_is_imported(here, model, suffix):
     done = program("-c", WATCH, "predict", str(model), f"regression.{suffix}")
@@ -1709,6 +1715,7 @@ def test_to_predict_nothing_of_training_is_imported(here, model, suffix):
     assert program("-c", WATCH, "inspect", str(model)).stdout.endswith("[]\n")
 
 
+@pytest.mark.subprocess
 def test_to_be_helped_nothing_that_runs_models_is_imported(here):
     watch = WATCH.replace('"sklearn", "matplotlib"', '"numba", "scipy", "pandas", "sklearn"')
     for arguments in (["--version"], ["--help"], ["fit", "--help"], ["fit", "--no-such-option"]):
@@ -1716,6 +1723,7 @@ def test_to_be_helped_nothing_that_runs_models_is_imported(here):
     assert "numba" in program("-c", watch, "inspect", "no.miser").stdout
 
 
+@pytest.mark.subprocess
 def test_without_the_extra():
     hidden = "import sys; sys.modules['typer'] = None"
     done = program("-c", f"{hidden}; from greedymiser.__main__ import main; main()")
@@ -1755,6 +1763,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
         "inspect",
         "predict",
         "protocol",
+        "score",
     }
     assert "first, of all: " in told["demo"]
     assert "asked of" in told["protocol"]
@@ -1774,3 +1783,31 @@ def test_the_cost_files_of_the_page(tmp_path):
         path = tmp_path / "costs.toml"
         path.write_text(block)
         assert read_costs(path).costs.n_features == 3
+
+
+# -- what errors cost -----------------------------------------------------------------------------
+
+ERRORS = "\n[errors.good]\nbad = 40\n[errors.bad]\ngood = 5\n"
+
+
+def test_a_table_of_errors_makes_models_decide_by_it(here):
+    Path("errors.toml").write_text(Path("costs.toml").read_text() + ERRORS)
+    about = ["classification.csv", "--target", "kind", "--costs", "errors.toml"]
+    succeed("fit", *about, "--out", "careful.miser", *FAST)
+    model = load("careful.miser")
+    assert model.error_costs.matrix.tolist() == [[0.0, 5.0], [40.0, 0.0]]
+    assert model.about["score"] == "total_cost"
+    succeed("curve", *about, "--out", "curve", "--tradeoffs", "0,1e-2", *FAST)
+    points = pd.read_csv(Path("curve") / "curve.csv")
+    assert (points["score"] < 0).all()
+
+
+def test_a_table_of_errors_has_to_be_about_the_classes(here):
+    Path("errors.toml").write_text(
+        Path("costs.toml").read_text() + ERRORS.replace("good]", "fine]")
+    )
+    about = ["classification.csv", "--target", "kind", "--costs", "errors.toml"]
+    assert "a row for 'fine', which is no class of y" in complain("fit", *about, "--out", "m.miser")
+    Path("errors.toml").write_text(Path("costs.toml").read_text() + ERRORS)
+    about = ["regression.csv", "--target", "price", "--costs", "errors.toml"]
+    assert "which is about classes" in complain("fit", *about, "--out", "m.miser")

@@ -143,6 +143,7 @@ def test_rankers_with_exits_need_whole_queries(here, table):
 # -- fit ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cluster
 def test_fit_on_workers_is_fit_on_one_machine(here, table):
     """One cluster for all that is to be seen: starting one takes seconds."""
     arguments = ["--target", "kind", *FIT, "--valid", "kind.parquet"]
@@ -181,6 +182,7 @@ def scheduler():
         yield cluster
 
 
+@pytest.mark.cluster
 def test_fit_on_a_cluster_that_runs(here, table, scheduler):
     """From CSV, and with rows to validate with that the estimator sets aside."""
     arguments = ["--target", "price", *FIT, "--scheduler", scheduler.scheduler_address]

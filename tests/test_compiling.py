@@ -105,6 +105,7 @@ SERVE = """if True:
 """
 
 
+@pytest.mark.subprocess
 @permissions
 def test_the_package_serves_where_nothing_can_be_written(image):
     close(image)
@@ -116,6 +117,7 @@ def test_the_package_serves_where_nothing_can_be_written(image):
     assert done.stdout.split() == ["1", "100", "CacheWarning"]
 
 
+@pytest.mark.subprocess
 @permissions
 @pytest.mark.parametrize("place", ["beside the source", "NUMBA_CACHE_DIR"])
 def test_code_that_was_compiled_beforehand_is_read(image, place):

@@ -43,6 +43,7 @@ def run(*arguments, **environment):
     )
 
 
+@pytest.mark.subprocess
 def test_without_a_gpu_users_are_told_what_is_missing():
     done = run("-c", WITHOUT, NUMBA_ENABLE_CUDASIM="0")
     assert done.returncode == 0, done.stderr
@@ -52,6 +53,7 @@ def test_without_a_gpu_users_are_told_what_is_missing():
     assert "greedymiser[cuda]" in first
 
 
+@pytest.mark.simulator
 def test_the_engine_in_the_simulator():
     """The engine's conformance and whole models, in small shapes."""
     few = (

@@ -34,6 +34,8 @@ from greedymiser.engines.interface import EngineLostError
 from greedymiser.losses import Loss
 from on_cluster import two_workers
 
+pytestmark = pytest.mark.cluster
+
 ROOT = Path(__file__).parents[1]
 N = 600
 
@@ -55,9 +57,9 @@ def nothing_is_left_behind(request):
         import sys
         import threading
 
-        holding = sys.modules.get("greedymiser.engines.dask.worker")
+        module = sys.modules.get("greedymiser.engines.dask.worker")
         ours = [thread.name for thread in threading.enumerate() if "greedymiser" in thread.name]
-        return 0 if holding is None else len(holding._HOLDERS), ours
+        return 0 if module is None else len(module._WORKERS), ours
 
     yield
     if "client" in request.fixturenames:

@@ -34,6 +34,7 @@ SNIPPETS = [
 
 # shap makes its colour maps with methods that matplotlib is about to drop, while it is imported.
 @pytest.mark.filterwarnings("ignore:The set_:PendingDeprecationWarning")
+@pytest.mark.slow
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_snippet_runs(code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -63,6 +64,7 @@ def modules_with_examples() -> list[str]:
     return [name for name, file in files.items() if ">>> " in file.read_text()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", modules_with_examples())
 def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -369,6 +369,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_estimator_check(estimator, check):
     check(estimator)

@@ -12,6 +12,8 @@ import pytest
 
 from greedymiser.on_demand import build_matrix
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

@@ -8,7 +8,6 @@ import re
 import signal
 import time
 import warnings
-from itertools import combinations, pairwise
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.metrics import balanced_accuracy_score
 
 from experiments.frontier.traps import TRAPS
 from greedymiser import (
@@ -24,11 +24,14 @@ from greedymiser import (
     MiserRanker,
     MiserRegressor,
     MiserSearchCV,
+    load,
+    save,
     tradeoff_curve,
 )
 from greedymiser.curve.candidates import ResourceSets
 from greedymiser.curve.checkpoints import ABOUT, CheckpointError
-from greedymiser.curve.frontier import by_area, rising
+from greedymiser.curve.curve import chosen_by
+from greedymiser.curve.frontier import Candidate, Frontier, by_area
 from greedymiser.losses import SquaredError
 
 COSTS = CostModel(
@@ -60,6 +63,7 @@ def bits(curve):
 
 
 @pytest.mark.parametrize("name", TRAPS)
+@pytest.mark.slow
 def test_the_search_walks_out_of_traps_that_the_path_walks_into(name):
     trap = TRAPS[name](n=1400)
     (X, y), (X_val, y_val) = trap.split()
@@ -129,7 +133,8 @@ def test_every_budget_is_kept_and_a_larger_one_is_never_worse(prices, needs, tre
             model = curve.best(budget)
             assert model.cost_ <= min(budget, most or budget)
             assert model.cost_ == model.receipt().total + tree_cost * model.ensemble_.n_trees
-            scores.append(curve.best_row(budget)["score"])
+            row = curve.best_row(budget)
+            scores.append(row[chosen_by(curve.traces)])
     assert scores == sorted(scores)
 
 
@@ -245,6 +250,186 @@ def test_names_of_resources_may_hold_anything():
     assert set(search.cv_results_["resources"]) > {""}
 
 
+# -- what is found is not lost ------------------------------------------------------------------
+
+
+def dear_and_cheap(n=5000, n_cheap=8):
+    """A dear column that decides much, and cheap ones that decide less and less."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 1 + n_cheap))
+    logit = 2.5 * X[:, 0] + X[:, 1:] @ 0.85 ** np.arange(n_cheap) - 1
+    y = (rng.random(n) < 1 / (1 + np.exp(-logit))).astype(int)
+    return X, y, [60.0] + [1.0] * n_cheap
+
+
+def test_every_step_at_the_dear_end_has_its_model():
+    X, y, costs = dear_and_cheap()
+    half = len(y) // 2
+    rows = {"X_val": X[half:], "y_val": y[half:], "scoring": "roc_auc"}
+    estimator = MiserClassifier(costs=costs, max_iter=40, n_jobs=1)
+    curve = tradeoff_curve(estimator, X[:half], y[:half], **rows, tradeoffs=4)
+    for n_cheap in (2, 4, 6):
+        columns = list(range(1 + n_cheap))
+        known = MiserClassifier(max_iter=40, scoring="roc_auc", n_jobs=1).fit(
+            X[:half, columns], y[:half], X_val=X[half:, columns], y_val=y[half:]
+        )
+        row = curve.best_row(60.0 + n_cheap)
+        assert row["score"] > max(known.validation_score_) - 0.004
+        assert row["cost"] > 60.0
+
+
+def found_and_resumed(below):
+    curve = searched(effort=0.02)
+    search = curve.frontier._search
+    before = {key: (found.score, found.is_expanded) for key, found in search.archive.items()}
+    resumed = search.resumed(below, 0.02)
+    resumed.go_on()
+    unchanged = {key: (found.score, found.is_expanded) for key, found in search.archive.items()}
+    assert unchanged == before
+    return search, resumed
+
+
+@pytest.mark.parametrize("below", [6.0, 12.0, 1e9])
+def test_a_fill_goes_on_from_what_is_known(below):
+    search, resumed = found_and_resumed(below)
+    assert search.archive.keys() <= resumed.archive.keys()
+    for found in search.frontier():
+        as_cheap = [one for one in resumed.frontier() if one.cost <= found.cost]
+        assert max(one.score for one in as_cheap) >= found.score
+    new = resumed.archive.keys() - search.archive.keys()
+    assert all(search.sets.price(some) < below for some in new)
+
+
+def test_answers_do_not_depend_on_the_order_of_questions():
+    budgets = [0.7, 3.0, 5.0, 7.5, 11.0, 16.0]
+    told = []
+    for order in (budgets, budgets[::-1], [7.5, 16.0, 0.7, 11.0, 5.0, 3.0]):
+        curve = searched(tradeoffs=2, effort=0.01)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            answers = {b: curve.best(b).ensemble_.nodes.tobytes() for b in order}
+            again = {b: curve.best(b).ensemble_.nodes.tobytes() for b in order}
+        assert answers == again
+        told.append(answers)
+    assert told[0] == told[1] == told[2]
+
+
+@pytest.fixture(scope="module")
+def many_classes():
+    """Eight classes, sixteen neighbours behind an entry, and a second, dearer group."""
+    rng = np.random.default_rng(0)
+    n, p = 900, 16
+    y = rng.integers(8, size=n)
+    smooth = np.exp(-((np.arange(p)[:, None] - np.arange(p)) ** 2) / 4.0) + 1e-6 * np.eye(p)
+    root = np.linalg.cholesky(smooth)
+    pixels = (rng.standard_normal((8, p)) @ root.T)[y] + 0.7 * rng.standard_normal((n, p)) @ root.T
+    others = pixels @ rng.standard_normal((p, 40)) / 4 + rng.standard_normal((n, 40))
+    prices = {"entry": 10.0, "other": 40.0}
+    prices |= {f"p{i}": 0.5 for i in range(p)} | {f"o{i}": 0.5 for i in range(40)}
+    needs = [["entry", f"p{i}"] for i in range(p)] + [["other", f"o{i}"] for i in range(40)]
+    X, costs = np.hstack([pixels, others]), CostModel.from_resources(prices, needs)
+    estimator = MiserClassifier(costs=costs, max_iter=40, min_samples_leaf=5, n_jobs=1)
+    rows = {"X_val": X[600:], "y_val": y[600:], "scoring": "accuracy"}
+    return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=3, effort=0.25)
+
+
+def test_packages_are_reduced_step_by_step(many_classes):
+    search = many_classes.frontier._search
+    assert search.allowance.is_spent
+    cheap, dear = search.sets.packages
+    for package, least in ((cheap, 4), (dear, 4)):
+        sizes = [part.bit_count() for part in search._around.chains[package]]
+        assert len(sizes) >= least
+        assert sizes == sorted(set(sizes), reverse=True)
+        assert all(part & ~package == 0 for part in search._around.chains[package])
+
+
+def test_sets_are_expanded_and_cross_fitted_however_many_classes_there_are(many_classes):
+    archive = many_classes.frontier._search.archive.values()
+    assert any(found.is_expanded and found.resources for found in archive)
+    assert sum(found.fold_scores is not None for found in archive) > 1
+    assert "choice_score" in many_classes.points
+
+
+def test_a_dearer_set_has_to_be_better_than_noise():
+    search = searched(tradeoffs=2, effort=1e-9).frontier._search
+
+    def candidate(score, *fold_scores):
+        folds = np.array(fold_scores)
+        return Candidate(1, 1.0, score, 1, np.zeros(1), None, 1.0, fold_scores=folds)
+
+    cheap = candidate(0.82, 0.80, 0.82, 0.84)
+    assert not search.is_clearly_better(candidate(0.82, 0.80, 0.82, 0.84), cheap)
+    # + .003 ± .049 in the folds, and no more on the validation rows.
+    assert not search.is_clearly_better(candidate(0.825, 0.90, 0.74, 0.83), cheap)
+    assert search.is_clearly_better(candidate(0.83, 0.81, 0.83, 0.86), cheap)
+    # What the folds leave open, the validation rows may decide.
+    assert search.is_clearly_better(candidate(0.99, 0.90, 0.74, 0.83), cheap)
+
+
+# -- scores that count classes equally ---------------------------------------------------------
+
+
+def rare_classes(scoring):
+    rng = np.random.default_rng(0)
+    y = rng.choice(3, 2400, p=[0.04, 0.08, 0.88])
+    X = rng.standard_normal((2400, 5))
+    X[:, 0] = np.array([3.0, 1.6, 0.0])[y] + 0.7 * X[:, 0]
+    estimator = MiserClassifier(costs=[20.0] + [1.0] * 4, max_iter=25, n_jobs=1)
+    labels = np.array(["a", "b", "c"])[y]
+    rows = {"X_val": X[800:1600], "y_val": labels[800:1600]}
+    test = {"X_test": X[1600:], "y_test": labels[1600:]}
+    options = {"scoring": scoring, "tradeoffs": 3, "effort": 0.05, **rows, **test}
+    plain = clone(estimator).set_params(early_stopping=False).fit(X[:800], labels[:800])
+    return tradeoff_curve(estimator, X[:800], labels[:800], **options), plain, test
+
+
+def test_rare_classes_are_named_where_the_score_counts_them_equally(tmp_path):
+    curve, plain, test = rare_classes("balanced_accuracy")
+    assert (curve.points["prior_correction"] > 0).all()
+    model = curve.best(21.0)
+    X, y = test["X_test"], test["y_test"]
+    row = curve.best_row(21.0)
+    assert balanced_accuracy_score(y, model.predict(X)) == pytest.approx(row["test_score"])
+    assert row["test_score"] > balanced_accuracy_score(y, plain.predict(X)) + 0.05
+    save(model, tmp_path / "model.miser")
+    assert (load(tmp_path / "model.miser").predict(X) == model.predict(X)).all()
+    # The trees are those of a model that knows nothing of it: only the constants are shifted.
+    free = curve.models[0]
+    assert free.tradeoff == 0.0
+    assert not np.array_equal(free.ensemble_.baseline, plain.ensemble_.baseline)
+
+
+@pytest.mark.parametrize("scoring", ["neg_log_loss", "accuracy", "loss", "roc_auc_ovr"])
+def test_other_scores_leave_models_as_they_were_trained(scoring):
+    curve, plain, _ = rare_classes(scoring)
+    assert "prior_correction" not in curve.points
+    np.testing.assert_array_equal(curve.models[0].ensemble_.baseline, plain.ensemble_.baseline)
+
+
+# -- where rows pay ----------------------------------------------------------------------------
+
+
+def test_models_begin_with_what_is_used_and_not_with_what_was_allowed(monkeypatch):
+    frontier: Frontier = searched(tradeoffs=2, search="frontier", effort=1e-9).frontier
+    given = {"gains": np.zeros(6), "model": None, "cells": 1.0}
+    candidates = [
+        Candidate(0b1, 0.0, 0.1, used=0, **given),  # allowed to buy, has bought nothing
+        Candidate(0b111, 1.0, 0.2, used=0b10, **given),
+        Candidate(0b1100, 5.0, 0.3, used=0b100, **given),
+    ]
+    begun = []
+
+    def run(function, tasks):
+        begun.extend(task[3].resources.tolist() for task in tasks)
+        return [None] * len(tasks)
+
+    monkeypatch.setattr(frontier.models.pool, "run", run)
+    frontier._beyond(candidates)
+    sets = {sum(1 << r for r, flag in enumerate(flags) if flag) for flags in begun}
+    assert sets == {0b10, 0b100}
+
+
 # -- what can be bought -----------------------------------------------------------------------
 
 
@@ -295,32 +480,6 @@ def test_sets_close_in_cost_are_not_thinned_before_steps_without_gain():
     # of .0001 is all that is lost.
     costs, scores = [1.0, 2.0, 8.0, 60.0, 64.0, 72.0], [0.5, 0.7, 0.7001, 0.8, 0.89, 0.9]
     assert by_area(costs, scores)[-1] == 2
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9)), max_size=7),
-)
-def test_what_is_kept_rises_by_both_scores_with_the_largest_area(points):
-    costs = np.cumsum([cost for cost, _, _ in points]).astype(float).tolist()
-    scores = np.cumsum([score for _, score, _ in points]).astype(float).tolist()
-    choices = [float(choice) for _, _, choice in points]
-
-    def area(kept):
-        ends = [*(costs[i] for i in kept[1:]), 2.0 * costs[-1]]
-        parts = zip(kept, ends, strict=True)
-        return sum((scores[i] - scores[0]) * np.log(end / costs[i]) for i, end in parts)
-
-    kept = rising(costs, scores, choices)
-    assert [choices[i] for i in kept] == sorted({choices[i] for i in kept})
-    every = [
-        list(some)
-        for size in range(1, len(points) + 1)
-        for some in combinations(range(len(points)), size)
-        if all(choices[a] < choices[b] for a, b in pairwise(some))
-    ]
-    assert (len(kept) > 0) == (len(points) > 0)
-    if points:
-        assert area(kept) >= max(map(area, every)) - 1e-9
 
 
 # -- finished models are safe -----------------------------------------------------------------

@@ -25,6 +25,7 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("kind", FILES)
 def test_damaged_files_are_refused_or_work(kind, tmp_path):
     n = FILES[kind]
@@ -36,6 +37,7 @@ def test_damaged_files_are_refused_or_work(kind, tmp_path):
     assert re.search(r"\d+  \w+: refused", done.stdout)
 
 
+@pytest.mark.subprocess
 def test_past_findings_stay_mended():
     done = fuzz("--replay", str(FINDINGS))
     assert done.returncode == 0, done.stderr
@@ -48,6 +50,7 @@ def test_past_findings_stay_mended():
 # The fuzzer itself
 
 
+@pytest.mark.subprocess
 def test_what_should_not_be_is_found_and_made_small(tmp_path):
     """Breaks a reader, and sees that the fuzzer sees it."""
     broken = tmp_path / "broken.py"
@@ -76,6 +79,7 @@ def test_what_should_not_be_is_found_and_made_small(tmp_path):
     assert (done.returncode, done.stdout) == (0, "b'T'\n"), done.stderr
 
 
+@pytest.mark.subprocess
 def test_the_same_numbers_make_the_same_files(tmp_path):
     script = (
         f"import sys; sys.path.insert(0, {str(FUZZER.parent)!r}); import zlib\n"
@@ -89,6 +93,7 @@ def test_the_same_numbers_make_the_same_files(tmp_path):
     assert first.stdout == again.stdout
 
 
+@pytest.mark.subprocess
 def test_unknown_kinds():
     done = fuzz("novels")
     assert done.returncode == 2

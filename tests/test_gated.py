@@ -25,6 +25,7 @@ from greedymiser.cascades.candidates import most_valuable
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         GatedClassifier(MiserClassifier(max_iter=5)),

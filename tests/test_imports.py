@@ -31,8 +31,8 @@ ROOMS = [
     "cascades",
     "curve",
     "baselines",
-    "on_demand",
     "files",
+    "on_demand",
     "warm",
     "plotting",
     "cli",
@@ -453,6 +453,7 @@ def probe(package: str, folder: Path) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.subprocess
 def test_importing_the_package_is_light():
     report = probe(PACKAGE, SOURCE.parent)
     assert report["modules"] > 0
@@ -461,6 +462,7 @@ def test_importing_the_package_is_light():
     assert report["compilations"] == 0
 
 
+@pytest.mark.subprocess
 def test_the_probe_sees_what_is_heavy(tmp_path):
     (tmp_path / "glutton.py").write_text(
         "import sklearn.utils.fixes\n"

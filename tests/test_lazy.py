@@ -269,6 +269,7 @@ print(trained)
 """
 
 
+@pytest.mark.subprocess
 def test_a_file_predicts_without_training_code(regressor, frame, tmp_path):
     save(regressor, tmp_path / "model.miser")
     rows = frame[["a", "b", "c"]].reset_index(drop=True)

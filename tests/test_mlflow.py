@@ -117,7 +117,7 @@ def test_models_without_names_take_arrays(frame, target, tmp_path):
     answers = mlflow.pyfunc.load_model(str(tmp_path / "saved")).predict(X)
     assert answers["prediction"].tolist() == model.predict(X).tolist()
     with pytest.raises(ValueError, match="the model gives no class probabilities"):
-        mlflow_flavor.ServedModel(model.predictor_).predict(X, {"probabilities": True})
+        mlflow_flavor.PyfuncModel(model.predictor_).predict(X, {"probabilities": True})
 
 
 def test_a_logged_model_and_a_family(frame, target, tmp_path):

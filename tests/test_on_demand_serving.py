@@ -28,8 +28,8 @@ from greedymiser.on_demand import (
 )
 from greedymiser.on_demand.policies import Deadline, Health
 from greedymiser.on_demand.request import Outcome
-from test_acquisition import PATIENCE, gathered, on_every_backend, told_of_failures
-from test_acquisition_rows import columns_asked
+from test_on_demand import PATIENCE, gathered, on_every_backend, told_of_failures
+from test_on_demand_rows import columns_asked
 
 NAMES = ["age", "bureau", "fraud", "income"]
 PRICES = {"age": 0.0, "bureau": 5.0, "fraud": 2.0, "income": 1.0}

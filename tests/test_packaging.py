@@ -26,6 +26,31 @@ def test_pythons_that_are_declared_are_tried():
     assert f">={declared[0]}" == PROJECT["project"]["requires-python"]
 
 
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_only_call_the_makefile(path):
+    yaml = pytest.importorskip("yaml", reason="comes with Dask")
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert len(commands) >= len(jobs)
+    for command in commands:
+        make, target, *variables = command.split(maxsplit=2)
+        assert make == "make"
+        assert target in targets
+        assert all("=" in variable for variable in variables)
+
+
+def test_workflows_test_the_pythons_that_are_declared():
+    yaml = pytest.importorskip("yaml", reason="comes with Dask")
+    jobs = yaml.safe_load((ROOT / ".github/workflows/checks.yml").read_text())["jobs"]
+    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
+    assert jobs["test"]["strategy"]["matrix"]["python"] == declared
+    assert all(f"python{version}" in jobs["wheel"]["steps"][2]["run"] for version in declared)
+
+
 def test_the_wheel_is_the_product():
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {
         "packages": ["src/greedymiser"]

@@ -25,7 +25,7 @@ from greedymiser import (
 )
 from greedymiser.losses import SquaredError
 from greedymiser.model.predictor import Stage
-from test_meter import random_costs, staged_model
+from test_row_costs import random_costs, staged_model
 from test_trees import ensemble_of, plain_trees, random_rows, random_tree
 
 
@@ -168,7 +168,7 @@ def test_where_all_is_free_nothing_that_costs_is_asked(patients):
 
 @pytest.mark.parametrize("kind", [EarlyExitClassifier, Cronus])
 def test_models_in_stages(kind):
-    from test_meter import training_rows
+    from test_row_costs import training_rows
 
     model = staged_model(kind)
     X, _ = training_rows(200)

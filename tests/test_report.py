@@ -291,6 +291,7 @@ def move_slider(browser, position):
     )
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("make", [thyroid_curve, wide_curve, constant_curve, nasty_curve])
 def test_page_loads_quietly(browser, make, tmp_path):
     path = opened(browser, make(), tmp_path)
@@ -309,6 +310,7 @@ def listed(browser):
     return [cell.text for cell in browser.find_elements("css selector", "#list td:first-child")]
 
 
+@pytest.mark.browser
 def test_a_page_opens_at_the_recommended_model(browser, tmp_path):
     curve = thyroid_curve()
     opened(browser, curve, tmp_path)
@@ -320,6 +322,7 @@ def test_a_page_opens_at_the_recommended_model(browser, tmp_path):
     assert heading == f"Recommended: {money(chosen.cost, 'dollars')} a prediction"
 
 
+@pytest.mark.browser
 @pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
 def test_slider_changes_the_model(browser, tmp_path):
     curve = thyroid_curve()
@@ -340,6 +343,7 @@ def test_slider_changes_the_model(browser, tmp_path):
     assert shown(browser, "cost") == "$0"
 
 
+@pytest.mark.browser
 def test_budget_can_be_typed_or_stepped(browser, tmp_path):
     opened(browser, thyroid_curve(), tmp_path)
     field = browser.find_element("id", "budget")
@@ -355,6 +359,7 @@ def test_budget_can_be_typed_or_stepped(browser, tmp_path):
     assert field.get_attribute("value") == "45.5"
 
 
+@pytest.mark.browser
 def test_click_selects_a_point_or_a_column(browser, tmp_path):
     curve = thyroid_curve()
     opened(browser, curve, tmp_path)
@@ -365,6 +370,7 @@ def test_click_selects_a_point_or_a_column(browser, tmp_path):
     assert shown(browser, "cost") == money(steps[-1].cost, "dollars")
 
 
+@pytest.mark.browser
 def test_changes_lead_to_the_neighbours(browser, tmp_path):
     opened(browser, with_test_scores(thyroid_curve()), tmp_path)
     field = browser.find_element("id", "budget")
@@ -376,6 +382,7 @@ def test_changes_lead_to_the_neighbours(browser, tmp_path):
     assert float(shown(browser, "test-score")) < float(shown(browser, "score"))
 
 
+@pytest.mark.browser
 def test_nasty_names_are_shown_as_they_are(browser, tmp_path):
     opened(browser, nasty_curve(), tmp_path)
     cells = browser.find_elements("css selector", "#matrix tbody th")
@@ -396,6 +403,7 @@ return [
 """
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [1400, 390])
 @pytest.mark.parametrize("make", [thyroid_curve, wide_curve])
 def test_words_of_the_picture_are_whole_and_apart(browser, make, width, tmp_path):
@@ -405,6 +413,7 @@ def test_words_of_the_picture_are_whole_and_apart(browser, make, width, tmp_path
     assert labels >= 2
 
 
+@pytest.mark.browser
 def test_no_section_is_empty_and_columns_are_even(browser, tmp_path):
     opened(browser, thyroid_curve(), tmp_path, width=1400)
     heights = browser.execute_script(
@@ -418,6 +427,7 @@ def test_no_section_is_empty_and_columns_are_even(browser, tmp_path):
     assert abs(left - right) < 400
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("make", [thyroid_curve, wide_curve, nasty_curve])
 def test_phone_needs_no_sideways_scrolling(browser, make, scheme, tmp_path):
@@ -432,6 +442,7 @@ def test_phone_needs_no_sideways_scrolling(browser, make, scheme, tmp_path):
     assert wide == []
 
 
+@pytest.mark.browser
 def test_colours_follow_the_system(browser, tmp_path):
     opened(browser, thyroid_curve(), tmp_path)
     read = (
@@ -474,6 +485,7 @@ def test_reports_have_the_protocols_of_models_that_charge_by_row(row_curve, tmp_
     assert told["n_rows"] == 600
 
 
+@pytest.mark.browser
 def test_a_browser_shows_the_protocol(browser, row_curve, tmp_path):
     curve, X = row_curve
     browser.get(write_report(curve, tmp_path / "page.html", X=X).as_uri())

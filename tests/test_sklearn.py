@@ -63,6 +63,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_estimator_check(estimator, check):
     check(estimator)
@@ -87,11 +88,13 @@ SEARCH_CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("search", "check"), SEARCH_CHECKS)
 def test_search_check(search, check):
     check(search)
 
 
+@pytest.mark.subprocess
 def test_array_api_checks():
     code = f"""if True:
         import sys

@@ -64,6 +64,7 @@ PROBE = """if True:
 """
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_everything_is_compiled_beforehand(threads):
     done = subprocess.run(
@@ -76,6 +77,7 @@ def test_everything_is_compiled_beforehand(threads):
     assert json.loads(done.stdout) == {"idle": [], "new": []}
 
 
+@pytest.mark.subprocess
 def test_serving_alone_leaves_out_what_trains():
     code = (
         "import sys; from greedymiser.warm import warm_up; warm_up(training=False);"

@@ -20,6 +20,7 @@ from greedymiser import (
     CostModel,
     EarlyExitClassifier,
     EarlyExitRanker,
+    GatedClassifier,
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
@@ -88,6 +89,10 @@ def models() -> Iterator[tuple[str, Any, Any, Any]]:
         paid, X[:300], y[:300], X_val=X[300:], y_val=y[300:], tradeoffs=[0.0, 1e-3, 1e-2]
     )
     yield "family", curve, X[:30], None
+    base = MiserClassifier(COSTS, max_iter=12, learning_rate=0.3, n_jobs=1)
+    asked = np.where(X["age"] > 0.4, X["größe"] > 0, X["age"] > -0.3)
+    gated = GatedClassifier(base, tradeoff=0.03, gate="tree").fit(X, asked)
+    yield "gates", gated, X[:30], None
 
 
 def cascade(regressor: MiserRegressor) -> Predictor:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         measure_costs,
     )
     from greedymiser.plotting import ProtocolDisplay
+    from greedymiser.scoring.errors import TotalCost, total_cost
     from greedymiser.training.boosting import Action, Progress
 
 # Where each public name lives. A room is entered when somebody asks for one of its names: to load
@@ -88,6 +89,7 @@ _ROOM_OF = {
         "model.protocols": ("Protocol",),
         "model.family": ("ModelFamily",),
         "model.predictor": ("Predictor", "as_predictor"),
+        "scoring.errors": ("TotalCost", "total_cost"),
         "curve.search": ("MiserSearchCV",),
         "curve.curve": ("TradeoffCurve", "tradeoff_curve"),
     }.items()
@@ -120,6 +122,7 @@ __all__ = [
     "Receipt",
     "SourceTimeoutError",
     "Sources",
+    "TotalCost",
     "TradeoffCurve",
     "UnreadableModelError",
     "__version__",
@@ -135,6 +138,7 @@ __all__ = [
     "to_ltr",
     "to_vespa",
     "to_xgboost",
+    "total_cost",
     "tradeoff_curve",
 ]
 

@@ -1,1 +1,1 @@
-"""What every room may use and nothing of it learns: compiling, exact sums, threads, files, text."""
+"""Tools of all packages, without any learning: compiling, exact sums, threads, files, text."""

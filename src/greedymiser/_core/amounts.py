@@ -32,6 +32,7 @@ SCORE_NAMES = {
     "f1": "F1",
     "neg_log_loss": "negative log-loss",
     "neg_brier_score": "negative Brier score",
+    "total_cost": "negative total cost",
 }
 
 

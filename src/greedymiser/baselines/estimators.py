@@ -26,7 +26,7 @@ from greedymiser.estimators import (
 from greedymiser.losses import Kind
 from greedymiser.model.predictor import Charge
 from greedymiser.training.parameters import constraints_of
-from greedymiser.training.preparation import Schema
+from greedymiser.training.preparation import Schema, read_error_costs
 from greedymiser.training.targets import Classes, Numbers, Target
 from greedymiser.training.train import Model
 
@@ -43,6 +43,9 @@ class Baseline(Miser):
         Every row pays for all that the model needs, or for what its own paths ask for.
     n_jobs : int or None
         Threads; None for all cores.
+    error_costs : matrix, data frame, mapping or None
+        For classifiers: what errors cost, as in ``MiserClassifier``; answers are then those that
+        are expected to cost least.
 
     Attributes
     ----------
@@ -70,16 +73,22 @@ class Baseline(Miser):
         return {name: constraints_of(Miser)[name] for name in ("costs", "charge", "n_jobs")}
 
     def __init__(
-        self, model: Any, costs: Any = None, charge: str = "model", n_jobs: int | None = None
+        self,
+        model: Any,
+        costs: Any = None,
+        charge: str = "model",
+        n_jobs: int | None = None,
+        error_costs: Any = None,
     ):
         self.model = model
         self.costs = costs
         self.charge = charge
         self.n_jobs = n_jobs
+        self.error_costs = error_costs
 
     def __sklearn_clone__(self) -> Self:
         # The model is what a baseline is made of: a copy that has forgotten it would be nothing.
-        return type(self)(self.model, self.costs, self.charge, self.n_jobs)
+        return type(self)(self.model, self.costs, self.charge, self.n_jobs, self.error_costs)
 
     def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
         """Read the trees. The data is not looked at: all that there was to learn is learned."""
@@ -95,9 +104,13 @@ class Baseline(Miser):
         names = _true_names(foreign.names, self.costs)
         costs = as_cost_model(self.costs, n_features, None if names is None else list(names))
         target = _target(type(self).__name__, foreign)
+        if self.error_costs is not None and foreign.kind != "classifier":
+            raise ValueError(f"error_costs are for classifiers, and this model is a {foreign.kind}")
         self.schema_ = Schema(
-            foreign.kind, n_features, names, foreign.categories, target, costs, foreign.loss, seed=0
-        )
+            foreign.kind, n_features, names, foreign.categories, target, costs, foreign.loss,
+            seed=0,
+            error_costs=read_error_costs(self.error_costs, target, foreign.loss),
+        )  # fmt: skip
         purchases = purchases_of(foreign.ensemble, costs, self.schema_.name)
         charge = cast(Charge, self.charge)
         n_iter = foreign.ensemble.n_iter
@@ -115,7 +128,7 @@ class Baseline(Miser):
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__({"error_costs": None, **state})
         # Older pickles have it here and not in the model, which would pay for each copy of a tree.
         if self.__dict__.pop("has_copies_", False):
             self.model_ = replace(self.model_, has_copies=True)
@@ -198,6 +211,7 @@ def baseline(
     *,
     charge: Literal["model", "row"] = "model",
     n_jobs: int | None = None,
+    error_costs: Any = None,
 ) -> Any:
     """Put a finished model of another library on the meter.
 
@@ -216,6 +230,9 @@ def baseline(
         Every row pays for all that the model needs, or for what its own paths ask for.
     n_jobs : int or None
         Threads; None for all cores.
+    error_costs : matrix, data frame, mapping or None
+        For classifiers: what errors cost, as in ``MiserClassifier``; answers are then those that
+        are expected to cost least.
 
     Returns
     -------
@@ -237,7 +254,7 @@ def baseline(
     >>> metered.cost_ > 50
     True
     """
-    return BASELINES[read_model(model).kind](model, costs, charge, n_jobs).fit()
+    return BASELINES[read_model(model).kind](model, costs, charge, n_jobs, error_costs).fit()
 
 
 def read_model(model: Any) -> ForeignModel:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import check_scoring
 from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
@@ -299,6 +300,12 @@ class EarlyExit(OverEnsemble):
         return np.array([stage.last for stage in self.predictor_.stages[:-1]], dtype=np.intp)
 
 
+def _has_error_costs(exits: Any) -> bool:
+    inner = getattr(exits, "estimator_", exits.estimator)
+    inner = getattr(inner, "best_estimator_", inner)
+    return getattr(inner, "error_costs", None) is not None
+
+
 @documented_like(EarlyExit)
 class EarlyExitClassifier(ClassifierMixin, EarlyExit):
     """A row leaves when its most likely class is likely enough.
@@ -359,6 +366,12 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
         """Class probabilities with which rows leave, shape (n, n_classes)."""
         raw = self._raw_predict(X)
         return self.predictor_.probabilities(raw)
+
+    @available_if(_has_error_costs)
+    @or_lazily
+    def expected_costs(self, X: Any) -> Floats:
+        """What each answer is expected to cost where rows leave, shape (n, n_said)."""
+        return self.predictor_.expected_errors(self._raw_predict(X))
 
     @or_lazily
     def decision_function(self, X: Any) -> Floats:

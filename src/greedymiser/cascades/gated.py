@@ -398,6 +398,10 @@ def _has_probabilities(gated: Any) -> bool:
     return isinstance(loss, str) or gives_probabilities(loss)
 
 
+def _has_error_costs(gated: Any) -> bool:
+    return gated.estimator is not None and gated._inner().error_costs is not None
+
+
 @documented_like(Gated)
 class GatedClassifier(ClassifierMixin, Gated):
     """Classifiers of growing sets of resources, and gates that say which rows go on.
@@ -435,6 +439,12 @@ class GatedClassifier(ClassifierMixin, Gated):
         raw = self._raw_predict(X)
         return self.predictor_.probabilities(raw)
 
+    @available_if(_has_error_costs)
+    @or_lazily
+    def expected_costs(self, X: Any) -> Floats:
+        """What each answer is expected to cost, by the model with which each row ended."""
+        return self.predictor_.expected_errors(self._raw_predict(X))
+
     @or_lazily
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: log-odds of the second class (n,), or one column per class."""
@@ -444,6 +454,12 @@ class GatedClassifier(ClassifierMixin, Gated):
     def classes_(self) -> NDArray[Any]:
         """Class labels, ascending."""
         return self.predictor_.classes_
+
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        errors = self.predictor_.error_costs
+        return self.classes_ if errors is None else errors.said
 
 
 @documented_like(Gated)
@@ -512,10 +528,10 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     last = fitted_like(models.blank, models.schema, cascade.models[-1])
     gated.taking(last, chain)
     predictor = replace(gated.predictor_, n_jobs=1)
-    cost, score = _judged(models, predictor, models.trainer.prepared.validation)
+    cost, score = judged(models, predictor, models.trainer.prepared.validation)
     tested: dict[str, float] = {}
     if models.test is not None:
-        test_cost, test_score = _judged(models, predictor, models.test, "test")
+        test_cost, test_score = judged(models, predictor, models.test, "test")
         tested = {"test_cost": test_cost, "test_score": test_score}
     return FittedCandidate(
         model=gated,
@@ -530,7 +546,7 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     )
 
 
-def _judged(
+def judged(
     models: Any, predictor: Predictor, held_out: HeldOut, part: str = "validation"
 ) -> tuple[float, float]:
     """Mean cost and score of some rows."""
@@ -538,4 +554,4 @@ def _judged(
     table = cases.table if cases.rows is None else chosen(cases.table, cases.rows)
     raw, left = predictor.run(table)
     paid = mean_cost(predictor.bills(table, left), cases.shares)
-    return paid, float(models.score_of(np.ascontiguousarray(raw), part))
+    return paid, float(models.score_of(np.ascontiguousarray(raw), part, paid))

@@ -207,7 +207,7 @@ def estimates_of(
 # -- a tree ---------------------------------------------------------------------------------------
 
 
-class _Splits(NamedTuple):
+class _GateSplits(NamedTuple):
     """The best split of each node of a level."""
 
     # (n_level,): what it brings, -inf where there is none; the column; the bins that go left, in
@@ -307,7 +307,7 @@ def _best_splits(
     at: NDArray[np.intp],
     n_level: int,
     least: int,
-) -> _Splits:
+) -> _GateSplits:
     """The best split of every node of a level, over all columns that are seen."""
     cells = np.zeros((3, n_level, len(seen), binned.n_bins))
     count_cells(binned.codes, seen, at, weight * target, weight, cells)
@@ -328,7 +328,7 @@ def _best_splits(
     way, column, last = np.unravel_index(best, (2, len(seen), binned.n_bins - 1))
     # What is gained by rounding is nothing.
     floor = 1e-12 * np.maximum(total[1, :, 0, 0], 0.0)
-    return _Splits(np.where(gain > floor, gain, -np.inf), column, last, way == 1, ranked)
+    return _GateSplits(np.where(gain > floor, gain, -np.inf), column, last, way == 1, ranked)
 
 
 def _gains(left: Floats, total: Floats, least: int) -> Floats:

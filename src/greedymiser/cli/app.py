@@ -124,7 +124,10 @@ MaxDepth = Annotated[int, typer.Option(min=1, help="Depth of the trees.")]
 LearningRate = Annotated[float, typer.Option(help="Step of each round.")]
 Scoring = Annotated[
     str | None,
-    typer.Option(help="Validation score: a scikit-learn scorer, or ndcg@5 and the like."),
+    typer.Option(
+        help="Validation score: a scikit-learn scorer, ndcg@5 and the like, or total_cost where "
+        "the cost file has [errors]."
+    ),
 ]
 ChargeOption = Annotated[
     Charging, typer.Option(help="Who pays: the model once, or each row for what its paths ask.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser._core.amounts import plain_score_name
 from greedymiser.cli.errors import interruption
 from greedymiser.cli.printing import (
     as_number,
@@ -30,43 +30,18 @@ if TYPE_CHECKING:
 
 def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     """Print models of a curve, the cheapest first: cost, score, and what each adds."""
-    from greedymiser.curve.summary import front_steps, recommendation, recommended
+    from greedymiser.curve.summary import recommendation, step_table
 
-    unit = trained.cost_unit
-    front = front_steps(trained)
-    chosen = front[recommended(front)]
-    has_test = any(step.test_score is not None for step in steps)
-    heads = ["model", "cost", "score", *(["test score"] if has_test else []), "what it adds"]
-    rows = []
-    for number, step in enumerate(steps, 1):
-        adds = step.change(4) or (_free_words(step) if number == 1 else "other trees")
-        is_chosen = (step.position, step.n_iter) == (chosen.position, chosen.n_iter)
-        row = [str(number), money(step.cost, unit), _with_error(step)]
-        row += [_score_cell(step.test_score)] if has_test else []
-        rows.append([*row, f"{adds}  <- recommended" if is_chosen else adds])
-    show_table("", heads, rows, left="what it adds")
+    heads, cells = step_table(trained, steps)
+    rows = [[str(number), *row] for number, row in enumerate(cells, 1)]
+    show_table("", ["model", *heads], rows, left="what it adds")
     certain = ", ± one standard error" if any(step.error for step in steps) else ""
     say(
-        f"Recommended: {recommendation(trained, front)}.",
+        f"Recommended: {recommendation(trained)}.",
         f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; "
         "higher is better.",
         "",
     )
-
-
-def _free_words(step: FrontStep) -> str:
-    return f"{step.n_features} free features" if step.n_features else "nothing: a constant"
-
-
-def _with_error(step: FrontStep) -> str:
-    """A score and its standard error, where that is not nothing."""
-    said = _score_cell(step.score)
-    error = "" if step.error is None else rounded_score(step.error)
-    return f"{said} ± {error}" if error.strip("0.") else said
-
-
-def _score_cell(score: float | None) -> str:
-    return "" if score is None else rounded_score(score)
 
 
 def show_files(files: Sequence[tuple[Path, str]]) -> None:

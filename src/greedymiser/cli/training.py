@@ -77,6 +77,29 @@ def _read_settings(settings: Sequence[str], estimator: Model) -> dict[str, Any]:
     return found
 
 
+def with_costs(model: Model, job: TrainingData, scoring: str | None) -> str | None:
+    """Tell a model what features and errors cost; which score to use, if nobody has said."""
+    model.set_params(costs=job.costs.costs)
+    errors = job.costs.errors
+    if errors is None:
+        return scoring
+    if job.task is not Task.classification:
+        raise InputError(
+            f"the cost file has a table [errors], which is about classes, but this is a "
+            f"{job.task.value}"
+        )
+    from greedymiser.costs.errors import as_error_costs, by_text
+
+    classes = np.unique(np.asarray(job.train.y))
+    try:
+        given = by_text(errors, classes)
+        as_error_costs(given, classes)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the table [errors] of the cost file: {error}") from None
+    model.set_params(error_costs=given)
+    return scoring or "total_cost"
+
+
 def check_engine(engine: str, in_parts: bool = False) -> None:
     """Complain of an engine that cannot be used here: before the work, not after it."""
     if in_parts and engine != "auto":
@@ -134,7 +157,7 @@ def trained_curve(
         tests = {"X_test": job.test.X, "y_test": job.test.y}
         if job.task is Task.ranking:
             queries["qid_test"] = job.test.qid
-    estimator.set_params(costs=job.costs.costs)
+    scoring = with_costs(estimator, job, scoring)
     with shown_progress("steps") as told, warnings.catch_warnings():
         # The command says itself what an interruption has left.
         warnings.filterwarnings("ignore", "interrupted: ")

@@ -22,6 +22,14 @@ or resources with the features that need them,
     [needs]
     TSH = ["blood", "TSH"]
 
+Both may say what errors cost, by the true class and by what is said of it (0 where nothing is):
+
+    [errors.ill]
+    well = 50.0
+
+    [errors.well]
+    ill = 10.0
+
 CSV has the columns ``feature``, ``cost`` and perhaps ``group``. A line with a group and without a
 feature tells the entry price of the group.
 """
@@ -46,7 +54,7 @@ from greedymiser.costs.prices import first_repeated
 
 PathLike = str | os.PathLike[str]
 
-_TOML_KEYS = ("unit", "tree_cost", "features", "groups", "resources", "needs")
+_TOML_KEYS = ("unit", "tree_cost", "features", "groups", "resources", "needs", "errors")
 _GROUP_KEYS = ("cost", "features")
 _CSV_COLUMNS = ("feature", "cost", "group")
 
@@ -80,6 +88,15 @@ _TEMPLATE_TAIL = """
 # [needs]
 # width = ["fetch"]
 # colour = ["fetch", "decode"]
+#
+# What errors cost, in the same unit: a table for each true class, with the cost of what else is
+# said of it. Models are then chosen by what rows cost in all.
+#
+# [errors.ill]
+# well = 50.0
+#
+# [errors.well]
+# ill = 10.0
 """
 
 
@@ -102,6 +119,8 @@ class CostFile:
     costs: CostModel
     # What the costs are counted in, such as "dollars"; None if the file does not say.
     unit: str | None = None
+    # What errors cost: by the true class, and by what is said; None if the file does not say.
+    errors: dict[str, dict[str, float]] | None = None
 
 
 def read_costs(path: PathLike) -> CostFile:
@@ -185,10 +204,17 @@ def write_template(
     write_file(path, template(features, _suffix_of(path), left_out).encode(), "costs")
 
 
-def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) -> None:
+def write_costs(
+    path: PathLike,
+    costs: CostModel,
+    *,
+    unit: str | None = None,
+    errors: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
     """Write costs as TOML, in terms of resources; ``read_costs`` gives them back.
 
-    The features must have names, and no two resources the same one.
+    The features must have names, and no two resources the same one. ``errors`` are what errors
+    cost, by the true class and by what is said.
 
     Examples
     --------
@@ -216,6 +242,9 @@ def write_costs(path: PathLike, costs: CostModel, *, unit: str | None = None) ->
     for name, wanted in zip(costs.feature_names, costs.needs, strict=True):
         listing = ", ".join(_toml_string(names[resource]) for resource in wanted)
         lines.append(f"{_toml_key(name)} = [{listing}]")
+    for true, answers in (errors or {}).items():
+        lines += ["", f"[errors.{_toml_key(true)}]"]
+        lines += [f"{_toml_key(said)} = {float(cost)!r}" for said, cost in answers.items()]
     write_file(path, ("\n".join(lines) + "\n").encode(), "costs")
 
 
@@ -251,7 +280,28 @@ def _parse_toml(text: str) -> CostFile:
             "there are features or groups beside resources or needs; write one pair or the other"
         )
     read = _costs_by_resource if by_resource else _costs_by_group
-    return CostFile(read(data, tree_cost), unit or None)
+    return CostFile(read(data, tree_cost), unit or None, _errors(data))
+
+
+def _errors(data: Mapping[str, Any]) -> dict[str, dict[str, float]] | None:
+    if "errors" not in data:
+        return None
+    found: dict[str, dict[str, float]] = {}
+    for true, answers in _table(data, "errors").items():
+        place = f"errors.{_toml_key(true)}"
+        if not isinstance(answers, dict):
+            raise TypeError(
+                f"{place} must be a table from what is said to its cost, got {answers!r}"
+            )
+        found[true] = {}
+        for said, cost in answers.items():
+            here = f"{place}.{_toml_key(said)}"
+            if isinstance(cost, bool) or not isinstance(cost, int | float):
+                raise TypeError(f"{here} must be a number, got {cost!r}")
+            if not math.isfinite(cost):
+                raise ValueError(f"{here} must be finite, got {cost!r}")
+            found[true][said] = float(cost)
+    return found
 
 
 def _costs_by_group(data: Mapping[str, Any], tree_cost: float) -> CostModel:

@@ -139,7 +139,15 @@ class Neighbourhood:
         price = {need: self.sets.price(need & ~twice) for need in worth}
         most_first = sorted(worth, key=lambda need: -worth[need] / max(price[need], 1e-300))
         n_kept = min(len(most_first) - 1, math.ceil(KEPT * len(most_first)))
+        # What one bundle needs may be what the others need anyway.
+        while n_kept > 0 and union(most_first[:n_kept]) == once:
+            n_kept -= 1
         return union(most_first[: max(n_kept, 0)])
+
+    def drops(self, have: ResourceBits, given: Floats) -> list[ResourceBits]:
+        """A set without one of the resources that bring least per unit of cost."""
+        least = self._least_first(have, given)
+        return [self.sets.without(have, 1 << resource) for resource in least[:MOST_DROPS]]
 
     def neighbours(self, have: ResourceBits, given: Floats, gains: Floats) -> list[ResourceBits]:
         """What could be bought in addition, left out, exchanged.
@@ -150,7 +158,7 @@ class Neighbourhood:
         least = self._least_first(have, given)
         additions = self._additions(have, gains)
         around = [have | purchase for purchase in additions]
-        around += [self.sets.without(have, 1 << resource) for resource in least[:MOST_DROPS]]
+        around += self.drops(have, given)
         if len(least) > MOST_DROPS:
             around.append(self.smaller(have, given))
         around += [self._exchanged(have, purchase, least) for purchase in additions]

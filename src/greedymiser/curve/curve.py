@@ -18,13 +18,21 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from greedymiser._core.progress import Bar, somebody_looks
-from greedymiser._core.text_tables import MOST_ROWS, aligned, html_table
+from greedymiser._core.text_tables import aligned, html_table
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.curve.frontier import Frontier, front
 from greedymiser.curve.models import CurveModels
 from greedymiser.curve.path import TradeoffPath
-from greedymiser.curve.summary import ValidationRows, kept_errors
+from greedymiser.curve.summary import (
+    ValidationRows,
+    front_steps,
+    kept_errors,
+    recommendation,
+    step_table,
+    total_in_words,
+)
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
@@ -32,10 +40,6 @@ if TYPE_CHECKING:
 
 # Seconds of work after which a terminal or a notebook is shown a bar, also where nobody asked.
 PATIENCE = 3.0
-
-# What print() shows of each point, where it fits into a line; the last gives way.
-PRINTED_COLUMNS = ("tradeoff", "n_iter", "cost", "score", "n_features", "test_score", "found_by")
-LINE_WIDTH = 80
 
 
 class TradeoffCurve:
@@ -48,7 +52,11 @@ class TradeoffCurve:
         n_trees, feature_cost, tree_cost, cost, score, n_features``, and ``test_score`` where test
         data was given. They are in the order of their trade-offs; a model that the search has
         found has a trade-off of 0, but may use only what its set of resources pays for. Where
-        there was a search, ``found_by`` tells "path" and "search" apart.
+        there was a search, ``found_by`` tells "path" and "search" apart; ``choice_score`` is what
+        ``best`` goes by where sets were compared by cross-fitting as well, and
+        ``prior_correction`` the power of class frequencies that probabilities are divided by, where
+        the score counts classes equally and that was better.
+        With ``scoring="total_cost"``, ``errors`` is what errors cost: minus ``score`` and ``cost``.
     traces : DataFrame
         The same columns for every model and every round, from round 0, the constant model; and
         ``model``, the position in ``models``, where there was a search.
@@ -85,7 +93,7 @@ class TradeoffCurve:
         self._take(traces, models)
         # The points between which gaps are filled: what fills one must not make another.
         best = _unbeaten(self.points)
-        self._first_front = best["cost"].tolist(), best["score"].tolist()
+        self._first_front = best["cost"].tolist(), best[chosen_by(best)].tolist()
 
     def _take(self, traces: pd.DataFrame, models: Sequence[Miser]) -> None:
         self.traces, self.models = traces, list(models)
@@ -95,7 +103,11 @@ class TradeoffCurve:
         self.points = chosen.sort_values(self._key, ignore_index=True)
 
     def best(self, budget: float | None = None, *, train: bool = True) -> Miser:
-        """Best validation score among all models and all their prefixes that cost at most this.
+        """Best score among all models and all their prefixes that cost at most this.
+
+        The score is that of the validation rows, and where sets were compared by cross-fitting,
+        what both together say (``choice_score``). The answer does not depend on what was asked
+        before.
 
         The estimator that is returned is fitted, and its ``cost_`` is within the budget; with
         ``charge="row"``, the mean cost of the validation rows is. 0 is a budget, too: it affords
@@ -107,7 +119,7 @@ class TradeoffCurve:
         budget : float, optional
             Most that a prediction may cost.
         train : bool
-            Where the curve has a gap below the budget, train models for it; they become part of
+            Where the curve has a gap around the budget, train models for it; they become part of
             the curve. That takes a moment, and needs the data, which a curve holds on to until it
             is pickled. False answers from the models at hand.
         """
@@ -208,33 +220,14 @@ class TradeoffCurve:
         )
 
     def __str__(self) -> str:
-        return f"{self!r}\n{_printed(self.points)}"
+        heads, rows = step_table(self, front_steps(self), most=2)
+        told = f"{self!r}\n{aligned([heads, *rows], left={len(heads) - 1})}"
+        return f"{told}\n{total_in_words(self)}" if self.scoring == TOTAL_COST else told
 
     def _repr_html_(self) -> str:
-        heads = [str(name) for name in self.points.columns]
-        return html_table(repr(self).strip("<>"), heads, _cells(self.points), left=())
-
-
-def _cells(points: pd.DataFrame) -> list[list[str]]:
-    """What a table shows of each point."""
-    return [
-        [f"{cell:.6g}" if isinstance(cell, Real) else str(cell) for cell in row]
-        for row in points.itertuples(index=False, name=None)
-    ]
-
-
-def _printed(points: pd.DataFrame) -> str:
-    """The columns that matter most, in lines that a terminal does not break."""
-    names = [name for name in PRINTED_COLUMNS if name in points]
-    rows = [[str(i), *cells] for i, cells in enumerate(_cells(points[names]))]
-    if len(rows) > MOST_ROWS:
-        half = MOST_ROWS // 2
-        rows = [*rows[:half], ["...", *("" for _ in names)], *rows[-half:]]
-    table = [["", *names], *rows]
-    text = aligned(table, left={0})
-    if "found_by" in names and max(map(len, text.splitlines())) > LINE_WIDTH:
-        return aligned([row[:-1] for row in table], left={0})
-    return text
+        heads, rows = step_table(self, front_steps(self))
+        caption = f"{repr(self).strip('<>')}: {recommendation(self)}"
+        return html_table(caption, heads, rows, left={len(heads) - 1})
 
 
 def tradeoff_curve(
@@ -477,15 +470,21 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
 
 
 def _unbeaten(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows than which none is as cheap and scores better, the cheapest first."""
+    """Rows than which none is as cheap and better, the cheapest first."""
     scored = rows[rows["score"].notna()]
-    best = front(scored["cost"].tolist(), scored["score"].tolist())
+    best = front(scored["cost"].tolist(), scored[chosen_by(rows)].tolist())
     return scored.iloc[best].reset_index(drop=True)
 
 
 def best_first(rows: pd.DataFrame) -> pd.DataFrame:
     """Best score first; of equals the cheapest, then the shortest."""
-    return rows.sort_values(["score", "cost", "n_trees"], ascending=[False, True, True])
+    by = [chosen_by(rows), "cost", "n_trees"]
+    return rows.sort_values(by, ascending=[False, True, True])
+
+
+def chosen_by(rows: pd.DataFrame) -> str:
+    """Name of the column that choices are made by."""
+    return "choice_score" if "choice_score" in rows else "score"
 
 
 def _warn_of_budget(curve: TradeoffCurve, budget: float, best: pd.Series) -> None:

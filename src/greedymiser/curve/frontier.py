@@ -26,9 +26,11 @@ from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.path import TradeoffPath
+from greedymiser.curve.total_cost import total_cost_candidate
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
 from greedymiser.engines.interface import Floats
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -101,6 +103,8 @@ class FlatModel:
     # At the best round; the cost is what everybody pays who is asked for all that the model uses.
     cost: float
     score: float
+    # What to add to validation scores to get those that the set is chosen by.
+    shift: float = 0.0
 
 
 @dataclass
@@ -333,48 +337,90 @@ class FrontierSearch:
         Many sets were compared on the same validation rows, and the best of many is best by luck
         as well. The sets that are on the frontier or close to it are compared again on rows that
         have nothing to do with that choice: on training rows, by models that have not seen them.
+        What comes onto the frontier by that is compared with what lacks one of its resources.
         """
-        candidates = self._rivals() if self._n_folds else []
-        if not candidates or not self._cross_fit(candidates):
+        rivals = self._rivals() if self._n_folds else []
+        if not rivals or not self._cross_fit(rivals):
             return self.frontier()
-        scores = self._honest(candidates)
-        best = front([found.cost for found in candidates], scores)
-        kept: list[int] = []
-        for i in best:
-            if not kept or _is_clearly_better(candidates[i], candidates[kept[-1]]):
-                kept.append(i)
-        chosen = rising(
-            [candidates[i].cost for i in kept],
-            [scores[i] for i in kept],
-            [candidates[i].score for i in kept],
-        )
-        return [candidates[kept[i]] for i in chosen]
+        known = set(map(id, self.frontier()))
+        smaller = self._smaller([one for one in self._best_of(rivals) if id(one) not in known])
+        if smaller:
+            self._cross_fit(smaller)
+        kept: list[Candidate] = []
+        for candidate in self._best_of([*rivals, *smaller]):
+            if not kept or self.is_clearly_better(candidate, kept[-1]):
+                kept.append(candidate)
+        return kept
 
-    def _honest(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Scores to choose by: of the folds; where there are none, what they make one expect."""
-        both = [
-            (float(np.mean(found.fold_scores)), found.score)
-            for found in candidates
-            if found.fold_scores is not None
+    def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
+        """Whether a dearer set is better by more than the noise of the folds."""
+        if dearer.fold_scores is None or cheaper.fold_scores is None:
+            return True
+        differences = dearer.fold_scores - cheaper.fold_scores
+        error = differences.std(ddof=1) / math.sqrt(len(differences))
+        better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
+        return bool(better > NOISE * error)
+
+    def shift(self, candidate: Candidate) -> float:
+        """What to add to the validation score of a set to get the score that it is chosen by.
+
+        That is the mean of its validation score and that of its folds, weighted by their rows;
+        where it has no folds, the usual difference between the two.
+        """
+        if candidate.fold_scores is None:
+            return self.usual_shift
+        prepared = self._trainer.prepared
+        assert prepared.validation is not None
+        n_folds, n_validation = len(prepared.train.y), len(prepared.validation.cases.y)
+        difference = float(np.mean(candidate.fold_scores)) - candidate.score
+        return difference * n_folds / (n_folds + n_validation)
+
+    @property
+    def usual_shift(self) -> float:
+        """The median of what cross-fitting says beside validation; 0 where it was not asked."""
+        known = [one for one in self.archive.values() if one.fold_scores is not None]
+        return float(np.median([self.shift(one) for one in known])) if known else 0.0
+
+    def _best_of(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those that no other beats by the score to choose by, the cheapest first."""
+        usual = self.usual_shift
+        scores = [
+            one.score + (usual if one.fold_scores is None else self.shift(one))
+            for one in candidates
         ]
-        usual = float(np.median([folds - validation for folds, validation in both]))
-        return [
-            found.score + usual if found.fold_scores is None else float(np.mean(found.fold_scores))
-            for found in candidates
-        ]
+        return [candidates[i] for i in front([one.cost for one in candidates], scores)]
 
     def _rivals(self) -> list[Candidate]:
-        """The frontier, what the search began with, the frontier without both, and so on."""
-        left = {key: found for key, found in self.archive.items() if found.cost < self.below}
+        """The frontier, what the search began with, the frontier without both, and so on.
+
+        Sets of which the same part is used count once.
+        """
+        left: dict[ResourceBits, Candidate] = {}
+        for found in sorted(self.archive.values(), key=lambda one: -one.score):
+            if found.cost < self.below:
+                left.setdefault(found.used, found)
         rivals: list[Candidate] = []
         for number in range(LAYERS + 1):
             layer = pareto(left.values())
             if number == 1:
-                layer = [left[resources] for resources in self._starts if resources in left]
+                layer = [found for used, found in left.items() if used in self._starts]
             rivals += layer
             for candidate in layer:
-                del left[candidate.resources]
+                del left[candidate.used]
         return rivals
+
+    def _smaller(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """What is left of some sets without one of the resources that bring least."""
+        sets = [
+            some
+            for candidate in candidates
+            for some in self._around.drops(candidate.used, candidate.gains)
+        ]
+        new = [some for some in dict.fromkeys(sets) if some not in self.archive][:FITS_TOGETHER]
+        for found in self._pool.run(self._fit, [(some,) for some in new]):
+            self.archive[found.resources] = replace(found, model=None)
+        tried = [self.archive[some] for some in dict.fromkeys(sets) if some in self.archive]
+        return [found for found in tried if found.fold_scores is None]
 
     def _cross_fit(self, candidates: list[Candidate]) -> bool:
         """Score candidates by models that have not seen the rows; whether any has such a score.
@@ -382,11 +428,11 @@ class FrontierSearch:
         The most important first, while there is work left. What is left over goes by its
         validation score.
         """
-        n_first = len(pareto(candidates))
-        firsts = _by_area(candidates[:n_first])
+        first = pareto(candidates)
+        known = set(map(id, first))
         some: list[Candidate] = []
         work = 0.0
-        for found in [*firsts, *candidates[n_first:]]:
+        for found in [*_by_area(first), *(one for one in candidates if id(one) not in known)]:
             work += self._n_folds * found.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
                 break
@@ -425,18 +471,11 @@ class FrontierSearch:
                 ensemble = model.truncated(model.best_iter).ensemble
                 cost = self.sets.costs.total(ensemble.features, ensemble.n_trees)
                 score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
-                done.append(FlatModel(resources, model, cost, score))
+                shift = self.shift(self.archive[resources])
+                done.append(FlatModel(resources, model, cost, score, shift))
         self.left_out = [self.archive[resources] for resources in waiting]
         done.sort(key=lambda found: found.cost)
-        if not any(found.fold_scores is not None for found in candidates):
-            return done
-        # A model that validates better than a dearer one, which is known to be better, hides it.
-        honest = dict(zip([c.resources for c in candidates], self._honest(candidates), strict=True))
-        best = front([one.cost for one in done], [honest[one.resources] for one in done])
-        done = [done[i] for i in best]
-        scores = [honest[one.resources] for one in done]
-        kept = rising([one.cost for one in done], scores, [one.score for one in done])
-        return [done[i] for i in kept]
+        return done
 
 
 class Frontier:
@@ -520,12 +559,16 @@ class Frontier:
         """Hand the models of some sets to the curve; ``box`` are bounds, as ``fill`` has them."""
         params = replace(self.models.params, tradeoff=0.0)
         paid = {"charge": params.charge, "row_budget": params.row_budget}
+        if box is None:
+            self.models.usual_shift = search.usual_shift
         flat = search.finished(candidates, **paid)
         for found in flat:
-            self.models.add(found.model, params, "search", box)
+            self.models.add(found.model, params, "search", box, found.shift)
         if params.charge == "row" and box is None:
             for gated in gated_candidates(self.models, self.sets, flat):
                 self.models.add_fitted(gated)
+            if self.models.blank.scoring == TOTAL_COST:
+                self.models.add_fitted(total_cost_candidate(self.models))
         if params.charge == "row":
             for model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
@@ -631,35 +674,6 @@ def by_area(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
     return [*left[::-1], *order[::-1]]
 
 
-def rising(costs: Sequence[float], scores: Sequence[float], choices: Sequence[float]) -> list[int]:
-    """Positions of the points to keep where ``choices``, which decide, contradict ``scores``.
-
-    Points come the cheapest first, with rising scores. Of two of which the cheaper one would be
-    chosen over the dearer and better one, one has to go: budgets in between would miss the first,
-    budgets above it the second. Kept are those that have the largest area below them, in the
-    logarithm of costs.
-    """
-    n = len(costs)
-    if n == 0:
-        return []
-    place = _log_costs(costs)
-    value = np.asarray(scores) - scores[0]
-    end = place[-1] + math.log(2.0)
-    area = value * (end - place)
-    following = np.full(n, n)
-    for i in range(n - 2, -1, -1):
-        for j in range(i + 1, n):
-            here = value[i] * (place[j] - place[i]) + area[j]
-            if choices[j] > choices[i] and here >= area[i]:
-                area[i], following[i] = here, j
-    i = int(np.argmax(area))
-    kept = []
-    while i < n:
-        kept.append(i)
-        i = int(following[i])
-    return kept
-
-
 def _log_costs(costs: Sequence[float]) -> Floats:
     return np.log(np.maximum(costs, max(1e-3 * max(costs, default=0.0), 1e-300)))
 
@@ -695,15 +709,6 @@ def _most_for_work(candidates: list[Candidate]) -> list[Candidate]:
 
 def _dearest_first(candidates: list[Candidate]) -> list[Candidate]:
     return candidates[::-1]
-
-
-def _is_clearly_better(dearer: Candidate, cheaper: Candidate) -> bool:
-    """Whether a dearer set is better by more than the noise of the folds."""
-    if dearer.fold_scores is None or cheaper.fold_scores is None:
-        return True
-    difference = dearer.fold_scores - cheaper.fold_scores
-    error = difference.std(ddof=1) / math.sqrt(len(difference))
-    return bool(difference.mean() > NOISE * error)
 
 
 def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:

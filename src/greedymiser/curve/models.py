@@ -21,6 +21,7 @@ from greedymiser.curve.trainer import Trainer, TrainerPool
 from greedymiser.engines.interface import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, watch_with, works_in_kernels
 from greedymiser.model.links import has_log_link
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.scoring.known import known_score
 from greedymiser.scoring.names import score_name
 from greedymiser.training.boosting import Validation
@@ -79,6 +80,8 @@ class _Entry:
     # At the best round.
     cost: float
     found_by: str
+    # What to add to validation scores to get those to choose by; None if it is the usual.
+    shift: float | None = None
 
 
 class CurveModels:
@@ -127,6 +130,8 @@ class CurveModels:
         given_test = estimator.check_features(given_test, reset=False, part="test")
         cases = encode_held_out(prepared.schema, given_test, "test")
         self.test = None if cases is None else prepared.hold_out(cases)
+        # What cross-fitting usually says beside validation; see ``FrontierSearch.shift``.
+        self.usual_shift = 0.0
         self._entries: list[_Entry] = []
 
     @property
@@ -150,11 +155,13 @@ class CurveModels:
         params: Parameters,
         found_by: str,
         within: tuple[float, float, float] | None = None,
+        shift: float | None = None,
     ) -> Miser:
         """Take in a model with all its rounds; the estimator that it has become.
 
         ``within`` are bounds: rounds count that cost more than the first, less than the second,
-        and score less than the third. A model without any such round is not taken in.
+        and score less than the third. A model without any such round is not taken in. ``shift``
+        added to the validation score is what the model is chosen by: the usual one if not given.
         """
         fitted = fitted_like(self.blank, self.schema, self.corrected(model))
         fitted.tradeoff = params.tradeoff
@@ -162,12 +169,13 @@ class CurveModels:
         trace = self._trace(fitted, model)
         if within is not None:
             low, high, score = within
-            costs, scores = trace["cost"], trace["score"]
+            costs = trace["cost"]
+            scores = trace["score"] + (self.usual_shift if shift is None else shift)
             trace = trace[(costs > low) & (costs < high) & (scores < score)]
             if trace.empty:
                 return fitted
         cost = best_cost(fitted)
-        self._entries.append(_Entry(fitted, trace, float(params.tradeoff), cost, found_by))
+        self._entries.append(_Entry(fitted, trace, float(params.tradeoff), cost, found_by, shift))
         return fitted
 
     def _trace(self, fitted: Miser, model: Model) -> pd.DataFrame:
@@ -265,7 +273,8 @@ class CurveModels:
     def tables(self) -> tuple[pd.DataFrame, list[Any]]:
         """All traces and models, by trade-off, then the dearest first.
 
-        Where not all are of the path, ``found_by`` tells whose each is, and ``model`` which.
+        Where not all are of the path, ``found_by`` tells whose each is, and ``model`` which; where
+        sets were compared by cross-fitting as well, ``choice_score`` is what they are chosen by.
         """
         import pandas as pd
 
@@ -280,16 +289,25 @@ class CurveModels:
             trace = entry.trace
             if not all(is_path):
                 trace = trace.assign(found_by=entry.found_by, model=position)
+            if self.usual_shift:
+                shift = self.usual_shift if entry.shift is None else entry.shift
+                trace = trace.assign(choice_score=trace["score"] + shift)
             traces.append(trace)
-        return pd.concat(traces, ignore_index=True), [self._entries[i].model for i in order]
+        table = pd.concat(traces, ignore_index=True)
+        if self.score_name == TOTAL_COST:
+            table["errors"] = -table["score"] - table["cost"]
+        return table, [self._entries[i].model for i in order]
 
-    def score_of(self, raw: Floats, part: str = "validation") -> float:
-        """Score of raw predictions, (n_outputs, n), of the validation or the test rows."""
+    def score_of(self, raw: Floats, part: str = "validation", bill: float = 0.0) -> float:
+        """Score of raw predictions, (n_outputs, n), of the validation or the test rows.
+
+        ``bill`` is what they cost in the mean, for scores that it is taken off.
+        """
         held_out = self.trainer.prepared.validation if part == "validation" else self.test
         if held_out is None:
             raise ValueError(f"there are no {part} rows")
         held_out.rows.start(raw)
-        return self._watch(held_out).score()
+        return self._watch(held_out).total(bill)
 
     def _replayed(
         self, model: Model, held_out: HeldOut, watch: Watch
@@ -300,13 +318,20 @@ class CurveModels:
         validation = watch(held_out)
         mean_cost = mean_cost_of(prepared, held_out.rows)
         n_outputs, pays = ensemble.n_outputs, model.charge == "row"
-        scores, costs = [validation.score()], [0.0] * pays
+        rounds = np.arange(ensemble.n_iter + 1)
+        bills = []
+        if not pays:
+            bills = _bills(
+                self.schema.costs, ensemble.first_uses(), len(rounds), rounds * n_outputs
+            )
+        scores, costs = [validation.total(0.0)], [0.0] * pays
         for round_ in range(ensemble.n_iter):
             for k in range(n_outputs):
                 validation.add_tree(ensemble.tree(round_ * n_outputs + k), k)
-            scores.append(validation.score())
+            bill = mean_cost((round_ + 1) * n_outputs) if pays else bills[round_ + 1]
+            scores.append(validation.total(bill))
             if pays:
-                costs.append(mean_cost((round_ + 1) * n_outputs))
+                costs.append(bill)
         return scores, costs
 
 

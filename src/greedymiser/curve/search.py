@@ -28,10 +28,12 @@ from greedymiser.curve.curve import (
 from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff
+from greedymiser.curve.total_cost import least_total
 from greedymiser.data.tables import Parted
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
 from greedymiser.training.train import blank_model, open_engine, train
@@ -102,6 +104,12 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.best_estimator_.predict_proba(X)
 
+    @available_if(_has_method("expected_costs"))
+    def expected_costs(self, X: Any) -> Any:
+        """What each answer of the best model is expected to cost."""
+        check_is_fitted(self)
+        return self.best_estimator_.expected_costs(X)
+
     @available_if(_has_method("decision_function"))
     def decision_function(self, X: Any) -> Any:
         """Raw predictions of the best model."""
@@ -158,6 +166,14 @@ class MiserSearchCV(BestModel):
     all data, within the budget as well. A fitted search is a model like any other: it predicts,
     tells its costs, and can be saved and exported.
 
+    With ``scoring="total_cost"`` and an estimator that has ``error_costs`` and ``charge="row"``, no
+    budget is needed: rows are asked for more as long as the saving that is expected exceeds the
+    price. Then the search learns whom to ask for what (see ``greedymiser.curve.total_cost``), and
+    the best model is a ``GatedClassifier``: at best a constant answer, which asks for nothing.
+    Parameters of the estimator that were left as they are become those that suit few rows. It
+    chooses among few small sets, so it takes seconds on some hundred rows. Where a budget or a list
+    of trade-offs is given, trade-offs and sets are searched as ever.
+
     Parameters
     ----------
     estimator : MiserRegressor, MiserClassifier or MiserRanker
@@ -184,12 +200,15 @@ class MiserSearchCV(BestModel):
         Fitted on all data; its ``cost_`` is within the budget.
     best_params_ : dict
         ``tradeoff`` and ``max_iter`` of the best model; ``resources``, what it may use, if the
-        search has found it.
+        search has found it. Where the least total was learned row by row, ``resources`` alone: what
+        is bought one after another, a list for each state in which rows may stop.
     best_score_ : float
         Its mean validation score.
     cv_results_ : DataFrame
         Mean and spread over folds of cost and score, for every trade-off, every set that was tried
-        in all folds (``resources``, empty for a trade-off), and every round.
+        in all folds (``resources``, empty for a trade-off), and every round. Where the least total
+        was learned row by row: a line for each set, with its ``cost``, its ``errors`` and its
+        ``score`` if all rows bought it.
     n_splits_ : int
         Number of folds.
     predictor_ : Predictor
@@ -272,6 +291,8 @@ class MiserSearchCV(BestModel):
             whole = _Whole(given, groups)
             # What is wrong with all of the data must not be blamed on a fold.
             clone(base).look_at(whole.given)
+            if self._asks_row_by_row(base, whole):
+                return self._fit_least_total(base, whole, threads)
             traces, paths = self._train_folds(base, whole, threads)
             self.n_splits_ = len(traces)
             sets = self._search_folds(paths)
@@ -289,6 +310,30 @@ class MiserSearchCV(BestModel):
             if chosen is not None:
                 self.best_params_["resources"] = sets[chosen][1]
             self.best_estimator_ = self._refit(base, whole, chosen, threads)
+        return self
+
+    def _asks_row_by_row(self, base: Miser, whole: _Whole) -> bool:
+        """Whether the least total is looked for, and every row pays for what it is asked."""
+        return (
+            base.scoring == TOTAL_COST
+            and base.charge == "row"
+            and base.budget is None
+            and base.row_budget is None
+            and self.search == "frontier"
+            and isinstance(self.tradeoffs, Integral)
+            and not isinstance(whole.given.X, Parted)
+        )
+
+    def _fit_least_total(self, base: Any, whole: _Whole, threads: Threads) -> Self:
+        """Learn whom to ask for what, with models and gates that are judged by folds."""
+        folds = self._folds(base, whole)
+        found = least_total(base, whole.given, folds, threads)
+        names = found.prepared.schema.costs.resource_names
+        self.n_splits_ = len(folds)
+        self.cv_results_ = found.table(names)
+        self.best_score_ = -(found.mean_cost + found.mean_error)
+        self.best_params_ = {"resources": found.bought(names)}
+        self.best_estimator_ = found.classifier()
         return self
 
     def _train_folds(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.amounts import money
+from greedymiser._core.amounts import money, rounded_score
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from greedymiser.curve.curve import TradeoffCurve
-    from greedymiser.training.preparation import Cases, Prepared
+    from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.training.preparation import Cases, Prepared
 
 # Models that a reader can take in.
 MOST_STEPS = 12
@@ -186,6 +187,51 @@ def _kept(
     return kept
 
 
+# -- a table ------------------------------------------------------------------------------------
+
+
+def step_table(
+    curve: TradeoffCurve, steps: Sequence[FrontStep], most: int = 4
+) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of a table of models: cost, score, and what each adds; recommended marked."""
+    front = front_steps(curve)
+    chosen = front[recommended(front)]
+    has_test = any(step.test_score is not None for step in steps)
+    heads = ["cost", "score", *(["test score"] if has_test else []), "what it adds"]
+    rows = []
+    for i, step in enumerate(steps):
+        adds = step.change(most) or (_first_words(step) if i == 0 else same_purchases(curve))
+        if (step.position, step.n_iter) == (chosen.position, chosen.n_iter):
+            adds += "  <- recommended"
+        test = [] if not has_test else [_score_cell(step.test_score, None)]
+        rows.append(
+            [money(step.cost, curve.cost_unit), _score_cell(step.score, step.error), *test, adds]
+        )
+    return heads, rows
+
+
+def is_by_row(curve: TradeoffCurve) -> bool:
+    """Whether costs are means over rows."""
+    return any(getattr(model, "charge", "model") == "row" for model in curve.models)
+
+
+def same_purchases(curve: TradeoffCurve) -> str:
+    """What a step adds that buys nothing new."""
+    return "the same, for more rows" if is_by_row(curve) else "more trees"
+
+
+def _first_words(step: FrontStep) -> str:
+    return f"{step.n_features} free features" if step.n_features else "nothing: a constant"
+
+
+def _score_cell(score: float | None, error: float | None) -> str:
+    """A score and its standard error, where that is not nothing."""
+    if score is None:
+        return ""
+    certain = "" if error is None else rounded_score(error)
+    return f"{rounded_score(score)} ± {certain}" if certain.strip("0.") else rounded_score(score)
+
+
 # -- what is bought -----------------------------------------------------------------------------
 
 
@@ -193,7 +239,7 @@ def named_purchases(costs: CostModel, resources: Iterable[str]) -> tuple[str, ..
     """What people would say was bought, the most expensive first.
 
     A test that needs a blood draw is called by the test, since the draw is the smaller part of the
-    price; columns of a paid report are called by the report.
+    price; columns of a paid report are called by the report. What is free is not named.
 
     Examples
     --------
@@ -219,8 +265,7 @@ def named_purchases(costs: CostModel, resources: Iterable[str]) -> tuple[str, ..
         else:
             hidden.add(name)
     shown = sorted(bought - hidden, key=lambda name: (-price.get(name, 0.0), names.index(name)))
-    paid = tuple(name for name in shown if price.get(name, 0.0) > 0)
-    return paid or tuple(shown)
+    return tuple(name for name in shown if price.get(name, 0.0) > 0)
 
 
 @dataclass(frozen=True)
@@ -297,6 +342,8 @@ def _slack(scores: Any, error: float | None) -> float:
 
 def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = None) -> str:
     """Which model to take, in a sentence."""
+    if curve.scoring == TOTAL_COST:
+        return total_in_words(curve)
     steps = front_steps(curve) if steps is None else steps
     best, chosen = steps[-1], steps[recommended(steps)]
     cost = money(chosen.cost, curve.cost_unit)
@@ -308,6 +355,24 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
     start = steps[0].score
     share = (chosen.score - start) / (best.score - start)
     return f"{_percent(share)} of what can be gained for {cost} of {whole}"
+
+
+def total_in_words(curve: TradeoffCurve) -> str:
+    """What the least total is made of, beside asking nobody and asking for everything."""
+    best = curve.best_row()
+
+    def said(value: float) -> str:
+        return money(value, curve.cost_unit)
+
+    told = (
+        f"asks for {said(best['cost'])}, errs for {said(best['errors'])}, together "
+        f"{said(-best['score'])} a row"
+    )
+    nobody = curve.traces[curve.traces["cost"] == 0]
+    if not nobody.empty:
+        told += f"; asking nobody costs {said(-nobody['score'].max())}"
+    dearest = curve.points.loc[curve.points["cost"].idxmax()]
+    return f"{told}, the model that asks most {said(-dearest['score'])}"
 
 
 def _percent(share: float) -> str:

@@ -4,7 +4,7 @@ What a task takes along is a ``Predictor``, so workers need nothing of what trai
 stay in their partitions: an array gives an array with the same chunks of rows, known or not, and a
 data frame a series, or a frame with a column per class, with the same index.
 
-Dask is imported only where somebody passes one of its collections, and has imported it already.
+Dask is imported only where one of its collections is passed, so that it is loaded already.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Answering(Protocol):
 
 
 class Served(Protocol):
-    """Whoever answers questions about rows."""
+    """A model that can be sent to Dask's workers."""
 
     def served_for(self, sample: Any) -> Answering:
         """The finished model, once it is known that it can read rows like these."""
 
 
 def or_lazily(method: Method) -> Method:
-    """Let a method of somebody who is ``Served`` answer Dask collections with Dask collections."""
+    """Make a method of a model return a Dask collection where it is given one."""
 
     @wraps(method)
     def answer(self: Served, X: Any, *args: Any, **kwargs: Any) -> Any:

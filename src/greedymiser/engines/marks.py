@@ -33,14 +33,14 @@ def share_unit(n_rows: int, largest: float) -> float:
     return step(largest, min(MOST_BITS, 62 - n_rows.bit_length()))
 
 
-class Slots:
+class MarkBits:
     """Which bit stands for which mark: marks get bits when they are first left on any row."""
 
     def __init__(self, marks: Marks):
         self.marks = marks
-        self.n_slots = 0
+        self.n_bits = 0
         # -1 for marks that no row has yet.
-        self.slot_of = np.full(marks.n_marks, -1, dtype=np.int64)
+        self.bit_of = np.full(marks.n_marks, -1, dtype=np.int64)
         # Features that leave each mark.
         self._users: list[list[int]] = [[] for _ in range(marks.n_marks)]
         for feature, some in enumerate(marks.of_feature):
@@ -56,21 +56,21 @@ class Slots:
     def begin(self, features: Iterable[int]) -> None:
         """Give bits to the marks of some features."""
         wanted = {mark for f in features for mark in self.marks.of_feature[f]}
-        new = sorted(mark for mark in wanted if self.slot_of[mark] < 0)
+        new = sorted(mark for mark in wanted if self.bit_of[mark] < 0)
         if not new:
             return
-        self.slot_of[new] = np.arange(self.n_slots, self.n_slots + len(new))
-        self.n_slots += len(new)
-        n_words = -(-self.n_slots // WORD_BITS)
+        self.bit_of[new] = np.arange(self.n_bits, self.n_bits + len(new))
+        self.n_bits += len(new)
+        n_words = -(-self.n_bits // WORD_BITS)
         if n_words > self.n_words:
             more = np.zeros((len(self.masks), n_words - self.n_words), dtype=np.uint64)
             self.masks = np.concatenate([self.masks, more], axis=1)
         for mark in new:
-            slot = int(self.slot_of[mark])
-            self.masks[self._users[mark], slot // WORD_BITS] |= np.uint64(1 << (slot % WORD_BITS))
+            bit = int(self.bit_of[mark])
+            self.masks[self._users[mark], bit // WORD_BITS] |= np.uint64(1 << (bit % WORD_BITS))
 
     def widened(self, bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The bits of rows, (n_words, n_rows), with room for all slots."""
+        """The bits of rows, (n_words, n_rows), with room for all bits."""
         missing = self.n_words - len(bits)
         if missing <= 0:
             return bits
@@ -79,17 +79,17 @@ class Slots:
     def packed(self, had: NDArray[np.bool_]) -> NDArray[np.uint64]:
         """The bits (n_words, n_rows) of rows that have some marks, (n_rows, n_marks)."""
         bits = np.zeros((self.n_words, len(had)), dtype=np.uint64)
-        for mark in np.flatnonzero(self.slot_of >= 0).tolist():
-            slot = int(self.slot_of[mark])
-            bits[slot // WORD_BITS] |= had[:, mark].astype(np.uint64) << np.uint64(slot % WORD_BITS)
+        for mark in np.flatnonzero(self.bit_of >= 0).tolist():
+            bit = int(self.bit_of[mark])
+            bits[bit // WORD_BITS] |= had[:, mark].astype(np.uint64) << np.uint64(bit % WORD_BITS)
         return bits
 
     def unpacked(self, bits: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """The opposite of ``packed``."""
         had = np.zeros((bits.shape[1], self.marks.n_marks), dtype=bool)
-        for mark in np.flatnonzero(self.slot_of >= 0).tolist():
-            slot = int(self.slot_of[mark])
-            had[:, mark] = (bits[slot // WORD_BITS] >> np.uint64(slot % WORD_BITS)) & np.uint64(1)
+        for mark in np.flatnonzero(self.bit_of >= 0).tolist():
+            bit = int(self.bit_of[mark])
+            had[:, mark] = (bits[bit // WORD_BITS] >> np.uint64(bit % WORD_BITS)) & np.uint64(1)
         return had
 
     def node_masks(self, features: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -110,14 +110,14 @@ class Slots:
         return distinct_patterns(self.unpacked(bits))
 
     def chosen(
-        self, totals: NDArray[np.int64], by_slot: NDArray[np.int64], marks: Sequence[int]
+        self, totals: NDArray[np.int64], by_bit: NDArray[np.int64], marks: Sequence[int]
     ) -> NDArray[np.int64]:
-        """An answer of ``PlacedRows.marked`` from the weights of nodes, and by slot."""
+        """An answer of ``PlacedRows.marked`` from the weights of nodes, and by bit."""
         found = np.zeros((len(totals), 1 + len(marks)), dtype=np.int64)
         found[:, 0] = totals
-        slots = self.slot_of[np.asarray(marks, dtype=np.int64)]
-        there = np.flatnonzero(slots >= 0)
-        found[:, 1 + there] = by_slot[:, slots[there]]
+        bits = self.bit_of[np.asarray(marks, dtype=np.int64)]
+        there = np.flatnonzero(bits >= 0)
+        found[:, 1 + there] = by_bit[:, bits[there]]
         return found
 
 

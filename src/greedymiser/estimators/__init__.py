@@ -86,6 +86,10 @@ def _has_probabilities(classifier: Any) -> bool:
     return isinstance(classifier.loss, str) or gives_probabilities(classifier.loss)
 
 
+def _has_error_costs(classifier: Any) -> bool:
+    return classifier.error_costs is not None
+
+
 @documented_like(Miser)
 @dataclass(eq=False, repr=False)
 class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
@@ -101,6 +105,14 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
     ``class_weight`` (a dict, "balanced" or None) multiplies the weights of the rows to learn from,
     before any of them are set aside. "balanced" makes every class weigh the same.
 
+    ``error_costs`` say what errors cost, in the unit of ``costs``: a matrix in the order of
+    ``classes_`` (rows: the true class, columns: what is said), a data frame with the true classes
+    as index and what is said as columns, or ``{true: {said: cost}}``, 0 where nothing is written.
+    ``predict`` is then what is expected to cost least, and ``expected_costs`` tells what each
+    answer would cost. An answer need not be a class ("refer" to a person), and a negative cost is
+    a gain. ``predict_proba`` stays what it is. ``scoring="total_cost"`` scores by what rows cost
+    in all: minus the mean of their bills and of their errors.
+
     Examples
     --------
     >>> from greedymiser import MiserClassifier
@@ -109,9 +121,22 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
     >>> model = MiserClassifier(costs=data.costs, tradeoff=1e-4, max_iter=50)
     >>> model.fit(data.X_train, data.y_train).cost_ < 60
     True
+
+    To say that somebody is well (class 3) who is not costs 50, a false alarm 10:
+
+    >>> errors = {1: {3: 50}, 2: {3: 50}, 3: {1: 10, 2: 10}}
+    >>> careful = MiserClassifier(costs=data.costs, error_costs=errors, max_iter=20)
+    >>> careful.fit(data.X_train, data.y_train).expected_costs(data.X_train[:1]).shape
+    (1, 3)
     """
 
     _kind = "classifier"
+
+    @available_if(_has_error_costs)
+    @or_lazily
+    def expected_costs(self, X: Any) -> Floats:
+        """What each answer is expected to cost, shape (n, n_said), in the order of ``said_``."""
+        return self.predictor_.expected_errors(self._raw_predict(X))
 
     @available_if(_has_probabilities)
     @or_lazily
@@ -137,6 +162,12 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
     def classes_(self) -> NDArray[Any]:
         """Class labels, ascending."""
         return self.predictor_.classes_
+
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        errors = self.predictor_.error_costs
+        return self.classes_ if errors is None else errors.said
 
 
 @documented_like(Miser)

@@ -221,8 +221,8 @@ class Miser(Fitted, TrainingParameters):
     def prepare(self, given: Given, given_val: Given, threads: Threads) -> Prepared:
         """Check everything, learn what y and the columns mean, and place the rows to learn from.
 
-        For those who train several models on the same data. The estimator learns the number and the
-        names of the columns.
+        For curves and searches, which train several models on the same data. It sets the number and
+        the names of the columns.
         """
         self._validate_params()
         if self.row_budget is not None and self.charge != "row":

@@ -37,7 +37,7 @@ _Estimator = TypeVar("_Estimator", bound="Fitted")
 
 
 class ModelBacked(BaseEstimator):
-    """Those who answer by a finished model, and have its accounts."""
+    """An estimator whose predictions and costs are those of a finished model, ``predictor_``."""
 
     predictor_: Predictor
 

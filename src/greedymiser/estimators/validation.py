@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from greedymiser.engines.interface import Floats
@@ -12,6 +13,7 @@ from greedymiser.losses import LambdaMART
 from greedymiser.losses.ndcg import ndcg_depth
 from greedymiser.model.predictor import Charge
 from greedymiser.model.trees import Ensemble, GrowingEnsemble
+from greedymiser.scoring.errors import TOTAL_COST, error_score
 from greedymiser.scoring.names import refuse_misspelt_score
 from greedymiser.training.boosting import Validation
 from greedymiser.training.preparation import HeldOut, Schema
@@ -25,6 +27,8 @@ def watch_with(estimator: Miser, schema: Schema) -> Watch:
     """How an estimator's ``scoring`` scores rows that are held out."""
     if _scores_by_loss(estimator):
         return lambda held_out: Validation(held_out.rows, lambda: -held_out.rows.loss())
+    if estimator.scoring == TOTAL_COST:
+        return partial(_watch_total, schema)
     known = _known_score(estimator, schema)
 
     def watch(held_out: HeldOut) -> Validation:
@@ -37,11 +41,21 @@ def watch_with(estimator: Miser, schema: Schema) -> Watch:
     return watch
 
 
+def _watch_total(schema: Schema, held_out: HeldOut) -> Validation:
+    """Score rows by what they cost: their errors here, their bills where the account is."""
+    assert schema.error_costs is not None
+    rows, cases = held_out.rows, held_out.cases
+    score = error_score(schema.error_costs, schema.loss, cases.y, cases.weight)
+    return Validation(rows, lambda: score(rows.raw()), pays=True)
+
+
 def works_in_kernels(estimator: Miser, schema: Schema) -> bool:
     """Whether an estimator trains and scores without calling anything of the user's."""
     loss = schema.loss
     if loss.formula is None and type(loss) is not LambdaMART:
         return False
+    if estimator.scoring == TOTAL_COST:
+        return True
     return _scores_by_loss(estimator) or _known_score(estimator, schema) is not None
 
 
@@ -58,15 +72,22 @@ def _known_score(estimator: Miser, schema: Schema) -> Any:
 
 
 def check_scoring_of(estimator: Miser) -> None:
-    """Raise if nobody knows what an estimator is to be scored with."""
+    """Raise if ``scoring`` is no score that is known here or to scikit-learn."""
     if _scores_by_loss(estimator):
         return
     scoring = estimator.scoring
+    if scoring == TOTAL_COST:
+        if getattr(estimator, "error_costs", None) is None:
+            raise ValueError(
+                f"scoring={TOTAL_COST!r} adds up bills and errors, and needs a classifier with "
+                f"error_costs; this {type(estimator).__name__} has none"
+            )
+        return
     if estimator._kind == "ranker" and ndcg_depth(scoring) is not None:
         return
     from sklearn.metrics import check_scoring
 
-    ours = ["loss", "ndcg@5"] if estimator._kind == "ranker" else ["loss"]
+    ours = ["loss", "ndcg@5"] if estimator._kind == "ranker" else ["loss", TOTAL_COST]
     refuse_misspelt_score(scoring, ours)
     check_scoring(estimator, scoring)
 
@@ -93,7 +114,7 @@ def _score_by_scikit_learn(estimator: Miser, schema: Schema, held_out: HeldOut) 
         return rows.raw().copy() if asked is X else type(estimator)._raw_predict(model, asked)
 
     def score() -> float:
-        # Nothing is copied, and what serves other rows is made once somebody asks for them.
+        # Nothing is copied, and what serves other rows is made when it is first needed.
         model.model_ = Model(grown.ensemble(), charge=start.charge)
         return float(scorer(model, X, y, **weight))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from greedymiser.training.preparation import (
     Schema,
     costs_of_columns,
     read_categorical_features,
+    read_error_costs,
     read_interaction_cst,
     read_monotonic_cst,
 )
@@ -48,7 +50,9 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
             raise _changed("monotonic_cst", "its trees follow the old one")
         if read_interaction_cst(params.interaction_cst, known) != known.interactions:
             raise _changed("interaction_cst", "its trees follow the old one")
-        return known
+        # Trees do not depend on what errors cost: a continued model may decide anew.
+        errors = read_error_costs(params.error_costs, known.target, known.loss)
+        return replace(known, error_costs=errors)
 
     return learn
 

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as serialize
 
 # The entry of the safetensors metadata that holds our JSON, and the one with a checksum of
-# everything else in the file. Files of version 0.1 have no checksum.
+# everything else in the file. The first files had none.
 METADATA_KEY, CHECKSUM_KEY = "greedymiser", "sha256"
 
 # Safetensors refuses longer headers.
@@ -71,7 +71,7 @@ class Tensor:
         if TENSOR_DTYPES.get(self.dtype) != dtype:
             raise ContentError(f"{what} has type {self.dtype}, not {dtype}")
         fits = len(self.shape) == len(shape) and all(
-            wanted in (None, found) for wanted, found in zip(shape, self.shape, strict=True)
+            wanted in (None, length) for wanted, length in zip(shape, self.shape, strict=True)
         )
         if not fits or math.prod(self.shape) * dtype.itemsize != len(self.data):
             raise ContentError(f"{what} has shape {list(self.shape)}, not {_shape_text(shape)}")
@@ -102,12 +102,13 @@ def to_safetensors(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
 def from_safetensors(data: bytes) -> tuple[dict[str, Tensor], str]:
     """Take arrays and a text out of safetensors."""
     try:
-        found = deserialize(data)  # type: ignore[no-untyped-call]
+        entries = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        said = str(error)
-        raise ContentError(said.partition("deserializing: ")[2] or said) from None
+        message = str(error)
+        raise ContentError(message.partition("deserializing: ")[2] or message) from None
     tensors = {
-        name: Tensor(str(held["dtype"]), tuple(held["shape"]), held["data"]) for name, held in found
+        name: Tensor(str(entry["dtype"]), tuple(entry["shape"]), entry["data"])
+        for name, entry in entries
     }
     # Safetensors has parsed this header and found it good; ``deserialize`` leaves the metadata out.
     header, body = _parts(data)
@@ -179,9 +180,9 @@ def _check_beginning(file: BinaryIO, size: int) -> None:
     header = b"{" + file.read(length - 1)
     if METADATA_KEY.encode() not in header:
         raise ContentError(SOMETHING_ELSE)
-    told, there = _end_of_arrays(_parsed(header)), size - 8 - length
-    if told != there:
-        raise ContentError(f"it has {there} bytes of arrays, not as many as its header says")
+    n_bytes = size - 8 - length
+    if n_bytes != _end_of_arrays(_parsed(header)):
+        raise ContentError(f"it has {n_bytes} bytes of arrays, not as many as its header says")
 
 
 def _end_of_arrays(header: Mapping[str, Any]) -> int:

@@ -17,8 +17,8 @@ from greedymiser.model.trees import NODE_DTYPE, Ensemble
 
 Floats = NDArray[np.float64]
 
-# So many of the names that had to change are told.
-MOST_TOLD = 20
+# A warning names so many of the names that had to change.
+MOST_NAMED = 20
 
 
 def whole_ensemble(predictor: Predictor, reader: str) -> Ensemble:
@@ -28,6 +28,12 @@ def whole_ensemble(predictor: Predictor, reader: str) -> Ensemble:
             f"the model has {len(predictor.stages)} stages between which rows may leave, and "
             f"{reader} has no early exits; export the model inside instead (such as "
             "early_exit.estimator_), which all rows go through to the end"
+        )
+    if predictor.error_costs is not None:
+        warnings.warn(
+            f"error_costs are left out: {reader} has class probabilities, and no costs of errors; "
+            "take the answer of the least expected cost yourself, as expected_costs has it",
+            stacklevel=3,
         )
     (stage,) = predictor.stages
     return stage.ensemble.truncated(stage.last)
@@ -108,10 +114,10 @@ def readable_names(
         kept.add(new)
         changed[name] = new
     if changed:
-        said = ", ".join(f"{old!r} is {new!r}" for old, new in [*changed.items()][:MOST_TOLD])
-        if len(changed) > MOST_TOLD:
-            said += f" and {len(changed) - MOST_TOLD} more"
-        warnings.warn(f"{reader} cannot read these feature names: {said}", stacklevel=4)
+        listed = ", ".join(f"{old!r} is {new!r}" for old, new in [*changed.items()][:MOST_NAMED])
+        if len(changed) > MOST_NAMED:
+            listed += f" and {len(changed) - MOST_NAMED} more"
+        warnings.warn(f"{reader} cannot read these feature names: {listed}", stacklevel=4)
     return [changed.get(name, name) for name in names]
 
 

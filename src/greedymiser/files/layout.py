@@ -13,6 +13,8 @@ The JSON text of a model file (arrays in brackets are tensors of the container):
     rule             null, or {name, parameters} [rule.thresholds]; for gates also, like an ensemble
                      over the features and what the model says, [gate.<k>...]
     classes          null, or {dtype} [classes], or {dtype, values}
+    error_costs      optional: {dtype} [error_costs.said], or {dtype, values}: what may be said
+                     [error_costs.matrix]: its cost, by the true class
     categories       list of {feature, dtype} [categories.<feature>], or {feature, dtype, values}
     purchases        list of lists, in the order of the fields of ``Purchase``
     about            information only: the estimator and its parameters
@@ -49,7 +51,7 @@ from greedymiser.losses import BinaryLogLoss, Floats, Loss, MultinomialLogLoss, 
 FORMAT = 3
 
 # The format that brought each entry which not every file has.
-SINCE = {"charge": 2, "models": 3}
+SINCE = {"charge": 2, "models": 3, "error_costs": 3}
 
 # What models of a family share, and what is each model's own. All of it is always there.
 SHARED = {"kind", "feature_names", "costs", "loss", "classes", "categories"}

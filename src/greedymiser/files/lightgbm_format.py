@@ -150,10 +150,10 @@ def _learning_rate(model: Any) -> float:
         for inside in ("estimator_", "best_estimator_"):
             model = getattr(model, inside, model)
         return float(getattr(model, "learning_rate", 1.0))
-    told: Any = model.about
-    while isinstance(told, Mapping) and "base" in told:  # what exits were made from
-        told = told["base"]
-    parameters = told.get("parameters") if isinstance(told, Mapping) else None
+    about: Any = model.about
+    while isinstance(about, Mapping) and "base" in about:  # what exits were made from
+        about = about["base"]
+    parameters = about.get("parameters") if isinstance(about, Mapping) else None
     rate: Any = parameters.get("learning_rate") if isinstance(parameters, Mapping) else None
     # Nobody has checked what a file tells.
     if type(rate) in (int, float) and 0 < rate <= sys.float_info.max:
@@ -167,15 +167,15 @@ def _warn_of_splits_near_zero(ensemble: Ensemble, names: Sequence[str] | None) -
     numeric = (nodes["feature"] >= 0) & (nodes["category_set"] < 0)
     near = np.unique(nodes["feature"][numeric & (size > 0) & (size <= ZERO)])
     if len(near):
-        said = ", ".join(repr(names[f]) if names else f"feature {f}" for f in near.tolist())
+        listed = ", ".join(repr(names[f]) if names else f"feature {f}" for f in near.tolist())
         warnings.warn(
             f"LightGBM reads values within 1e-35 of 0 as 0, and the model tells such values of "
-            f"{said} apart: scale them up before you fit, or predictions may differ",
+            f"{listed} apart: scale them up before you fit, or predictions may differ",
             stacklevel=3,
         )
 
 
-# -- what is said once ------------------------------------------------------------------------
+# -- the header ------------------------------------------------------------------------------
 
 
 def _header(predictor: Predictor, ensemble: Ensemble, objective: str) -> dict[str, str]:
@@ -216,14 +216,14 @@ def _objective(name: str, n_outputs: int) -> str:
 
 def _parameters(objective: str, ensemble: Ensemble, rate: float) -> str:
     """What LightGBM would have been told; some readers look up the objective here."""
-    given = {
+    parameters = {
         "boosting": "gbdt",
         "objective": objective,
         "num_class": ensemble.n_outputs,
         "num_iterations": max(1, ensemble.n_iter),
         "learning_rate": rate,
     }
-    return "".join(f"[{name}: {value}]\n" for name, value in given.items())
+    return "".join(f"[{name}: {value}]\n" for name, value in parameters.items())
 
 
 def _feature_infos(predictor: Predictor, ensemble: Ensemble) -> list[str]:
@@ -261,7 +261,7 @@ def _frame_categories(predictor: Predictor) -> str:
 
 
 @dataclass(frozen=True)
-class _Splits:
+class _InnerNodes:
     """Inner nodes of a tree in LightGBM's terms."""
 
     # A number, or for categories the position among ``category_words``.
@@ -321,7 +321,9 @@ def _lines_of_tree(
     }
 
 
-def _splits(inner: NDArray[np.void], sets: NDArray[np.uint64], sizes: dict[int, int]) -> _Splits:
+def _splits(
+    inner: NDArray[np.void], sets: NDArray[np.uint64], sizes: dict[int, int]
+) -> _InnerNodes:
     is_categorical = inner["category_set"] >= 0
     threshold = inner["threshold"].copy()
     threshold[is_categorical] = np.arange(np.count_nonzero(is_categorical))
@@ -330,7 +332,7 @@ def _splits(inner: NDArray[np.void], sets: NDArray[np.uint64], sizes: dict[int, 
         _bitset(sets[node["category_set"]], sizes[int(node["feature"])], bool(node["missing_left"]))
         for node in inner[is_categorical]
     ]
-    return _Splits(
+    return _InnerNodes(
         threshold=threshold,
         decision_type=np.where(is_categorical, CATEGORICAL | MISSING_IS_NAN, numeric_type),
         turned=is_categorical & inner["missing_left"],

@@ -88,12 +88,12 @@ def to_ltr(model: Any, features: Any, *, name: str = "greedymiser") -> LtrBodies
     _check_ranks(predictor)
     if not isinstance(name, str) or not name:
         raise ValueError(f"name must be a string that is not empty, got {name!r}")
-    given = _listed(features)
-    names = _names_of_columns(predictor, [feature["name"] for feature in given])
+    features = _checked(features)
+    names = _names_of_columns(predictor, [feature["name"] for feature in features])
     trees = ExportedTrees.of(whole_ensemble(predictor, "the plugin"))
     dump = [_tree(trees.nodes_of(i), names) for i in range(len(trees.starts) - 1)]
-    used = _with_origins({names[feature] for feature in predictor.features}, given)
-    kept = [feature for feature in given if feature["name"] in used]
+    used = _with_origins({names[feature] for feature in predictor.features}, features)
+    kept = [feature for feature in features if feature["name"] in used]
     if not kept:
         raise ValueError("the model uses no feature, so there is nothing to rank by")
     return LtrBodies(
@@ -126,7 +126,7 @@ def _check_ranks(predictor: Predictor) -> None:
         )
 
 
-def _listed(features: Any) -> list[dict[str, Any]]:
+def _checked(features: Any) -> list[dict[str, Any]]:
     if isinstance(features, Mapping):
         inside = features.get("featureset", features)
         features = inside.get("features") if isinstance(inside, Mapping) else None
@@ -145,15 +145,15 @@ def _listed(features: Any) -> list[dict[str, Any]]:
     return [dict(feature) for feature in features]
 
 
-def _names_of_columns(predictor: Predictor, given: list[str]) -> Sequence[str]:
+def _names_of_columns(predictor: Predictor, names: list[str]) -> Sequence[str]:
     if predictor.names is None:
-        if len(given) != predictor.n_features:
+        if len(names) != predictor.n_features:
             raise ValueError(
                 f"the model has {predictor.n_features} columns without names, and features has "
-                f"{len(given)} entries: give one for each column, or fit on a data frame"
+                f"{len(names)} entries: give one for each column, or fit on a data frame"
             )
-        return given
-    missing = [name for name in predictor.features_used_ if name not in given]
+        return names
+    missing = [name for name in predictor.features_used_ if name not in names]
     if missing:
         raise ValueError(f"features has no {missing[0]!r}, which the model uses")
     return predictor.names

@@ -154,7 +154,7 @@ def _type_of(labels: NDArray[Any] | None) -> str:
     return "boolean" if kinds == {bool} else "string"
 
 
-class ServedModel:
+class PyfuncModel:
     """What ``mlflow.pyfunc.load_model`` calls ``predict`` of."""
 
     def __init__(self, predictor: Predictor):
@@ -212,6 +212,6 @@ def receipts_of(predictor: Predictor, table: Any, left: NDArray[np.intp]) -> lis
     return [json.dumps([here[j] for j in np.flatnonzero(row).tolist()]) for row in marks]
 
 
-def _load_pyfunc(path: str) -> ServedModel:
+def _load_pyfunc(path: str) -> PyfuncModel:
     """Called by MLflow."""
-    return ServedModel(load(Path(path) / FILE))
+    return PyfuncModel(load(Path(path) / FILE))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from greedymiser._core.version import __version__
 from greedymiser.costs.cost_model import CostModel, Purchase
+from greedymiser.costs.errors import ErrorCosts
 from greedymiser.data.tables import Categories
 from greedymiser.files.checking import (
     MOST,
@@ -66,6 +67,7 @@ from greedymiser.losses import KNOWN_LOSSES, Kind, Loss
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
 from greedymiser.model.family import ModelFamily
 from greedymiser.model.gating import Gate, Gates, n_said
+from greedymiser.model.links import gives_probabilities
 from greedymiser.model.predictor import Charge, Predictor, Stage
 from greedymiser.model.trees import CATEGORY_WORDS, Ensemble
 
@@ -125,6 +127,7 @@ def decode(data: bytes) -> Predictor:
     optional = _optional(model, number)
     is_family = "models" in optional
     own = {"models", "scoring", "about"} if is_family else OWN | optional
+    own |= optional & {"error_costs"}
     model.only({"format", "version", *SHARED, *own})
     shared, ensembles = _shared(model, arrays)
     if is_family:
@@ -159,7 +162,7 @@ def _shared(model: Entries, arrays: Arrays) -> tuple[dict[str, Any], list[Ensemb
     ensembles = read_ensembles(arrays, costs.n_features, categories)
     n_outputs = ensembles[0].n_outputs
     kind = _kind(model)
-    shared = {
+    shared: dict[str, Any] = {
         "kind": kind,
         "costs": costs,
         "n_features": costs.n_features,
@@ -168,7 +171,28 @@ def _shared(model: Entries, arrays: Arrays) -> tuple[dict[str, Any], list[Ensemb
         "classes": _classes(model, kind, n_outputs, arrays),
         "feature_names": _feature_names(model, costs),
     }
+    if "error_costs" in model.values:
+        shared["error_costs"] = _error_costs(model.entries("error_costs"), shared, arrays)
     return shared, ensembles
+
+
+def _error_costs(entries: Entries, shared: Mapping[str, Any], arrays: Arrays) -> ErrorCosts:
+    """What errors cost, checked as those that a user gives."""
+    classes = shared["classes"]
+    require(classes is not None, f"a {shared['kind']} has no errors that cost anything")
+    require(gives_probabilities(shared["loss"]), "errors cost, but its loss has no probabilities")
+    said = _labels(
+        entries, "error_costs.said", arrays, lambda n: require(n >= 2, "it says nothing")
+    )
+    matrix = arrays.take("error_costs.matrix", FLOAT, (len(classes), len(said)))
+    answers = said.tolist()
+    require(len(set(answers)) == len(answers), "it says the same in two ways")
+    require(bool(np.isfinite(matrix).all()), "an error costs more than a float can hold")
+    require(
+        bool((matrix.max(axis=1) > matrix.min(axis=1)).all()),
+        "the errors of a class cost the same whatever is said",
+    )
+    return ErrorCosts(matrix, said)
 
 
 def _model(
@@ -201,9 +225,9 @@ def _family(
     number: int,
 ) -> ModelFamily:
     models, costs, scores = [], [], []
-    for i, given in enumerate(family.listed("models")):
-        model, mine = Entries(given, f"model {i}"), arrays.inside(f"models.{i}.")
-        model.only({"cost", "score", *OWN, *(_optional(model, number))})
+    for i, entry in enumerate(family.listed("models")):
+        model, mine = Entries(entry, f"model {i}"), arrays.inside(f"models.{i}.")
+        model.only({"cost", "score", *OWN, *(_optional(model, number) & {"charge"})})
         stages = read_stages(mine, ensembles, is_family=True)
         models.append(_model(model, mine, shared, stages, number))
         mine.check_all_used()
@@ -471,8 +495,8 @@ def _all_categories(lists: list[Any], n_features: int, arrays: Arrays) -> Catego
     def check_number(n: int) -> None:  # codes are looked up in sets of so many bits
         require(n <= 64 * CATEGORY_WORDS, f"a feature has too many categories: {n}")
 
-    for given in lists:
-        entries = Entries(given, "an entry of 'categories'")
+    for entry in lists:
+        entries = Entries(entry, "an entry of 'categories'")
         feature = entries.integer("feature", 0, n_features - 1)
         require(feature not in categories, f"feature {feature} has its categories twice")
         known = _labels(

@@ -74,9 +74,9 @@ def to_vespa(
     >>> sorted(to_vespa(model, model.truncate(2), schema="shop"))
     ['models/greedymiser-first.json', 'models/greedymiser.json', 'schemas/shop/greedymiser.profile']
     """
-    for what, given in {"schema": schema, "name": name}.items():
-        if not isinstance(given, str) or not NAME.fullmatch(given):
-            raise ValueError(f"{what} must be a name of letters, digits, - and _, got {given!r}")
+    for what, word in {"schema": schema, "name": name}.items():
+        if not isinstance(word, str) or not NAME.fullmatch(word):
+            raise ValueError(f"{what} must be a name of letters, digits, - and _, got {word!r}")
     if isinstance(rerank_count, bool) or not isinstance(rerank_count, int) or rerank_count < 1:
         raise ValueError(f"rerank_count must be a whole number from 1 on, got {rerank_count!r}")
     files = {f"models/{name}.json": _model(as_predictor(model))}

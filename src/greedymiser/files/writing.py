@@ -37,10 +37,10 @@ from greedymiser.model.trees import NODE_DTYPE, Ensemble
 Tensors = dict[str, NDArray[Any]]
 
 # Parameters that say nothing about the model itself.
-UNTOLD = {"costs", "estimator", "n_jobs", "verbose"}
+LEFT_OUT = {"costs", "estimator", "n_jobs", "verbose"}
 
-# Longer lists of a parameter are not told.
-LONGEST_TOLD = 1000
+# Of a parameter that is a longer list, only the length is kept.
+LONGEST_LIST = 1000
 
 
 def save(
@@ -88,8 +88,8 @@ def save(
     predictor = _finished(model)
     place = check_place(os.path.expanduser(path))
     try:
-        told = {**predictor.about, **({"cost_unit": _unit(cost_unit)} if cost_unit else {})}
-        data = encode(predictor, told, response)
+        unit = {"cost_unit": _unit(cost_unit)} if cost_unit else {}
+        data = encode(predictor, {**predictor.about, **unit}, response)
         decode(data)  # what is written can be read
     except ContentError as fault:
         raise ValueError(f"cannot save the model: {fault}") from None
@@ -109,17 +109,17 @@ def _unit(cost_unit: Any) -> str:
     return cost_unit
 
 
-def encode(predictor: Predictor, told: Mapping[str, Any], response: str | None = None) -> bytes:
+def encode(predictor: Predictor, about: Mapping[str, Any], response: str | None = None) -> bytes:
     """Turn a model into the bytes of a model file."""
     arrays: Tensors = {}
     text = _shared(predictor, response, arrays)
     if isinstance(predictor, ModelFamily):
-        text |= _family(predictor, arrays) | {"about": told}
+        text |= _family(predictor, arrays) | {"about": about}
     else:
         ensembles = _ensembles_of(predictor)
         for i, ensemble in enumerate(ensembles):
             write_ensemble(ensemble, f"ensemble.{i}", arrays)
-        text |= _own(predictor, told, arrays, range(len(ensembles)))
+        text |= _own(predictor, about, arrays, range(len(ensembles)))
     text |= {"format": format_of(text), "version": __version__}
     # One spelling: equal models make equal files.
     return to_safetensors(
@@ -133,7 +133,12 @@ def _shared(predictor: Predictor, response: str | None, arrays: Tensors) -> dict
     classes = None
     if predictor.classes is not None:
         classes = _labels(predictor.classes, "classes", "the classes", arrays)
-    return {
+    errors = {}
+    if predictor.error_costs is not None:
+        said = predictor.error_costs.said
+        arrays["error_costs.matrix"] = np.ascontiguousarray(predictor.error_costs.matrix)
+        errors["error_costs"] = _labels(said, "error_costs.said", "the answers", arrays)
+    return errors | {
         "kind": predictor.kind,
         "feature_names": _names(predictor.feature_names),
         "costs": _costs(predictor.costs, arrays),
@@ -146,13 +151,13 @@ def _shared(predictor: Predictor, response: str | None, arrays: Tensors) -> dict
 
 
 def _own(
-    predictor: Predictor, told: Mapping[str, Any], arrays: Tensors, numbers: Sequence[int]
+    predictor: Predictor, about: Mapping[str, Any], arrays: Tensors, numbers: Sequence[int]
 ) -> dict[str, Any]:
     """What a model has to itself; its ensembles are known by these numbers."""
     text = {
         "rule": _rule(predictor.rule, arrays),
         "purchases": [_purchase(line) for line in predictor.purchases],
-        "about": told,
+        "about": about,
     }
     if predictor.charge == "row" or predictor.mean_cost is not None:
         text["charge"] = {"by": predictor.charge, "mean_cost": predictor.mean_cost}
@@ -265,8 +270,8 @@ def _loss(predictor: Predictor, response: str | None) -> dict[str, Any]:
         _check_response(loss, response)
     for name, known in KNOWN_LOSSES.items():
         if type(loss) is known.make and "response" not in vars(loss):
-            told = {key: kind(getattr(loss, key)) for key, kind in known.parameters.items()}
-            return {"name": name, **told}
+            parameters = {key: kind(getattr(loss, key)) for key, kind in known.parameters.items()}
+            return {"name": name, **parameters}
     if response is None:
         response = "identity" if predictor.kind == "ranker" else _response_of(loss)
     return {"name": OWN_LOSS, "response": response}
@@ -294,8 +299,8 @@ def _check_response(loss: Loss, response: str) -> None:
     k = loss.n_outputs
     raw = 3.0 * np.sin(np.arange(7.0 * k)).reshape(k, 7)
     seen = raw if k > 1 else raw[0]
-    expected, told = loss.response(seen), RESPONSES[response](k).response(seen)
-    if np.shape(expected) != told.shape or not np.allclose(expected, told, rtol=1e-6, atol=1e-12):
+    own, named = loss.response(seen), RESPONSES[response](k).response(seen)
+    if np.shape(own) != named.shape or not np.allclose(own, named, rtol=1e-6, atol=1e-12):
         raise ValueError(f"response={response!r} is not how the loss {_type_name(loss)} answers")
 
 
@@ -396,13 +401,13 @@ def about(model: Any) -> dict[str, Any]:
     parameters = {
         name: value
         for name, value in sorted(model.get_params(deep=False).items())
-        if name not in UNTOLD
+        if name not in LEFT_OUT
     }
     usual = inspect.signature(type(model)).parameters
     changed = [
         name for name, value in parameters.items() if repr(usual[name].default) != repr(value)
     ]
-    told = {
+    entries = {
         "estimator": type(model).__name__,
         "parameters": {name: _plain_json(value) for name, value in parameters.items()},
         "changed": changed,
@@ -411,25 +416,25 @@ def about(model: Any) -> dict[str, Any]:
     # What exits were put over, or what a search has found.
     for inside in ("estimator_", "best_estimator_"):
         if hasattr(model, inside):
-            told["base"] = about(getattr(model, inside))
-    return told
+            entries["base"] = about(getattr(model, inside))
+    return entries
 
 
 def _outcome(model: Any) -> dict[str, Any]:
     """How training ended."""
-    told: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name in ("stopped_", "threshold_"):
         if hasattr(model, name):
-            told[name.rstrip("_")] = _plain_json(getattr(model, name))
+            entries[name.rstrip("_")] = _plain_json(getattr(model, name))
     scores = getattr(model, "validation_score_", ())
     n_iter = getattr(model, "n_iter_", 0)
     if len(scores) > n_iter:
         # Not above: to load a model needs no score, and scores need scikit-learn.
         from greedymiser.scoring.names import score_name
 
-        told["validation_score"] = _plain_json(float(scores[n_iter]))
-        told["score"] = score_name(model.scoring, as_predictor(model).loss)
-    return told
+        entries["validation_score"] = _plain_json(float(scores[n_iter]))
+        entries["score"] = score_name(model.scoring, as_predictor(model).loss)
+    return entries
 
 
 def _plain_json(value: Any, depth: int = 2) -> Any:
@@ -441,7 +446,7 @@ def _plain_json(value: Any, depth: int = 2) -> Any:
     if type(value) is float:
         return _float(value)
     if depth < DEEPEST_ABOUT // 2 and isinstance(value, list | tuple | np.ndarray):
-        if len(value) > LONGEST_TOLD:
+        if len(value) > LONGEST_LIST:
             return f"{len(value)} entries"
         return [_plain_json(entry, depth + 1) for entry in value]
     if depth < DEEPEST_ABOUT // 2 and isinstance(value, Mapping):

@@ -30,7 +30,7 @@ Kind = Literal["regressor", "classifier", "ranker"]
 
 
 class Loss:
-    """Base of all losses, and the door for a user's own.
+    """Base of all losses, also of those that a user writes.
 
     A loss of your own needs ``values`` and ``gradients``; the other methods have defaults.
 
@@ -450,7 +450,7 @@ class LambdaMART(Loss):
         return gradient, hessian
 
     def query_starts(self, y: Floats) -> NDArray[np.intp]:
-        """Where each query starts, and the end; all rows are one query if nobody said."""
+        """Where each query starts, and the end; all rows are one query by default."""
         return np.array([0, len(y)], dtype=np.intp) if self.starts is None else self.starts
 
 

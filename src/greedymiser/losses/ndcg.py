@@ -41,7 +41,7 @@ def query_order(qid: ArrayLike) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def queries_or_one(qid: ArrayLike | None, n: int) -> ArrayLike:
-    """The query of each of n rows; all of them are one query where nobody says."""
+    """The query of each of n rows; without ``qid``, all of them are one query."""
     return np.zeros(n, dtype=np.intp) if qid is None else qid
 
 

@@ -1,4 +1,4 @@
-"""Who leaves a model before its last tree, and how those who left are ranked."""
+"""Rules by which rows leave a model before its last tree, and the ranking of rows that left."""
 
 from __future__ import annotations
 

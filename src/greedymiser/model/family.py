@@ -58,14 +58,14 @@ class ModelFamily(Predictor):
         scoring: str,
         about: Mapping[str, Any] | None = None,
     ) -> ModelFamily:
-        """A family of models in this order, the best one last."""
+        """A family of models in this order, the best one last; ``about`` is its, or is given."""
         if not models:
             raise ValueError("a family needs at least one model, got none")
         for model in models[:-1]:
             _check_alike(model, models[-1])
         best = {field.name: getattr(models[-1], field.name) for field in fields(Predictor)}
         return cls(
-            **{**best, "about": about or {}},
+            **{**best, "about": best["about"] if about is None else about},
             models=tuple(models),
             model_costs=tuple(map(float, costs)),
             scores=tuple(map(float, scores)),
@@ -130,4 +130,4 @@ def as_family(curve: Any, finish: Callable[[Any], Predictor] = as_predictor) -> 
         models = [finish(curve.best(cost, train=False)) for cost in front["cost"].tolist()]
     unit = {"cost_unit": curve.cost_unit} if curve.cost_unit else {}
     costs, scores = front["cost"].tolist(), front["score"].tolist()
-    return ModelFamily.of(models, costs, scores, curve.scoring, unit)
+    return ModelFamily.of(models, costs, scores, curve.scoring, {**models[-1].about, **unit})

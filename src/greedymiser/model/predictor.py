@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.costs.cost_model import CostModel, Feature, Ledger, Purchase, Receipt
+from greedymiser.costs.errors import ErrorCosts
 from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import (
     ArrayTable,
@@ -96,6 +97,8 @@ class Predictor:
     charge: Charge = "model"
     # For charge="row": what the rows cost on average that the model was trained on.
     mean_cost: float | None = None
+    # What errors of a classifier cost: it then says what is expected to cost least.
+    error_costs: ErrorCosts | None = None
     # Information only, from a file: the estimator's name and parameters, and how training ended.
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -240,7 +243,7 @@ class Predictor:
         starts: Starts = None,
         rows: NDArray[np.floating] | None = None,
     ) -> Mask:
-        """Rows that go on after stage k; nobody does after the last one.
+        """Rows that go on after stage k; none after the last one.
 
         ``rows`` is what is known of them, (n, n_features): gates look at it.
         """
@@ -295,6 +298,11 @@ class Predictor:
         return self.probabilities(self.raw_predict(X))
 
     @or_lazily
+    def expected_costs(self, X: Any) -> Floats:
+        """Expected cost of saying each of ``error_costs.said``, shape (n, n_said)."""
+        return self.expected_errors(self.raw_predict(X))
+
+    @or_lazily
     def decision_function(self, X: Any) -> Floats:
         """Raw predictions: (n,), or one column per class."""
         return decisions(self.raw_predict(X))
@@ -304,7 +312,7 @@ class Predictor:
         return self.run(self.table(X), qid)[0]
 
     def staged_raw_predict(self, X: Any, stops: Sequence[int] | None = None) -> Iterator[Floats]:
-        """Raw predictions of the last stage's trees, after so many rounds each; nobody leaves.
+        """Raw predictions of the last stage's trees, after so many rounds each, without exits.
 
         Without ``stops``, after each round. X is turned into numbers once.
         """
@@ -329,6 +337,8 @@ class Predictor:
 
     def respond(self, raw: Floats) -> NDArray[Any]:
         """What ``predict`` says of raw predictions."""
+        if self.error_costs is not None:
+            return self.error_costs.answers(self.probabilities(raw))
         if self.kind == "classifier":
             return labels(raw, self.classes_, self.loss)
         return raw[0] if self.kind == "ranker" else self.loss.response(raw[0])
@@ -336,6 +346,14 @@ class Predictor:
     def probabilities(self, raw: Floats) -> Floats:
         """What ``predict_proba`` says of raw predictions."""
         return probabilities(raw, self.loss, len(self.classes_))
+
+    def expected_errors(self, raw: Floats) -> Floats:
+        """What ``expected_costs`` says of raw predictions."""
+        if self.error_costs is None:
+            raise AttributeError(
+                "this model does not know what errors cost: it was trained without error_costs"
+            )
+        return self.error_costs.expected(self.probabilities(raw))
 
     def protocol(
         self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01

@@ -154,7 +154,7 @@ class MeteredTrees:
         ``rows`` is a C-ordered array (n, n_features), categories as codes.
         """
         serving, n_words = self.ensemble.serving, self.meter.n_words
-        # The last door before the kernel, which looks at whatever lies where a column should be.
+        # Checked here: the kernel reads whatever lies where a column should be.
         if rows.shape[1] < serving.n_columns or owned.shape != (len(rows), n_words):
             raise ValueError(
                 f"rows of shape {rows.shape} and accounts of shape {owned.shape} do not fit "

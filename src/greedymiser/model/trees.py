@@ -408,7 +408,7 @@ class Serving:
         self, rows: NDArray[np.floating], out: NDArray[np.float64], first: int, last: int
     ) -> None:
         """Add tree t of ``first:last`` to row ``t % len(out)`` of ``out``, in their order."""
-        # The last door before the kernels, which look at whatever lies where a column should be.
+        # Checked here: the kernels read whatever lies where a column should be.
         if rows.shape[1] < self.n_columns:
             raise ValueError(
                 f"the rows have {rows.shape[1]} columns, but the trees ask for {self.n_columns}"

@@ -43,51 +43,83 @@ CALLS_IN_A_ROW = 3
 
 async def run_on_loop(scheduler: Scheduler, caller: LoopCaller) -> None:
     """Make all calls of a scheduler, side by side."""
+    context = copy_context()
+    is_clean = True
     try:
-        async with anyio.create_task_group() as group:
-            _Tasks(scheduler, caller, group).start()
+        # Tasks take long to start, so this one makes calls itself: all, as long as there is only
+        # one to make, and one of those that can be made together.
+        while (call := scheduler.take()) is not None:
+            following = scheduler.take()
+            if following is None and is_clean:
+                scheduler.done(call, await caller.make(call))
+                is_clean = _restore(context)
+                continue
+            async with anyio.create_task_group() as group:
+                tasks = _Tasks(scheduler, caller, group, context)
+                tasks.start(call)
+                last = tasks.start_more(following)
+                if last is not None and not is_clean:
+                    tasks.start(last)
+                elif last is not None:
+                    await tasks.work(last)
+                    is_clean = _restore(context)
     except BaseExceptionGroup as errors:
         # The first failure cancelled all others; it says more than the group.
         error = first_error(errors)
         if isinstance(error, Exit):
             raise error.reason from None
         raise error from error.__cause__
+    except Exit as leaving:
+        raise leaving.reason from None
 
 
 class _Tasks:
-    """Makes calls as tasks. One that has made a call makes the next: tasks take long to start."""
+    """Makes calls as tasks, each of which makes the next call once it has made one."""
 
-    def __init__(self, scheduler: Scheduler, caller: LoopCaller, group: TaskGroup):
+    def __init__(
+        self, scheduler: Scheduler, caller: LoopCaller, group: TaskGroup, context: Context
+    ):
         self._scheduler, self._caller, self._group = scheduler, caller, group
         # That of all calls; what they change in it is not for others.
-        self._context = copy_context()
+        self._context = context
 
-    def start(self, keep_one: bool = False) -> Call | None:
-        """Start a task for each call that can be made; with ``keep_one``, return the last."""
-        call = self._scheduler.take()
-        while call is not None:
-            following = self._scheduler.take()
-            if following is None and keep_one:
-                return call
-            self._context.copy().run(self._group.start_soon, self._work, call)
+    def start(self, call: Call) -> None:
+        self._context.copy().run(self._group.start_soon, self.work, call)
+
+    def start_more(self, call: Call | None) -> Call | None:
+        """Start tasks for all calls that can be made but the last, which is returned."""
+        while call is not None and (following := self._scheduler.take()) is not None:
+            self.start(call)
             call = following
-        return None
+        return call
 
-    async def _work(self, call: Call | None) -> None:
+    async def work(self, call: Call | None) -> None:
+        """Make a call, and others that can be made then."""
         n_calls = 0
         while call is not None:
-            outcome = await self._caller.make(call)
-            self._scheduler.done(call, outcome)
-            call = self.start(keep_one=not _differs_from(self._context))
+            self._scheduler.done(call, await self._caller.make(call))
+            call = self.start_more(self._scheduler.take())
+            if call is not None and not _restore(self._context):
+                self.start(call)
+                return
             n_calls += 1
             if n_calls == CALLS_IN_A_ROW:
                 await checkpoint()
                 n_calls = 0
 
 
-def _differs_from(context: Context) -> bool:
-    """Whether something was set in the context of here, which is a copy of another."""
-    return any(context.get(variable) is not value for variable, value in copy_context().items())
+def _restore(context: Context) -> bool:
+    """Give variables that a coroutine has changed the values that they had; whether all could be.
+
+    One that had no value cannot be had without one again.
+    """
+    could = True
+    for variable, value in copy_context().items():
+        if variable not in context:
+            could = False
+        elif context[variable] is not value:
+            variable.set(context[variable])
+    return could
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.model.family import ModelFamily, as_family
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.request import Outcome, Plan, Request
 from greedymiser.on_demand.row_walk import RowWalk
@@ -60,11 +61,8 @@ def read_fallbacks(fallbacks: Any, model: ServedModel, sources: Sources) -> list
 def _predictors(fallbacks: Any) -> Iterable[Predictor]:
     if isinstance(fallbacks, list | tuple):
         return [as_predictor(model) for model in fallbacks]
-    if hasattr(fallbacks, "pareto") and hasattr(fallbacks, "best"):  # a curve
-        costs = sorted(fallbacks.pareto()["cost"], reverse=True)
-        return [as_predictor(fallbacks.best(cost, train=False)) for cost in costs]
-    if hasattr(fallbacks, "models"):  # a family: the cheapest first, and so the best last
-        return [as_predictor(model) for model in reversed(fallbacks.models)]
+    if isinstance(fallbacks, ModelFamily) or hasattr(fallbacks, "pareto"):
+        return reversed(as_family(fallbacks).models)  # the cheapest is first there
     raise TypeError(
         "fallbacks must be a curve, a family of models or a list of models, got "
         f"{type(fallbacks).__name__}"

@@ -16,7 +16,14 @@ logger = logging.getLogger("greedymiser.on_demand")
 
 
 class AnsweredObject(NamedTuple):
-    """What came of one object, as observers are told."""
+    """What came of one object, as observers are told.
+
+    Examples
+    --------
+    >>> from greedymiser.on_demand import AnsweredObject
+    >>> AnsweredObject(cost=1.5, model="fallback 0", asked=("age",)).in_vain
+    ()
+    """
 
     # What it cost by the model's prices.
     cost: float

@@ -79,7 +79,8 @@ class RowWalk:
         i = self._place[request.index]
         alone = np.array([i])
         while True:
-            self._walk(alone)
+            if self.way.wanted[i] < 0 or self._take(i):
+                self._walk(alone)
             if self.way.wanted[i] >= 0:
                 if self._take(i):
                     continue
@@ -145,17 +146,23 @@ class RowWalk:
 
     def _walk(self, going: Places) -> None:
         stages, accounts = self._predictor.stages, self._predictor.accounts
-        for k in np.unique(self._stage[going]).tolist():
-            here = going[self._stage[going] == k]
+        for k in self._stages_of(going):
+            here = going if len(stages) == 1 else going[self._stage[going] == k]
             last = stages[k].last * stages[k].ensemble.n_outputs
             accounts.walk(k).on(here, self.rows, self._known, self.way, self.raw, last)
+
+    def _stages_of(self, places: Places) -> list[int]:
+        if len(self._predictor.stages) == 1:
+            return [0] if len(places) else []
+        found: list[int] = np.unique(self._stage[places]).tolist()
+        return found
 
     def _settle(self, ended: Places) -> Places:
         """Decide who goes on after its stage; those enter the next one."""
         on = []
         # As they are now: who enters the next stage must not be settled there as well.
         stages = self._stage[ended]
-        for k in np.unique(stages).tolist():
+        for k in self._stages_of(ended):
             here = ended[stages == k]
             query = None if self._query is None else query_starts(self._query[here])
             raw = np.ascontiguousarray(self.raw[:, here])

@@ -12,7 +12,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from greedymiser._core.amounts import amount, money, rounded_score
-from greedymiser.curve.summary import FrontStep, front_steps, recommendation, recommended
+from greedymiser.curve.summary import (
+    FrontStep,
+    front_steps,
+    is_by_row,
+    recommendation,
+    recommended,
+)
 from greedymiser.plotting.axes import (
     DASHES,
     MARKERS,
@@ -98,11 +104,6 @@ def plot_curve(
     add_legend(ax, handles, below=True)
     _write_labels(ax, steps, (costs, scores), others.values())
     return ax
-
-
-def is_by_row(curve: TradeoffCurve) -> bool:
-    """Whether costs are means over rows."""
-    return any(getattr(model, "charge", "model") == "row" for model in curve.models)
 
 
 def reference_models(

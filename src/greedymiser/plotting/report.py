@@ -28,15 +28,17 @@ from greedymiser.curve.summary import (
     FrontStep,
     ValidationRows,
     front_steps,
+    is_by_row,
     model_at,
     named_purchases,
     recommendation,
     recommended,
     resource_groups,
+    same_purchases,
 )
 from greedymiser.model.protocols import said_conditions
 from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
-from greedymiser.plotting.curves import FAR, is_by_row, phrases, reference_models
+from greedymiser.plotting.curves import FAR, phrases, reference_models
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve
@@ -257,7 +259,7 @@ def _step_entry(curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any
         "n_features": step.n_features,
         "change": step.change(3),
         "labels": phrases(step),
-        "adds": step.change(6) or ("nothing: a constant" if i == 0 else "other trees"),
+        "adds": step.change(6) or ("nothing: a constant" if i == 0 else same_purchases(curve)),
         "resources": list(step.resources),
         "list": _shopping_list(model, step, unit),
         "note": note,
@@ -276,7 +278,7 @@ def _change(curve: TradeoffCurve, before: FrontStep, after: FrontStep) -> str:
     costs = curve.models[after.position].costs_
     old, new = set(before.resources), set(after.resources)
     adds, drops = named_purchases(costs, new - old), named_purchases(costs, old - new)
-    return replace(after, adds=adds, drops=drops).change(4)
+    return replace(after, adds=adds, drops=drops).change(4) or same_purchases(curve)
 
 
 def _signed(difference: float) -> str:

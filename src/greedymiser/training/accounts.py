@@ -54,7 +54,7 @@ class Account(Protocol):
         """Take what cannot be afforded out of a level's gains."""
 
     def buy(self, feature: int, row: int) -> tuple[tuple[str, ...], float]:
-        """Pay for a split; the resources that somebody lacked, and the price."""
+        """Pay for a split; the resources that some rows lacked, and the price."""
 
     def settle_round(self, is_whole: bool) -> None:
         """A round is over, which has looked at all rows or at some."""
@@ -229,7 +229,7 @@ class RowAccount:
         return self._prices, self._owned
 
     def _weigh(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Resources that somebody may own; weights of nodes, and of the owners of each."""
+        """Resources that some rows may own; weights of nodes, and of the owners of each."""
         begun = np.flatnonzero(self._begun)
         if self._is_whole and len(nodes) == 1 and nodes[0] == 0:  # as the account has it
             return begun, np.append(self._weight, self._charged[begun])[None]

@@ -82,6 +82,12 @@ class Validation:
     hear: Callable[[Tree], None] | None = None
     # Mean cost of the rows with so many trees, where each row pays for itself.
     cost: Callable[[int], float] | None = None
+    # Whether what a prediction costs is taken off the score, which is in the same unit.
+    pays: bool = False
+
+    def total(self, bill: float) -> float:
+        """The score, less the mean bill of the rows where they pay it from the same purse."""
+        return self.score() - bill if self.pays else self.score()
 
     def add_tree(self, tree: Tree, output: int) -> None:
         """Let the rows meet a new tree."""
@@ -211,9 +217,11 @@ def _record(
     if validation is not None:
         for k, growth in enumerate(growths):
             validation.add_tree(growth.tree, k)
+        bill = grower.account.total(n_trees)
         if validation.cost is not None:
-            history.validation_cost.append(validation.cost(n_trees))
-        history.validation_score.append(validation.score())
+            bill = validation.cost(n_trees)
+            history.validation_cost.append(bill)
+        history.validation_score.append(validation.total(bill))
     history.train_cost.append(grower.account.total(n_trees))
     history.train_loss.append(train_loss)
     names = grower.account.costs.feature_names

@@ -117,7 +117,7 @@ class Grower:
         Categorical features, in ascending order.
     params : GrowerParams
     allowed : array of bool, optional
-        Features that may be used; all of them, unless somebody says otherwise.
+        Features that may be used; by default all of them.
     """
 
     def __init__(

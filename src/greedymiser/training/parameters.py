@@ -87,6 +87,7 @@ class ClassifierParameters:
     """What only classifiers have."""
 
     class_weight: Any = parameter(None, dict, StrOptions({"balanced"}), None)
+    error_costs: Any = parameter(None)
 
 
 @dataclass(eq=False)

@@ -2,7 +2,7 @@
 
 ``Given`` is what a user passes; ``Cases`` are rows in the loss' terms; ``Schema`` is what was
 learned of columns and targets, and all that a model keeps of its data; ``Prepared`` is ready to
-learn from, by as many models as anyone likes.
+learn from, by any number of models.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel, Feature, as_cost_model
+from greedymiser.costs.errors import ErrorCosts, as_error_costs
 from greedymiser.costs.prices import positions
 from greedymiser.data.binning import BinMapper, BinnedMatrix, Cuts
 from greedymiser.data.splits import divide
@@ -44,6 +45,7 @@ from greedymiser.engines.interface import Sample as EngineSample
 from greedymiser.engines.marks import share_unit
 from greedymiser.losses import Kind, Loss
 from greedymiser.losses.ndcg import query_order
+from greedymiser.model.links import gives_probabilities
 from greedymiser.training.grower import Interactions
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.targets import Classes, Target, learn_target
@@ -143,6 +145,8 @@ class Schema:
     monotonic_cst: tuple[int, ...] | None = None
     # Which features may meet on a path; None for any.
     interactions: Interactions | None = None
+    # What errors cost; None where a prediction is the likeliest class.
+    error_costs: ErrorCosts | None = None
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -236,14 +240,29 @@ class Prepared:
             take = train.take_queries
         fold_of = np.empty(len(order), dtype=np.intp)
         fold_of[order] = np.arange(len(order)) % n_folds
-        folds = []
-        for fold in range(n_folds):
-            learn = take(np.flatnonzero(fold_of != fold))
-            binned = self.mapper.transform(learn.table, learn.rows, self.threads)
-            rows = _placed(self.engine, binned, learn, self.schema.loss)
-            held_out = self.hold_out(take(np.flatnonzero(fold_of == fold)))
-            folds.append(replace(self, train=learn, rows=rows, validation=held_out, binned=binned))
-        return folds
+        return [
+            self.with_rows(
+                take(np.flatnonzero(fold_of != fold)), take(np.flatnonzero(fold_of == fold))
+            )
+            for fold in range(n_folds)
+        ]
+
+    def divided(self, fold_of: NDArray[np.intp], n_folds: int) -> list[Prepared]:
+        """The training rows, those of each fold held out once; rows of fold -1 never are."""
+        return [
+            self.with_rows(
+                self.train.take(np.flatnonzero(fold_of != fold)),
+                self.train.take(np.flatnonzero(fold_of == fold)),
+            )
+            for fold in range(n_folds)
+        ]
+
+    def with_rows(self, train: Cases, held_out: Cases | None = None) -> Prepared:
+        """The same bins and columns, with other rows to learn from and to score with."""
+        binned = self.mapper.transform(train.table, train.rows, self.threads)
+        rows = _placed(self.engine, binned, train, self.schema.loss)
+        part = replace(self, train=train, rows=rows, validation=None, binned=binned)
+        return part if held_out is None else replace(part, validation=self.hold_out(held_out))
 
 
 def prepare(
@@ -293,9 +312,25 @@ def learn_schema(
         categories = learn_categories(checked.X, categorical, checked.rows, params.max_bins)
         loss = target.loss(params.loss, params.quantile)
         costs = costs_of_columns(params, n_features, columns)
-        return Schema(kind, n_features, columns, categories, target, costs, loss, seed)
+        errors = read_error_costs(params.error_costs, target, loss)
+        return Schema(
+            kind, n_features, columns, categories, target, costs, loss, seed, error_costs=errors
+        )
 
     return learn
+
+
+def read_error_costs(given: Any, target: Target, loss: Loss) -> ErrorCosts | None:
+    """What errors cost, by the classes of the target; None where nobody says."""
+    if given is None:
+        return None
+    assert isinstance(target, Classes)  # only the classifier has the parameter
+    if not gives_probabilities(loss):
+        raise ValueError(
+            "error_costs need class probabilities, and the loss "
+            f"{type(getattr(loss, '_loss', loss)).__name__} gives none: it has no response"
+        )
+    return as_error_costs(given, target.labels)
 
 
 def _placed(engine: Engine, binned: BinnedMatrix, cases: Cases, loss: Loss) -> PlacedRows:
@@ -507,7 +542,7 @@ def read_interaction_cst(given: Any, schema: Schema) -> Interactions | None:
             )
         members = [_position(f, "interaction_cst", named, n_features) for f in together]
         sets.append(frozenset(members))
-    # As in HistGradientBoosting: features that nobody speaks of may meet each other.
+    # As in HistGradientBoosting: features in no set may meet each other.
     rest = frozenset(range(n_features)).difference(*sets)
     return Interactions(sets=(*sets, rest) if rest else tuple(sets))
 

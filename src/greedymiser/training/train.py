@@ -165,6 +165,7 @@ def _finished(model: Model, schema: Schema, n_jobs: int | None) -> Predictor:
         n_jobs=n_jobs,
         charge=model.charge,
         mean_cost=model.mean_cost,
+        error_costs=schema.error_costs,
     )
 
 
@@ -188,7 +189,7 @@ def train(
 ) -> Model:
     """Add rounds to a model, all that there will be; ``best_iter`` says how many are worth keeping.
 
-    Trees ask only for the ``allowed`` features, all of them unless somebody says otherwise; where
+    Trees ask only for the ``allowed`` features, by default all of them; where
     rows pay, ``sunk`` resources count as paid when gains are weighed against prices.
     An interruption from the keyboard ends the training: the model has the rounds that were
     finished, and ``stopped`` is "interrupted"; "cluster lost" where all workers are gone.
@@ -401,8 +402,8 @@ def _before(
     n_trees = model.ensemble.n_trees
     score, cost = None, None
     if validation is not None:
-        score = validation.score()
         cost = None if validation.cost is None else validation.cost(n_trees)
+        score = validation.total(grower.account.total(n_trees) if cost is None else cost)
     return _Before(-loss, score, grower.account.total(n_trees), cost)
 
 

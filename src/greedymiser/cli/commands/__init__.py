@@ -10,6 +10,7 @@ from greedymiser.cli.commands import (
     predict,
     protocol,
     score,
+    serve,
 )
 
 COMMANDS = (
@@ -20,6 +21,7 @@ COMMANDS = (
     score.score,
     protocol.protocol,
     inspect.inspect,
+    serve.serve,
     baseline.baseline,
     costs_template.costs_template,
 )

@@ -35,7 +35,13 @@ from greedymiser.cli.inputs import load_model, read_inputs, read_inputs_in_parts
 from greedymiser.cli.outputs import new_model, save_model
 from greedymiser.cli.printing import say
 from greedymiser.cli.tables import show_receipt, show_summary
-from greedymiser.cli.training import best_for, check_engine, fit_model, make_estimator
+from greedymiser.cli.training import (
+    best_for,
+    check_engine,
+    fit_model,
+    make_estimator,
+    with_costs,
+)
 
 
 def fit(
@@ -96,10 +102,8 @@ def fit(
         if budget is not None and tradeoff is None:
             model, told["search"] = best_for(budget, job, model, scoring, jobs)
         else:
-            model.set_params(
-                costs=job.costs.costs, tradeoff=tradeoff or 0.0, budget=budget,
-                scoring=scoring or "loss",
-            )  # fmt: skip
+            scoring = with_costs(model, job, scoring)
+            model.set_params(tradeoff=tradeoff or 0.0, budget=budget, scoring=scoring or "loss")
             fit_model(model, job)
     if searched and interruption.happened:
         told["search"] = f"interrupted: {told['search']}"

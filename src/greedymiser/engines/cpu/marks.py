@@ -11,13 +11,13 @@ from greedymiser._core.threads import Team, Threads
 from greedymiser.engines.cpu.kernels import marking
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
 from greedymiser.engines.interface import SPLIT_DTYPE, Sample
-from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
+from greedymiser.engines.marks import WORD_BITS, MarkBits, Marks, known_features
 from greedymiser.model.trees import Tree
 
 EVERY_ROW = np.empty(0, dtype=np.uint32)
 
 
-class Ownership:
+class CpuMarks:
     """A bit for every row and every mark that was left on any."""
 
     def __init__(
@@ -29,7 +29,7 @@ class Ownership:
         had: NDArray[np.bool_] | None,
     ):
         n = sample.binned.n_rows
-        self._slots = Slots(marks)
+        self._mark_bits = MarkBits(marks)
         self._threads = threads
         self._least = 2 * tuning.rows
         self._longest = max(tuning.rows, n // (4 * threads.n_threads))
@@ -39,13 +39,13 @@ class Ownership:
         self._bits = np.zeros((0, n), dtype=np.uint64)
         if had is not None:
             self._begin(known_features(marks, had))
-            self._bits = self._slots.packed(had)
+            self._bits = self._mark_bits.packed(had)
 
     def mark(self, state: TreeState, splits: NDArray[np.void]) -> None:
         """Leave the marks of splits on the rows of their nodes."""
         features = splits["feature"]
         self._begin(features.tolist())
-        masks = self._slots.masks[features]
+        masks = self._mark_bits.masks[features]
         if masks.any():
             team = self._team(self._bits.shape[1])
             marking.mark(team, tuple(state), splits, masks, self._longest, self._bits)
@@ -54,7 +54,7 @@ class Ownership:
         """Leave the marks of a finished tree on all rows."""
         features = tree.nodes["feature"]
         self._begin(features[features >= 0].tolist())
-        masks = self._slots.node_masks(features)
+        masks = self._mark_bits.node_masks(features)
         if masks.any():
             team = self._team(self._bits.shape[1])
             sets = tree.category_sets
@@ -69,22 +69,22 @@ class Ownership:
         found = np.empty((len(nodes), 1 + WORD_BITS * len(self._bits)), dtype=np.int64)
         team = self._team(self._bits.shape[1])
         marking.weigh(team, tuple(state), asked, self._weights, self._longest, self._bits, found)
-        return self._slots.chosen(found[:, 0], found[:, 1:], marks)
+        return self._mark_bits.chosen(found[:, 0], found[:, 1:], marks)
 
     def weigh_all(self, marks: Sequence[int]) -> NDArray[np.int64]:
         """The same for all rows."""
         found = np.empty(1 + WORD_BITS * len(self._bits), dtype=np.int64)
         team = self._team(self._bits.shape[1])
         marking.weigh_all(team, EVERY_ROW, self._weights, self._bits, found)
-        return self._slots.chosen(found[:1], found[None, 1:], marks)
+        return self._mark_bits.chosen(found[:1], found[None, 1:], marks)
 
     def patterns(self, rows: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
         """The different sets of marks of some rows, None for all."""
-        return self._slots.patterns(self._bits if rows is None else self._bits[:, rows])
+        return self._mark_bits.patterns(self._bits if rows is None else self._bits[:, rows])
 
     def _begin(self, features: list[int]) -> None:
-        self._slots.begin(features)
-        self._bits = self._slots.widened(self._bits)
+        self._mark_bits.begin(features)
+        self._bits = self._mark_bits.widened(self._bits)
 
     def _team(self, n_rows: int) -> Team:
         return self._threads.team(n_rows, self._least)

@@ -12,7 +12,7 @@ from greedymiser._core.threads import Team, Threads
 from greedymiser.data.binning import LANES
 from greedymiser.engines.cpu.derivatives import NOTHING, Derivatives, derivatives_of
 from greedymiser.engines.cpu.kernels import counting, rows
-from greedymiser.engines.cpu.marks import Ownership
+from greedymiser.engines.cpu.marks import CpuMarks
 from greedymiser.engines.cpu.partition import ALL_ROWS, Partition
 from greedymiser.engines.cpu.state import Data, Tuning
 from greedymiser.engines.grid import Extremes, Grid
@@ -45,7 +45,7 @@ class CpuShard:
         # What only training needs: rows that only validate do without it.
         self._derivatives: Derivatives | None = None
         self._partition: Partition | None = None
-        self._ownership: Ownership | None = None
+        self._marks: CpuMarks | None = None
 
     # -- a model ----------------------------------------------------------------------------------
 
@@ -53,9 +53,9 @@ class CpuShard:
         self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
     ) -> None:
         self._raw[:] = raw if raw.ndim == 2 else raw[:, None]
-        self._ownership = None
+        self._marks = None
         if marks is not None:
-            self._ownership = Ownership(marks, self.sample, self._threads, self._tuning, had)
+            self._marks = CpuMarks(marks, self.sample, self._threads, self._tuning, had)
 
     def raw(self) -> Floats:
         return self._raw
@@ -85,8 +85,8 @@ class CpuShard:
             )
         raw, sets = self._raw[output], tree.category_sets
         rows.add_tree(self._team(), tuple(self._data), tree.nodes, sets, raw)
-        if self._ownership is not None:
-            self._ownership.walk(self._data, tree)
+        if self._marks is not None:
+            self._marks.walk(self._data, tree)
 
     # -- a tree -----------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ class CpuShard:
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
         assert self._partition is not None
-        if self._ownership is not None:
-            self._ownership.mark(self._partition.state, splits)
+        if self._marks is not None:
+            self._marks.mark(self._partition.state, splits)
         if last and not self.sample.loss.renews_leaves:
             self._partition.note(splits, category_sets)
             return NOTHING
@@ -135,18 +135,18 @@ class CpuShard:
         return self._partition.divide(splits, category_sets, not last, bound_gains)
 
     def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
-        assert self._ownership is not None
+        assert self._marks is not None
         if nodes is None:
-            return self._ownership.weigh_all(marks)
+            return self._marks.weigh_all(marks)
         assert self._partition is not None
-        return self._ownership.weigh(self._partition.state, nodes, marks)
+        return self._marks.weigh(self._partition.state, nodes, marks)
 
     def patterns(self, node: int | None) -> NDArray[np.bool_]:
-        assert self._ownership is not None
+        assert self._marks is not None
         if node is None:
-            return self._ownership.patterns(None)
+            return self._marks.patterns(None)
         assert self._partition is not None
-        return self._ownership.patterns(self._partition.leaf_rows(node))
+        return self._marks.patterns(self._partition.leaf_rows(node))
 
     def residuals(self, leaf: int) -> tuple[Floats, Floats | None]:
         """Targets minus raw predictions of the rows of a leaf, and their weights."""

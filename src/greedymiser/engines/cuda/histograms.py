@@ -12,8 +12,8 @@ from greedymiser.engines.cpu.kernels import counting as cpu_counting
 from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
 from greedymiser.engines.cuda.kernels import counting, planning, scanning
 from greedymiser.engines.cuda.layout import COUNTED, IN_BLOCK, IN_PLAY, OPEN
-from greedymiser.engines.cuda.stream import WorkLine
-from greedymiser.engines.cuda.transfer import Letter
+from greedymiser.engines.cuda.stream import Stream
+from greedymiser.engines.cuda.transfer import TransferBuffer
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.interface import (
     CANDIDATE_DTYPE,
@@ -44,19 +44,19 @@ def slots_of(n_blocks: int, bin_words: int, memory: float) -> int:
 class Histograms:
     """Counts, subtracts and scans; keeps what the next level can subtract from."""
 
-    def __init__(self, binned: BinnedMatrix, codes: Any, line: WorkLine):
-        self._codes, self._line = codes, line
+    def __init__(self, binned: BinnedMatrix, codes: Any, stream: Stream):
+        self._codes, self._stream = codes, stream
         self._lane_feature, self._feature_lane = binned.lane_feature, binned.feature_lane
         self._n_features = binned.n_features
-        self._letter = Letter(line)
+        self._buffer = TransferBuffer(stream)
         self._active = np.empty(len(binned.codes), dtype=np.bool_)
-        self._columns = _ColumnsInPlay(line, binned.feature_lane)
+        self._columns = _ColumnsInPlay(stream, binned.feature_lane)
         self._constants_here = cuda.pinned_array(6, dtype=np.float64)
         self._constants = room_for(6, dtype=np.float64)
         self._known: NDArray[np.int64] | None = None
         self._planes = 0
         shape = binned.n_features, int(np.count_nonzero(binned.is_categorical))
-        self._answer = _TableBuffers(line, *shape)
+        self._answer = _TableBuffers(stream, *shape)
 
     def begin(self, grid: Grid, rules: SplitRules, features: NDArray[np.int64]) -> None:
         """Forget the tree before."""
@@ -70,14 +70,14 @@ class Histograms:
             self._known = features.copy()
             self._features = sent(self._known)
         self._constants_here[:] = scale
-        self._line.send(self._constants_here, self._constants, 48)
+        self._stream.send(self._constants_here, self._constants, 48)
         self._forget()
 
     def _make_room(self, planes: int) -> None:
         n_blocks, memory = len(self._active), cuda.current_context().get_memory_info().total
         n_slots = slots_of(n_blocks, planes, memory)
         self._planes = planes
-        self._line.forget()
+        self._stream.forget()
         self._slots: Any = None  # so that there is room for other ones
         self._slots = room_for((n_slots, planes * n_blocks * counting.CELLS), np.int64)
         self._valid = np.zeros((n_slots, n_blocks), dtype=np.bool_)
@@ -117,7 +117,7 @@ class Histograms:
     ) -> SplitTable:
         """Count, subtract and scan; with pairs, what the next level needs is kept."""
         n_nodes, n_words = len(nodes), self._grid.row_words
-        plan = self._letter.room(2 * n_nodes * (COUNTED + 1) + len(self._active) + n_nodes * OPEN)
+        plan = self._buffer.room(2 * n_nodes * (COUNTED + 1) + len(self._active) + n_nodes * OPEN)
         given = (self._active, MOST_BLOCKS, SHORTEST, plan)
         if pairs is None:
             told = planning.plan_alone(nodes, tree.nodes, tree.is_whole, *given)
@@ -127,16 +127,16 @@ class Histograms:
                 nodes, pairs, tree.nodes, tree.is_whole, active, self._valid, *rest
             )
         n_counted, n_pieces, longest, blocks_at, open_at = told
-        there, line, n_blocks = self._letter.there, self._line, open_at - blocks_at
+        there, stream, n_blocks = self._buffer.there, self._stream, open_at - blocks_at
         if n_blocks == 0:
             return blank_table(n_nodes, self._n_features, self._answer.n_sets)
-        self._letter.send(open_at + n_nodes * OPEN)
+        self._buffer.send(open_at + n_nodes * OPEN)
         n_clear = min(MOST_BLOCKS, -(-n_counted * self._slots.shape[1] // counting.THREADS))
-        line.launch(
+        stream.launch(
             counting.clear, (n_clear, 1), counting.THREADS, (self._slots, there),
             n_counted * COUNTED, n_counted,
         )  # fmt: skip
-        line.launch(
+        stream.launch(
             counting.count_one if n_words == 1 else counting.count_two,
             (n_blocks, n_pieces), counting.THREADS,
             (self._codes, tree.rows, tree.words, there, self._slots),
@@ -144,7 +144,7 @@ class Histograms:
         )  # fmt: skip
         in_play, n_masks = self._columns.send(columns, self._active)
         answer = self._answer.room(n_nodes)
-        line.launch(
+        stream.launch(
             scanning.scan, (self._n_features, n_nodes), scanning.THREADS,
             (self._slots, there, self._features, in_play, self._constants, *answer),
             self._planes, open_at, n_masks,
@@ -155,14 +155,14 @@ class Histograms:
 class _ColumnsInPlay:
     """Which features are in play, and which only share a block with one; sent when that changes."""
 
-    def __init__(self, line: WorkLine, feature_lane: NDArray[np.int32]):
-        self._line = line
+    def __init__(self, stream: Stream, feature_lane: NDArray[np.int32]):
+        self._stream = stream
         self._block = feature_lane // LANES
         self._told = b""
         self._make_room(16)
 
     def _make_room(self, n_masks: int) -> None:
-        self._line.forget()
+        self._stream.forget()
         shape = n_masks, len(self._block)
         self._here = cuda.pinned_array(shape, dtype=np.uint8)
         self._there = room_for(shape, dtype=np.uint8)
@@ -177,7 +177,7 @@ class _ColumnsInPlay:
             here = self._here[:n_masks]
             np.multiply(active[self._block], np.uint8(IN_BLOCK), out=here, casting="unsafe")
             here += columns.astype(np.uint8) * np.uint8(IN_PLAY)
-            self._line.send(self._here, self._there, here.nbytes)
+            self._stream.send(self._here, self._there, here.nbytes)
             self._told = told
         return self._there, n_masks
 
@@ -185,13 +185,13 @@ class _ColumnsInPlay:
 class _TableBuffers:
     """Where split tables are written on the device, and where they are copied to here."""
 
-    def __init__(self, line: WorkLine, n_features: int, n_sets: int):
-        self._line = line
+    def __init__(self, stream: Stream, n_features: int, n_sets: int):
+        self._stream = stream
         self._n_features, self.n_sets = n_features, n_sets
         self._make_room(16)
 
     def _make_room(self, n_nodes: int) -> None:
-        self._line.forget()
+        self._stream.forget()
         cells = n_nodes, self._n_features, CANDIDATE_DTYPE.itemsize // 8
         sets = n_nodes, max(1, self.n_sets), CATEGORY_WORDS
         self._cells = room_for(cells, dtype=np.int64)
@@ -210,8 +210,8 @@ class _TableBuffers:
     def fetch(self, n_nodes: int) -> SplitTable:
         """Wait for the device, and copy the table."""
         cells, sets = self._cells_here[:n_nodes], self._sets_here[:n_nodes]
-        self._line.fetch(self._cells, self._cells_here, cells.nbytes)
+        self._stream.fetch(self._cells, self._cells_here, cells.nbytes)
         if self.n_sets > 0:
-            self._line.fetch(self._sets, self._sets_here, sets.nbytes)
-        self._line.wait()
+            self._stream.fetch(self._sets, self._sets_here, sets.nbytes)
+        self._stream.wait()
         return SplitTable(cells.copy().view(CANDIDATE_DTYPE)[:, :, 0], sets.copy())

@@ -11,50 +11,50 @@ from numpy.typing import NDArray
 from greedymiser.engines.cuda.device import room_for, sent
 from greedymiser.engines.cuda.kernels import marking
 from greedymiser.engines.cuda.kernels.rows import THREADS
-from greedymiser.engines.cuda.stream import WorkLine
-from greedymiser.engines.cuda.transfer import Letter
+from greedymiser.engines.cuda.stream import Stream
+from greedymiser.engines.cuda.transfer import TransferBuffer
 from greedymiser.engines.interface import Sample
-from greedymiser.engines.marks import WORD_BITS, Marks, Slots, known_features
+from greedymiser.engines.marks import WORD_BITS, MarkBits, Marks, known_features
 from greedymiser.model.trees import Tree
 
 
-class CudaOwnership:
+class CudaMarks:
     """A bit for every row and every mark that was left on any."""
 
-    def __init__(self, marks: Marks, sample: Sample, line: WorkLine, had: NDArray[np.bool_] | None):
-        self._slots = Slots(marks)
-        self._line = line
-        self._plan, self._found = Letter(line), Letter(line)
+    def __init__(self, marks: Marks, sample: Sample, stream: Stream, had: NDArray[np.bool_] | None):
+        self._mark_bits = MarkBits(marks)
+        self._stream = stream
+        self._plan, self._found = TransferBuffer(stream), TransferBuffer(stream)
         # Empty for 1 each.
         self._weights = sent(sample.whole_shares())
         # (n_words, n_rows); integers, since kernels know no other atomic sums.
         self._bits = room_for((0, sample.binned.n_rows), dtype=np.int64)
         if had is not None:
-            self._slots.begin(known_features(marks, had))
-            self._replace(self._slots.packed(had))
+            self._mark_bits.begin(known_features(marks, had))
+            self._replace(self._mark_bits.packed(had))
 
     def mark(self, rows: Any, nodes: NDArray[np.void], features: NDArray[np.int64]) -> None:
         """Leave the marks of features on the rows of nodes, which are in buffers of ``rows``."""
         self._begin(features.tolist())
-        masks = self._slots.masks[features]
+        masks = self._mark_bits.masks[features]
         if masks.any():
             n_tiles = self._send(nodes, THREADS, masks.view(np.int64))
             arrays = rows, self._plan.there, self._bits
-            self._line.launch(marking.mark, (n_tiles, 1), THREADS, arrays, len(nodes))
+            self._stream.launch(marking.mark, (n_tiles, 1), THREADS, arrays, len(nodes))
 
     def walk(self, codes: Any, plan: Any, tree: Tree, grid: tuple[int, int]) -> None:
         """Leave the marks of a finished tree on all rows; ``plan`` is what the device knows of it.
 
-        It must have waited for everything else that was in the letter with the plan.
+        It must have waited for everything else that was in the buffer with the plan.
         """
         features = tree.nodes["feature"]
         self._begin(features[features >= 0].tolist())
-        masks = self._slots.node_masks(features)
+        masks = self._mark_bits.node_masks(features)
         if masks.any():
             self._plan.room(masks.size)[: masks.size] = masks.view(np.int64).ravel()
             self._plan.send(masks.size)
             arrays = codes, plan, self._plan.there, self._bits
-            self._line.launch(marking.mark_walking, grid, THREADS, arrays)
+            self._stream.launch(marking.mark_walking, grid, THREADS, arrays)
 
     def weigh(self, rows: Any, nodes: NDArray[np.void], marks: Sequence[int]) -> NDArray[np.int64]:
         """See ``PlacedRows.marked``; a node in no buffer has all rows."""
@@ -67,14 +67,14 @@ class CudaOwnership:
         self._found.send(size)
         arrays = rows, self._plan.there, self._bits, self._weights, self._found.there
         grid = n_tiles, max(1, n_words)
-        self._line.launch(marking.weigh, grid, THREADS, arrays, len(nodes))
+        self._stream.launch(marking.weigh, grid, THREADS, arrays, len(nodes))
         found = self._found.fetch(size).reshape(len(nodes), width)
-        return self._slots.chosen(found[:, 0], found[:, 1:], marks)
+        return self._mark_bits.chosen(found[:, 0], found[:, 1:], marks)
 
     def patterns(self, rows: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
         """The different sets of marks of some rows, None for all."""
         bits = self._here()
-        return self._slots.patterns(bits if rows is None else bits[:, rows])
+        return self._mark_bits.patterns(bits if rows is None else bits[:, rows])
 
     def _send(self, nodes: NDArray[np.void], per_tile: int, masks: NDArray[np.int64]) -> int:
         """Tell the device where nodes are; return how many tiles their rows have, at least one."""
@@ -89,18 +89,18 @@ class CudaOwnership:
         return max(1, int(n_tiles.sum()))
 
     def _begin(self, features: list[int]) -> None:
-        self._slots.begin(features)
-        if self._slots.n_words > len(self._bits):
-            self._replace(self._slots.widened(self._here()))
+        self._mark_bits.begin(features)
+        if self._mark_bits.n_words > len(self._bits):
+            self._replace(self._mark_bits.widened(self._here()))
 
     def _here(self) -> NDArray[np.uint64]:
-        self._line.wait()
+        self._stream.wait()
         if self._bits.size == 0:
             return np.zeros(self._bits.shape, dtype=np.uint64)
         found: NDArray[np.uint64] = self._bits.copy_to_host().view(np.uint64)
         return found
 
     def _replace(self, bits: NDArray[np.uint64]) -> None:
-        self._line.wait()
-        self._line.forget()
+        self._stream.wait()
+        self._stream.forget()
         self._bits = sent(bits.view(np.int64))

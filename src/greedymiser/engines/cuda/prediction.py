@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from greedymiser.data.tables import Table
 from greedymiser.engines.cuda.device import SIMULATED, cuda, from_bits, kernel, room_for, sent
 from greedymiser.engines.cuda.engine import check_available
-from greedymiser.engines.cuda.stream import WorkLine
+from greedymiser.engines.cuda.stream import Stream
 from greedymiser.model.trees import Ensemble, Steps
 
 THREADS = 4 if SIMULATED else 256
@@ -39,7 +39,7 @@ def raw_predict(ensemble: Ensemble, table: Table, first: int, last: int) -> NDAr
     model = tuple(map(sent, _described(ensemble.serving.steps, features)))
     wanted = sent(features)
     step = max(THREADS, BATCH_BYTES // (8 * ensemble.n_features))
-    line = WorkLine()
+    stream = Stream()
     for begin in range(0, table.n_rows, step):
         end = min(begin + step, table.n_rows)
         rows = sent(np.ascontiguousarray(table.rows(begin, end, ensemble.features)))
@@ -47,11 +47,11 @@ def raw_predict(ensemble: Ensemble, table: Table, first: int, last: int) -> NDAr
         sums = sent(np.ascontiguousarray(out[:, begin:end]))
         # A grid has no room for more columns.
         grid = -(-(end - begin) // THREADS), min(len(features), 65535)
-        line.launch(turn, grid, THREADS, (rows, wanted, columns))
-        line.launch(add_trees, (grid[0], 1), THREADS, (columns, *model, sums), *trees)
-        line.wait()
+        stream.launch(turn, grid, THREADS, (rows, wanted, columns))
+        stream.launch(add_trees, (grid[0], 1), THREADS, (columns, *model, sums), *trees)
+        stream.wait()
         out[:, begin:end] = sums.copy_to_host()
-        line.forget()  # a line holds on to what it was given
+        stream.forget()  # a stream holds on to what it was given
     return out
 
 

@@ -30,9 +30,9 @@ from greedymiser.engines.cuda.layout import (
     RIGHT_FLOAT,
     TREE_NODE,
 )
-from greedymiser.engines.cuda.marks import CudaOwnership
-from greedymiser.engines.cuda.stream import WorkLine
-from greedymiser.engines.cuda.transfer import Letter
+from greedymiser.engines.cuda.marks import CudaMarks
+from greedymiser.engines.cuda.stream import Stream
+from greedymiser.engines.cuda.transfer import TransferBuffer
 from greedymiser.engines.grid import SMALLEST, Extremes, Grid
 from greedymiser.engines.interface import (
     SPLIT_DTYPE,
@@ -71,9 +71,9 @@ class CudaRows:
         self.sample = sample
         self.n_rows = sample.binned.n_rows
         self._threads = threads
-        self._line = WorkLine()
-        self._letter, self._leaves = Letter(self._line), Letter(self._line)
-        self._verdict = Letter(self._line)
+        self._stream = Stream()
+        self._buffer, self._leaves = TransferBuffer(self._stream), TransferBuffer(self._stream)
+        self._verdict = TransferBuffer(self._stream)
         self._features = describe_features(sample.binned)
         self._codes = sent(sample.binned.codes)
         n, k = self.n_rows, sample.loss.n_outputs
@@ -92,7 +92,7 @@ class CudaRows:
         self._tree: _Trees | None = None
         self._on_host: Derivatives | None = None
         self._near = NEAR_ONE
-        self._ownership: CudaOwnership | None = None
+        self._marks: CudaMarks | None = None
         # What the loss said of the raw predictions as they are; None if they have changed.
         self._said: NDArray[np.int64] | None = None
 
@@ -103,18 +103,18 @@ class CudaRows:
     ) -> None:
         full = np.empty(self._raw.shape)
         full[:] = raw if raw.ndim == 2 else raw[:, None]
-        self._line.send(full, self._raw, full.nbytes)
-        self._line.wait()
+        self._stream.send(full, self._raw, full.nbytes)
+        self._stream.wait()
         self._said = None
-        self._ownership = None
+        self._marks = None
         if marks is not None:
-            self._ownership = CudaOwnership(marks, self.sample, self._line, had)
+            self._marks = CudaMarks(marks, self.sample, self._stream, had)
 
     def raw(self) -> Floats:
         if self._raw_here is None:
             self._raw_here = cuda.pinned_array(tuple(self._raw.shape), dtype=np.float64)
-        self._line.fetch(self._raw, self._raw_here, self._raw_here.nbytes)
-        self._line.wait()
+        self._stream.fetch(self._raw, self._raw_here, self._raw_here.nbytes)
+        self._stream.wait()
         return self._raw_here
 
     def loss(self) -> float:
@@ -140,14 +140,14 @@ class CudaRows:
                 f"the tree asks for {needed} features, but the rows have {len(self._features)}"
             )
         n_words = len(tree.nodes) * TREE_NODE
-        plan = self._letter.room(n_words)
+        plan = self._buffer.room(n_words)
         planning.plan_walk(tree.nodes, tree.category_sets, self._features, plan)
-        self._letter.send(n_words)
-        arrays = self._codes, self._letter.there, self._letter.floats, self._raw
+        self._buffer.send(n_words)
+        arrays = self._codes, self._buffer.there, self._buffer.floats, self._raw
         self._launch(rows.add_tree, self._grid_of_rows, arrays, output)
         self._said = None
-        if self._ownership is not None:
-            self._ownership.walk(self._codes, self._letter.there, tree, self._grid_of_rows)
+        if self._marks is not None:
+            self._marks.walk(self._codes, self._buffer.there, tree, self._grid_of_rows)
 
     # -- derivatives ------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class CudaRows:
         return self._said
 
     def _launch(self, kernel: Any, grid: tuple[int, int], arrays: Any, *scalars: Any) -> None:
-        self._line.launch(kernel, grid, rows.THREADS, arrays, *scalars)
+        self._stream.launch(kernel, grid, rows.THREADS, arrays, *scalars)
 
     def _trees(self) -> _Trees:
         if self._tree is None:
@@ -203,12 +203,12 @@ class CudaRows:
         tree, sample = self._trees(), self.sample
         if self._on_host is not None:
             gradients, hessians = self._on_host.of_output(output)
-            self._line.send(gradients, tree.gradients, gradients.nbytes)
+            self._stream.send(gradients, tree.gradients, gradients.nbytes)
             there = self._nothing
             if len(hessians) > 0:
                 there = tree.hessians
-                self._line.send(hessians, there, hessians.nbytes)
-            self._line.wait()
+                self._stream.send(hessians, there, hessians.nbytes)
+            self._stream.wait()
             return self._on_host.extremes(output), tree.gradients, there, 0
         gradient, hessian = tree.extremes[output].tolist()
         if not tree.is_flat:
@@ -233,16 +233,16 @@ class CudaRows:
         if rules.monotonic_cst is not None:
             self._features[:, F_MONOTONE] = rules.monotonic_cst
         tree.histograms.begin(grid, rules, self._features)
-        self._letter.room(3)[:3] = 0
-        self._letter.send(3)
-        letter = self._letter.there, self._letter.floats
+        self._buffer.room(3)[:3] = 0
+        self._buffer.send(3)
+        buffer = self._buffer.there, self._buffer.floats
         self._launch(
             rows.quantise_all if lot is None else rows.quantise_listed, self._grid_of_rows,
-            (gradients, hessians, tree.rows, tree.words, *letter),
+            (gradients, hessians, tree.rows, tree.words, *buffer),
             at, grid.gradient, grid.hessian, *tree.coding, int(rules.bound_gains),
             n_rows,
         )  # fmt: skip
-        said = self._letter.fetch(3)
+        said = self._buffer.fetch(3)
         energy = float(said[2:3].view(np.float64)[0]) if rules.bound_gains else math.inf
         return Root(int(said[0]), int(said[1]), n_rows, energy)
 
@@ -254,41 +254,41 @@ class CudaRows:
     ) -> Floats:
         tree = self._trees()
         tree.histograms.divided(splits)
-        if self._ownership is not None:
-            self._ownership.mark(tree.rows, tree.nodes[splits["node"]], splits["feature"])
+        if self._marks is not None:
+            self._marks.mark(tree.rows, tree.nodes[splits["node"]], splits["feature"])
         if last and not self.sample.loss.renews_leaves:
             tree.noted = splits, category_sets
             return NOTHING
         tree.make_room(2 * len(splits))
         n_words = len(splits) * DIVIDED
-        plan = self._letter.room(n_words)
+        plan = self._buffer.room(n_words)
         n_tiles = planning.plan_dividing(
             splits, category_sets, tree.nodes, self._features, rows.THREADS, plan
         )
-        self._letter.send(n_words)
+        self._buffer.send(n_words)
         bounded, grid = self._rules.bound_gains and not last, self.grid
         self._launch(
             rows.divide_rows, (n_tiles, 1),
-            (self._codes, tree.rows, tree.words, self._letter.there, self._letter.floats),
+            (self._codes, tree.rows, tree.words, self._buffer.there, self._buffer.floats),
             len(splits), grid.row_words, grid.gradient, grid.hessian, *tree.coding, int(bounded),
         )  # fmt: skip
         if not bounded:
             return NOTHING
-        said = self._letter.fetch(n_words)[:n_words].view(np.float64).reshape(-1, DIVIDED)
+        said = self._buffer.fetch(n_words)[:n_words].view(np.float64).reshape(-1, DIVIDED)
         return said[:, [LEFT_FLOAT, RIGHT_FLOAT]]
 
     def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
-        assert self._ownership is not None
+        assert self._marks is not None
         tree = self._trees()
         if nodes is not None:
-            return self._ownership.weigh(tree.rows, tree.nodes[nodes], marks)
+            return self._marks.weigh(tree.rows, tree.nodes[nodes], marks)
         every = np.zeros(1, dtype=tree.nodes.dtype)
         every["stop"], every["side"] = self.n_rows, -1
-        return self._ownership.weigh(tree.rows, every, marks)
+        return self._marks.weigh(tree.rows, every, marks)
 
     def patterns(self, node: int | None) -> NDArray[np.bool_]:
-        assert self._ownership is not None
-        return self._ownership.patterns(None if node is None else self._trees().rows_of(node))
+        assert self._marks is not None
+        return self._marks.patterns(None if node is None else self._trees().rows_of(node))
 
     def best_constants(self, leaves: NDArray[np.int64]) -> Floats:
         tree, sample = self._trees(), self.sample
@@ -308,8 +308,8 @@ class CudaRows:
             leaves, values, *tree.noted, tree.nodes, self._features, rows.THREADS, plan
         )
         self._leaves.send(n_nodes * DIVIDED)
-        letter = self._leaves.there, self._leaves.floats
-        arrays = self._codes, tree.rows, *letter, self._raw
+        buffer = self._leaves.there, self._leaves.floats
+        arrays = self._codes, tree.rows, *buffer, self._raw
         self._launch(rows.add_leaves, (n_tiles, 1), arrays, n_nodes, self._output)
         self._said = None
 
@@ -319,7 +319,7 @@ class _Trees:
 
     def __init__(self, placed: CudaRows):
         n, k = placed.n_rows, placed.sample.loss.n_outputs
-        self._line = placed._line
+        self._stream = placed._stream
         self.gradients = room_for((k, n), dtype=np.float64)
         self.hessians = room_for((k, n), dtype=np.float64)
         # Two buffers between which rows move, and their words.
@@ -332,7 +332,7 @@ class _Trees:
         self._lot: RowLot | None = None
         self._n_drawn = 0
         self.nodes = np.zeros(NODES, dtype=cpu_counting.NODE_DTYPE)
-        self.histograms = Histograms(placed.sample.binned, placed._codes, placed._line)
+        self.histograms = Histograms(placed.sample.binned, placed._codes, placed._stream)
         self.extremes = np.zeros((k, 2))
         self.is_flat = True
         self.coding: tuple[int, ...] = (0, 0, 0)
@@ -343,7 +343,7 @@ class _Trees:
         """Put all rows into the root."""
         n = self.rows.shape[1]
         if self.words.shape[1] != n * grid.row_words:
-            self._line.forget()
+            self._stream.forget()
             self.words = room_for((2, n * grid.row_words), dtype=np.int64)
         self.coding, self.noted = tuple(coding), NO_SPLITS
         self._n_nodes = 1
@@ -363,7 +363,7 @@ class _Trees:
             self._drawn[: len(found)] = found
             self._lot, self._n_drawn = lot, len(found)
         if self._n_drawn > 0:
-            self._line.send(self._drawn, self.rows, 4 * self._n_drawn)
+            self._stream.send(self._drawn, self.rows, 4 * self._n_drawn)
         self.nodes[0] = 0, self._n_drawn, 0, -1, -1
         self.is_whole = False
         return self._n_drawn
@@ -371,7 +371,7 @@ class _Trees:
     def rows_of(self, node: int, ids: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
         """The rows of a node, in any order; ``ids`` are both buffers, if somebody has them here."""
         if ids is None:
-            self._line.wait()
+            self._stream.wait()
             ids = self.rows.copy_to_host()
         at = self.nodes[node]
         found: NDArray[np.uint32] = ids[at["side"], at["start"] : at["stop"]]

@@ -1,4 +1,4 @@
-"""A line of work for the device: launches and copies, in order.
+"""Launches and copies for the device, in order: a CUDA stream.
 
 Numba's own launch looks at every argument anew, which takes longer than most of these kernels run.
 The same arrays come back thousands of times, so what was found of them is kept, and the driver is
@@ -48,7 +48,7 @@ class _Bound:
         self.at = self.places.ctypes.data
 
 
-class WorkLine:
+class Stream:
     """Work is done in the order in which it is given; only ``wait`` waits for it."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ class Piece:
     """Some rows of a chunk, and where they go."""
 
     # The worker that has the chunk.
-    holder: str
+    worker: str
     chunk: int
     # None for all of them.
     rows: NDArray[np.int64] | None
@@ -68,7 +68,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class LevelOrder:
+class LevelRequest:
     """Nodes whose best splits are asked for, and who adds up what."""
 
     step: int

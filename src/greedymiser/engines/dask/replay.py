@@ -13,10 +13,10 @@ from greedymiser.engines.sampling import RowLot
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 
 
-class Story:
+class Replay:
     """Finished trees since the start of a model, and the tree that is growing.
 
-    Every method returns the command for workers that know the story so far.
+    Every method returns the command for workers that know all commands so far.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Story:
         self._growing: list[Command] = []
 
     def commands(self) -> list[Command]:
-        """The whole story."""
+        """All of them, in order."""
         return [*self._start, *self._before, *self._derive, *self._after, *self._growing]
 
     def start(self, raw: Floats, marks: Marks | None, had: NDArray[np.bool_] | None) -> Command:

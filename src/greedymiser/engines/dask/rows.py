@@ -15,12 +15,12 @@ from greedymiser._core.quantiles import quantiles_of_parts
 from greedymiser.data.binning import LANES
 from greedymiser.engines.dask.messages import (
     Command,
-    LevelOrder,
+    LevelRequest,
     Residuals,
     ScannedColumns,
     Share,
 )
-from greedymiser.engines.dask.replay import Story
+from greedymiser.engines.dask.replay import Replay
 from greedymiser.engines.dask.session import WorkersLostError
 from greedymiser.engines.dask.shares import shares_of
 from greedymiser.engines.dask.stores import Store
@@ -49,9 +49,9 @@ _NUMBERS = itertools.count()
 class DaskRows:
     """Rows on the workers of a cluster.
 
-    What changes the rows is written down (``Story``), and told to the workers with the next
-    question. If a worker is lost, its rows are made anew elsewhere, all workers are told the whole
-    story, and the question is asked again: the answer is the same.
+    What changes the rows is written down (``Replay``), and told to the workers with the next
+    question. If a worker is lost, its rows are made anew elsewhere, all workers are told
+    everything again, and the question is asked again: the answer is the same.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class DaskRows:
         self._lane_feature = store.head.lane_feature.reshape(-1, LANES)
         self._n_features = store.head.n_features
         self._n_categorical = int(np.count_nonzero(store.head.is_categorical))
-        self._story = Story()
+        self._replay = Replay()
         # What workers have not been told yet.
         self._pending: list[Command] = []
         self._name, self._step = "", 0
@@ -87,7 +87,7 @@ class DaskRows:
     # -- workers ----------------------------------------------------------------------------------
 
     def _place(self) -> None:
-        """Give every worker its share. They know nothing of the story yet."""
+        """Give every worker its share. They know nothing of the model yet."""
         for _ in range(ATTEMPTS):
             self._discard()
             self._name = f"rows-{next(_NUMBERS)}"
@@ -100,7 +100,7 @@ class DaskRows:
             except WorkersLostError:
                 continue
             self._shares = shares
-            self._pending = self._story.commands()
+            self._pending = self._replay.commands()
             self._known_blocks = np.empty(0, dtype=np.int64)
             return
         gigabytes = self.n_rows * (8 * len(self._lane_feature) + 60) / 2**30
@@ -152,7 +152,7 @@ class DaskRows:
     def start(
         self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
     ) -> None:
-        self._pending = [self._story.start(np.array(raw), marks, had)]
+        self._pending = [self._replay.start(np.array(raw), marks, had)]
 
     def raw(self) -> Floats:
         raw = np.empty((self._sample.loss.n_outputs, self.n_rows))
@@ -172,7 +172,7 @@ class DaskRows:
         return float(loss.value(sample.y, raw if loss.n_outputs > 1 else raw[0], sample.weight))
 
     def add_tree(self, tree: Tree, output: int) -> None:
-        self._pending.append(self._story.add_tree(tree, output))
+        self._pending.append(self._replay.add_tree(tree, output))
 
     # -- a tree -----------------------------------------------------------------------------------
 
@@ -180,14 +180,14 @@ class DaskRows:
         self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
     ) -> Root:
         if output == 0:
-            self._pending.append(self._story.derive(step))
+            self._pending.append(self._replay.derive(step))
             by_worker = self._ask("extremes")
             self._extremes = [
                 reduce(Extremes.joined, some) for some in zip(*by_worker, strict=True)
             ]
         self.grid = self._sample.grids.choose(self.n_rows, self._extremes[output])
         self._rules = rules
-        self._pending.append(self._story.begin(output, self.grid, rules, lot))
+        self._pending.append(self._replay.begin(output, self.grid, rules, lot))
         root = Root(*(sum(parts) for parts in zip(*self._ask(), strict=True)))
         self._known_blocks = np.empty(0, dtype=np.int64)
         self._family = Family(root.n_rows)
@@ -205,10 +205,10 @@ class DaskRows:
 
     def _level(
         self, nodes: NDArray[np.void], columns: Columns, blocks: NDArray[np.int64], last: bool
-    ) -> LevelOrder:
+    ) -> LevelRequest:
         small, large = self._family.by_size(nodes["node"].tolist())
         self._step += 1
-        return LevelOrder(
+        return LevelRequest(
             step=self._step,
             nodes=nodes,
             columns=columns,
@@ -225,7 +225,7 @@ class DaskRows:
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
         self._family.divide(splits)
-        self._pending.append(self._story.partition(splits, category_sets, last))
+        self._pending.append(self._replay.partition(splits, category_sets, last))
         if last or not self._rules.bound_gains:
             return np.empty(0)  # nobody waits: told with the next question
         energies: Floats = np.sum(self._ask(), axis=0)
@@ -257,7 +257,7 @@ class DaskRows:
         return self._sample.loss.leaf_value(values, weight)
 
     def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
-        self._pending.append(self._story.add_leaves(leaves, values))
+        self._pending.append(self._replay.add_leaves(leaves, values))
 
 
 def _fill_columns(table: SplitTable, found: ScannedColumns) -> None:

@@ -16,7 +16,7 @@ from greedymiser.engines.cpu.shard import CpuShard
 from greedymiser.engines.cpu.state import Tuning
 from greedymiser.engines.dask.messages import (
     Command,
-    LevelOrder,
+    LevelRequest,
     Residuals,
     RowPlaces,
     ScannedColumns,
@@ -30,7 +30,7 @@ from greedymiser.engines.sharded import sibling
 HistogramWords = NDArray[np.int64]
 
 
-class HeldShard:
+class DaskShard:
     """Rows on a worker. Knows their numbers, and obeys whole lists of commands."""
 
     def __init__(self, sample: Sample, places: Sequence[RowPlaces], threads: Threads):
@@ -90,13 +90,13 @@ class HeldShard:
 
     # -- histograms -------------------------------------------------------------------------------
 
-    def count(self, level: LevelOrder) -> tuple[HistogramWords, HistogramWords]:
+    def count(self, level: LevelRequest) -> tuple[HistogramWords, HistogramWords]:
         """Histograms of the rows here: small nodes on all blocks, large ones on fresh blocks."""
         return self._shard.count(level.small, level.blocks), self._shard.count(
             level.large, level.fresh
         )
 
-    def scan(self, level: LevelOrder, me: str, parts: Sequence[HistogramWords]) -> ScannedColumns:
+    def scan(self, level: LevelRequest, me: str, parts: Sequence[HistogramWords]) -> ScannedColumns:
         """Add up the histograms of one's own blocks, and find the best splits."""
         mine = level.blocks[level.owned(level.blocks, me)]
         fresh = level.fresh[level.owned(level.fresh, me)]
@@ -125,7 +125,7 @@ class HeldShard:
         return self._scanned(level, mine, found)
 
     def _scanned(
-        self, level: LevelOrder, mine: NDArray[np.int64], found: HistogramWords
+        self, level: LevelRequest, mine: NDArray[np.int64], found: HistogramWords
     ) -> ScannedColumns:
         lanes = self._lane_feature[mine]
         table = scan_table(found, lanes, self._features, level.nodes, level.columns, self._scale)
@@ -147,7 +147,7 @@ def _by_node_and_block(rows: HistogramWords, nodes: NDArray[np.int64]) -> Histog
 
 
 def owned_part(
-    level: LevelOrder, counts: tuple[HistogramWords, HistogramWords], peer: str
+    level: LevelRequest, counts: tuple[HistogramWords, HistogramWords], peer: str
 ) -> HistogramWords:
     """What a worker needs of another one's counts, one histogram per row: a single message."""
     small, large = counts

@@ -22,7 +22,7 @@ from greedymiser.engines.dask.chunks import Chunk
 from greedymiser.engines.dask.messages import (
     OPERATION,
     Command,
-    LevelOrder,
+    LevelRequest,
     OwnWorkError,
     PeerLostError,
     SessionLostError,
@@ -31,59 +31,59 @@ from greedymiser.engines.dask.messages import (
     packed,
     unpacked,
 )
-from greedymiser.engines.dask.shard import HeldShard, owned_part
+from greedymiser.engines.dask.shard import DaskShard, owned_part
 
 # Seconds after which a session without a client is let go.
 AGE_OF_ORPHANS = 60.0
 
 # By session and worker: a cluster for tests has several workers in one process.
-_HOLDERS: dict[tuple[str, str], Holder] = {}
+_WORKERS: dict[tuple[str, str], WorkerState] = {}
 
 
 def sweep(clients: Collection[str] | None = None) -> None:
     """Let go of what belongs to closed workers, or to clients that are gone."""
-    for (session, address), holder in list(_HOLDERS.items()):
+    for (session, address), state in list(_WORKERS.items()):
         is_orphan = clients is not None and session.partition("/")[0] not in clients
         # Not the newest: their clients may have come after this one was told of all clients.
-        is_orphan = is_orphan and time.monotonic() - holder.begun > AGE_OF_ORPHANS
-        if is_orphan or holder.is_abandoned:
-            _HOLDERS.pop((session, address)).close()
+        is_orphan = is_orphan and time.monotonic() - state.begun > AGE_OF_ORPHANS
+        if is_orphan or state.is_abandoned:
+            _WORKERS.pop((session, address)).close()
 
 
-def open_session(session: str, dask_worker: Worker) -> Holder:
+def open_session(session: str, dask_worker: Worker) -> WorkerState:
     """What a session keeps on a worker; made where there is nothing yet."""
     key = session, dask_worker.address
-    if key not in _HOLDERS:
-        _HOLDERS[key] = Holder(session, dask_worker)
+    if key not in _WORKERS:
+        _WORKERS[key] = WorkerState(session, dask_worker)
         dask_worker.handlers[OPERATION] = _handler(dask_worker)
-    return _HOLDERS[key]
+    return _WORKERS[key]
 
 
 def close_session(session: str, dask_worker: Worker) -> None:
     """Let everything go."""
-    holder = _HOLDERS.pop((session, dask_worker.address), None)
-    if holder is not None:
-        holder.close()
+    state = _WORKERS.pop((session, dask_worker.address), None)
+    if state is not None:
+        state.close()
 
 
 def busy_seconds() -> float:
     """How long the shards of this process have worked; the rest is talk, or waiting for others."""
-    return sum(holder.busy for holder in _HOLDERS.values())
+    return sum(state.busy for state in _WORKERS.values())
 
 
 def _handler(worker: Worker) -> Callable[..., Awaitable[Any]]:
     """How a worker answers what it is asked by clients and other workers."""
 
     async def answer(session: str, name: str, args: Any) -> Any:
-        holder = _HOLDERS.get((session, worker.address))
-        if holder is None:
+        state = _WORKERS.get((session, worker.address))
+        if state is None:
             raise SessionLostError(f"{worker.address} does not know session {session}")
-        return packed(await getattr(holder, name)(*unpacked(args)))
+        return packed(await getattr(state, name)(*unpacked(args)))
 
     return answer
 
 
-class Holder:
+class WorkerState:
     """What one session keeps on a worker. Its coroutines are what clients and workers may ask."""
 
     def __init__(self, session: str, worker: Worker):
@@ -92,7 +92,7 @@ class Holder:
         self._threads = Threads(worker.state.nthreads)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="greedymiser")
         self._chunks: dict[tuple[str, int], Chunk] = {}
-        self._shards: dict[str, HeldShard] = {}
+        self._shards: dict[str, DaskShard] = {}
         # Histograms of the present level, for those who come for them, before or after they are
         # counted; by rows and step.
         self._counted: dict[tuple[str, int], asyncio.Future[Any]] = {}
@@ -161,9 +161,9 @@ class Holder:
 
     async def place(self, placed: str, share: Share) -> None:
         """Make a shard of codes that are here, and of those that others have."""
-        away = [piece for piece in share.pieces if piece.holder != self._worker.address]
+        away = [piece for piece in share.pieces if piece.worker != self._worker.address]
         calls = [
-            self._ask(piece.holder, "codes_of", share.store, piece.chunk, piece.rows)
+            self._ask(piece.worker, "codes_of", share.store, piece.chunk, piece.rows)
             for piece in away
         ]
         pulled = {
@@ -177,12 +177,12 @@ class Holder:
                 f"their predictions did not fit into the memory of {self._worker.address}: {error}"
             ) from error
 
-    def _make_shard(self, share: Share, pulled: dict[int, NDArray[np.uint64]]) -> HeldShard:
+    def _make_shard(self, share: Share, pulled: dict[int, NDArray[np.uint64]]) -> DaskShard:
         binned = share.sample.binned
         codes = np.empty((len(binned.codes), share.n_rows), dtype=np.uint64)
         first = 0
         for piece in share.pieces:
-            part, is_here = pulled.pop(piece.chunk, None), piece.holder == self._worker.address
+            part, is_here = pulled.pop(piece.chunk, None), piece.worker == self._worker.address
             if part is None:
                 part = self._chunk(share.store, piece.chunk).take(piece.rows)
             last, target = first + part.shape[1], piece.target
@@ -192,20 +192,20 @@ class Holder:
                 self._chunk(share.store, piece.chunk).move(piece.rows, codes, columns)
             first = last
         sample = replace(share.sample, binned=replace(binned, codes=codes))
-        return HeldShard(sample, share.places, self._threads)
+        return DaskShard(sample, share.places, self._threads)
 
     async def obey(self, placed: str, commands: Sequence[Command]) -> Any:
         """Tell a shard what to do; what it answers to the last command."""
         return await self._run(self._shard(placed).obey, commands)
 
-    def _shard(self, placed: str) -> HeldShard:
+    def _shard(self, placed: str) -> DaskShard:
         if placed not in self._shards:
             raise SessionLostError(f"{self._worker.address} does not have rows {placed}")
         return self._shards[placed]
 
     # -- levels -----------------------------------------------------------------------------------
 
-    async def table(self, placed: str, commands: Sequence[Command], level: LevelOrder) -> Any:
+    async def table(self, placed: str, commands: Sequence[Command], level: LevelRequest) -> Any:
         """Count the rows here; add up and scan the blocks that are this worker's."""
         shard, me = self._shard(placed), self._worker.address
         counted = self._counts(placed, level.step)

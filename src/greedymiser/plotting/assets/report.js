@@ -262,7 +262,7 @@ function showChanges() {
   const at = state.shown;
   const says = (step, from, how) => {
     const more = step.score_difference_from[from];
-    return element("li", `${how} (${step.cost_text}): ${more.change || "other trees of the same features"}; score ${more.score}`);
+    return element("li", `${how} (${step.cost_text}): ${more.change}; score ${more.score}`);
   };
   const changes = [];
   if (at > 0) changes.push(says(steps[at - 1], at, "Cheaper"));
@@ -360,10 +360,20 @@ function makeTable() {
 
 // Sections go where there is room, so that neither column ends in a void.
 function balanceColumns() {
-  const [left, right] = document.querySelectorAll(".column");
-  const bottom = (column) => column.lastElementChild.getBoundingClientRect().bottom;
+  const columns = document.querySelectorAll(".column");
   for (const section of sections) section.remove();
-  for (const section of sections) (bottom(right) < bottom(left) ? right : left).append(section);
+  const bottoms = [...columns].map((column) => column.lastElementChild.getBoundingClientRect().bottom);
+  columns[0].append(...sections);
+  const heights = sections.map((section) => section.getBoundingClientRect().height);
+  // Of all ways to share them out, the one with the least uneven columns.
+  const uneven = (way) => {
+    const ends = [...bottoms];
+    heights.forEach((height, i) => { ends[way >> i & 1] += height; });
+    return Math.abs(ends[0] - ends[1]);
+  };
+  const ways = [...Array(2 ** sections.length).keys()];
+  const best = ways.reduce((one, other) => (uneven(other) < uneven(one) ? other : one));
+  sections.forEach((section, i) => columns[best >> i & 1].append(section));
 }
 const sections = ["matrix-section", "table-section", "settings-section"].map(byId);
 

@@ -190,6 +190,7 @@ def test_not_a_model():
         as_predictor(MiserRegressor())
 
 
+@pytest.mark.subprocess
 def test_serving_needs_no_training_code(tmp_path):
     code = """if True:
         import sys

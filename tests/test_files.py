@@ -683,7 +683,8 @@ def test_the_front_of_a_curve_comes_back(curves, kind, frame, tmp_path):
     # It predicts as its best model does.
     assert family.best() is family.models[-1]
     assert family.predict(frame).tolist() == family.models[-1].predict(frame).tolist()
-    assert family.about == ({"cost_unit": "euros"} if kind == "regressor" else {})
+    unit = {"cost_unit": "euros"} if kind == "regressor" else {}
+    assert family.about == {**family.models[-1].about, **unit}
     again = tmp_path / "again.miser"
     save(family, again)
     assert again.read_bytes() == path.read_bytes()
@@ -714,6 +715,18 @@ def test_early_exits_in_a_family(frame, target, tmp_path):
     assert loaded.raw_predict(frame).tobytes() == cascade.raw_predict(frame).tobytes()
     assert loaded.leaving_stages(frame).tolist() == cascade.leaving_stages(frame).tolist()
     assert loaded.prediction_costs(frame).tolist() == cascade.prediction_costs(frame).tolist()
+
+
+def test_gated_cascades_in_a_family(tmp_path):
+    gated = load(FILES / "format-3-gates.miser")
+    first = replace(gated, stages=gated.stages[:1], rule=None, mean_cost=None)
+    save(ModelFamily.of([first, gated], [1, 2], [0.1, 0.2], "log_loss"), tmp_path / "f.miser")
+    rows = json.loads((FILES / "format-3-gates.json").read_text(encoding="utf-8"))
+    X = pd.DataFrame(rows["rows"]).astype(dict.fromkeys(rows["categorical"], "category"))
+    for mine, expected in zip(load(tmp_path / "f.miser").models, (first, gated), strict=True):
+        assert mine.raw_predict(X).tobytes() == expected.raw_predict(X).tobytes()
+        assert mine.prediction_costs(X).tolist() == expected.prediction_costs(X).tolist()
+        assert mine.cost_ == expected.cost_
 
 
 def test_a_budget_chooses_in_a_family(curves, tmp_path):
@@ -780,7 +793,7 @@ def test_kept_files_load_for_ever(path):
 
 def test_every_format_has_kept_files():
     kinds = {"regressor", "classes", "early-exit", "ranker", "cascade", "constant"}
-    for number, kept in {1: kinds, 2: kinds, FORMAT: {"family"}}.items():
+    for number, kept in {1: kinds, 2: kinds, FORMAT: {"family", "gates"}}.items():
         for kind in kept:
             path = FILES / f"format-{number}-{kind}.miser"
             assert path in KEPT
@@ -794,7 +807,7 @@ class Opened:
     """A model file, to be changed and closed again."""
 
     def __init__(self, kind: str):
-        number = 2 if kind.startswith("row ") else FORMAT if kind == "family" else 1
+        number = 2 if kind.startswith("row ") else FORMAT if kind in ("family", "gates") else 1
         kind = kind.removeprefix("row ")
         tensors, text = from_safetensors((FILES / f"format-{number}-{kind}.miser").read_bytes())
         self.model = json.loads(text)
@@ -1029,6 +1042,14 @@ BAD = [
     ("row regressor", tell("charge", "mean_cost", "inf"), "is negative, or infinite"),
     ("row regressor", tell("charge", "mean_cost", "2"), "is '2', not a number"),
     ("row regressor", tell("charge", "max", 2), "an unknown entry 'max'"),
+    # gates
+    ("gates", leave_out("gate.0.baseline"), "it has no array 'gate.0.baseline'"),
+    ("gates", put("gate.0.nodes.feature", 0, 99), "a node splits on an unknown feature"),
+    ("gates", put("gate.0.nodes.left", 0, 99), "a child outside of its tree"),
+    ("gates", put("rule.thresholds", 0, np.nan), "the threshold of a gate is not a number"),
+    ("gates", replace_array("rule.thresholds", lambda array: np.append(array, 0.0)), "has shape"),
+    ("gates", tell("kind", "ranker"), "a ranker has no classes"),
+    ("gates", tell("charge", "by", "both"), "is neither 'row' nor 'model'"),
     # families
     ("family", tell("models", []), "it is a family without models"),
     ("family", tell("models", 0, 5), "model 0 is not a JSON object"),
@@ -1224,7 +1245,7 @@ def test_a_bool_is_0_or_1(tmp_path):
     header_end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:header_end])
     header[f"{E0}.nodes.missing_left"]["dtype"] = "BOOL"
-    del header["__metadata__"]["sha256"]  # as in a file of version 0.1
+    del header["__metadata__"]["sha256"]  # as in the first files
     (tmp_path / "m.miser").write_bytes(with_header(json.dumps(header).encode(), data[header_end:]))
     with pytest.raises(ModelFileError, match="neither true nor false"):
         load(tmp_path / "m.miser")
@@ -1248,6 +1269,7 @@ print(sorted(heavy), "greedymiser.estimators" in sys.modules)
 """
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("kind", ["classes", "ranker"])
 def test_to_serve_nothing_of_training_is_imported(kind):
     done = subprocess.run(

@@ -146,6 +146,17 @@ def test_what_the_template_advises_is_read(cost_file):
     lines = re.findall(r"^# (\[.*|\w+ = .*)$", resources, re.MULTILINE)
     read = read_costs(cost_file("\n".join(lines)))
     assert read.costs.prices().tolist() == [30, 35]
+    assert read.errors == {"ill": {"well": 50.0}, "well": {"ill": 10.0}}
+
+
+def test_what_errors_cost_is_read_and_written(cost_file, tmp_path):
+    errors = {"ill": {"well": 50.0, "call the doctor": -0.5}, "not ill": {"ill": 10.0}}
+    text = "[features]\na = 1\n[errors.ill]\nwell = 50\n'call the doctor' = -0.5\n"
+    read = read_costs(cost_file(text + "[errors.'not ill']\nill = 10"))
+    assert read.errors == errors
+    write_costs(tmp_path / "again.toml", read.costs, errors=errors)
+    assert read_costs(tmp_path / "again.toml").errors == errors
+    assert read_costs(cost_file("[features]\na = 1")).errors is None
 
 
 @pytest.mark.parametrize(
@@ -290,6 +301,14 @@ def test_neither_toml_nor_csv(cost_file, name, content, message):
             "[resources]\nr = 1\n[needs]\na = ['r', 's']",
             "needs.a names 's', which has no cost in resources",
         ),
+        ("errors = 3\n[features]\na = 1", "errors must be a table, got 3"),
+        ("[features]\na = 1\n[errors]", "the table [errors] is empty"),
+        ("[features]\na = 1\n[errors]\nill = 5", "errors.ill must be a table from what is said"),
+        (
+            "[features]\na = 1\n[errors.ill]\nwell = 'x'",
+            "errors.ill.well must be a number, got 'x'",
+        ),
+        ("[features]\na = 1\n[errors.ill]\nwell = nan", "errors.ill.well must be finite, got nan"),
         ("[features]\na = 1.7e308\nb = 1.7e308", "add up to more than a float can hold"),
     ],
 )

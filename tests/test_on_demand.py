@@ -1398,6 +1398,7 @@ def test_the_event_loop_of_others_is_left_alone(regressor, rows):
         loop.close()
 
 
+@pytest.mark.subprocess
 @on_every_backend
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to a thread")
 def test_ctrl_c_in_a_notebook(tmp_path, backend):
@@ -1447,6 +1448,7 @@ def test_ctrl_c_in_a_notebook(tmp_path, backend):
     assert done.stderr == ""
 
 
+@pytest.mark.subprocess
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to a thread")
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
 def test_ctrl_c_in_a_script(tmp_path, kind):
@@ -1887,6 +1889,7 @@ def test_a_time_out_of_its_own_is_the_error_of_a_source(regressor, rows):
     assert not isinstance(caught.value, SourceTimeoutError)
 
 
+@pytest.mark.subprocess
 def test_a_function_that_hangs_does_not_keep_the_program_from_ending(tmp_path):
     script = tmp_path / "hang.py"
     script.write_text(

@@ -33,7 +33,7 @@ from greedymiser.on_demand import (
     Sources,
     build_matrix,
 )
-from test_acquisition import COSTS, PATIENCE, Counting, on_every_backend, told_of_failures
+from test_on_demand import COSTS, PATIENCE, Counting, on_every_backend, told_of_failures
 from test_trees import plain_trees
 
 SMALL = {"costs": COSTS, "max_iter": 10, "max_depth": 3, "min_samples_leaf": 5, "n_jobs": 1}

@@ -20,7 +20,7 @@ from greedymiser.on_demand import (
     SourceTimeoutError,
     build_matrix,
 )
-from test_acquisition import told_of_failures
+from test_on_demand import told_of_failures
 
 PATIENCE = 20.0
 
@@ -156,6 +156,7 @@ def test_coroutines_run_side_by_side():
     assert frame["a"].tolist() == list(range(16))
 
 
+@pytest.mark.subprocess
 def test_anyio_is_loaded_when_there_is_something_to_wait_for(tmp_path):
     """It takes as long to load as half of our own modules."""
     script = tmp_path / "plain.py"

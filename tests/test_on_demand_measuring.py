@@ -23,7 +23,7 @@ from greedymiser.on_demand import (
     measure_costs,
 )
 from greedymiser.on_demand.measuring import LEAST_SECONDS, pretty_seconds, tick
-from test_acquisition import told_of_failures
+from test_on_demand import told_of_failures
 
 
 class FakeTime:

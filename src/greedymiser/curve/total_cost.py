@@ -1,0 +1,474 @@
+"""The least total: what to ask of whom where errors have a price, too.
+
+With ``error_costs`` no budget is needed: a row is asked for more as long as the expected saving
+exceeds the price. Sets of resources that cost less than the worst error are states; each has a
+boosted model, and its out-of-fold posteriors say what stopping there would cost. Backward induction
+(``cascades.policy``) then decides in every state whether to stop, to buy more for all, or to buy
+more for those that a gate sends on, and a chain of states is what is left.
+
+Rows are few where errors are dear, so what is compared must not be noisy:
+
+* Costs of errors are those of soft classes: a row counts partly by its own class, partly by the
+  posterior of a model that has seen all features, and neither the row nor its fold. One row with a
+  rare class would otherwise decide what all rows are asked for.
+* Sets are found best first, from small ones to larger ones, and there are few of them.
+* A departure from stopping must be better by half of its standard error.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from greedymiser._core.threads import Threads
+from greedymiser.cascades.gated import GatedClassifier, gated_classifier, judged
+from greedymiser.cascades.gates import GateInputs
+from greedymiser.cascades.policy import Policy, States, induce
+from greedymiser.costs.cost_model import CostModel
+from greedymiser.costs.errors import ErrorCosts
+from greedymiser.curve.models import CurveModels, FittedCandidate
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.estimators import MiserClassifier, watch_with
+from greedymiser.model.gating import said_of
+from greedymiser.model.links import probabilities
+from greedymiser.training.parameters import Parameters
+from greedymiser.training.preparation import NOTHING_GIVEN, Given, Prepared
+from greedymiser.training.train import Model, Watch, blank_model, train
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+Bits = int
+"""A set of resources: bit r is set where resource r is in it."""
+
+# What models are like where the user has left a parameter as it is: few rows need small leaves, and
+# many small sets need few rounds.
+USUAL = {
+    "learning_rate": (0.1, 0.2),
+    "max_iter": (300, 30),
+    "min_samples_leaf": (20, 3),
+    "l2_regularization": (0.0, 1.0),
+}
+# The model of all features that soft classes come from: shallow trees, short steps.
+TEACHER: dict[str, Any] = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
+# How much of a row's class is that model's posterior.
+SOFT = 0.5
+# Resources of a state beyond those that are free; states at least and at most, and the work of all
+# of them together (rows by outputs, and what a model costs however few there are).
+LARGEST, FEWEST, MOST, WORK, OVERHEAD = 6, 40, 100, 100_000, 300
+# Folds of a curve's training rows, and who has found the model there.
+FOLDS, FOUND_BY = 5, "total cost"
+# Standard errors by which a decision must be better than a simpler one.
+MARGIN = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A set of resources, and what its model says of rows that it has not seen."""
+
+    resources: Bits
+    price: float
+    # Raw predictions (n_outputs, n), and the number of rounds that they were best with.
+    raw: Floats
+    n_iter: int
+    # (n,): what errors cost if rows stop here, by soft classes; and by their own.
+    value: Floats
+    errors: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class LeastTotal:
+    """The chain of states with the least total, and all states that it was chosen from."""
+
+    models: tuple[Model, ...]
+    policy: Policy
+    states: tuple[State, ...]
+    # The estimator of the models, and all rows as it has prepared them.
+    estimator: MiserClassifier
+    prepared: Prepared
+    # Of the training rows, out of fold.
+    mean_cost: float
+    mean_error: float
+
+    def classifier(self) -> GatedClassifier:
+        """The chain as an estimator."""
+        gated = [stage for stage in self.policy.stages if stage.gate is not None]
+        return gated_classifier(
+            self.estimator,
+            self.prepared.schema,
+            self.models,
+            [stage.gate for stage in gated if stage.gate is not None],
+            [stage.kind for stage in gated],
+            mean_cost=self.mean_cost,
+            tradeoff=1.0,
+        )
+
+    def bought(self, names: Sequence[str]) -> list[list[str]]:
+        """What rows have paid for in each state of the chain that they had not paid before."""
+        found, before = [], 0
+        for stage in self.policy.stages:
+            resources = self.states[stage.state].resources
+            found.append([names[r] for r in members(resources & ~before)])
+            before = resources
+        return found
+
+    def table(self, names: Sequence[str]) -> pd.DataFrame:
+        """What each set costs if all rows buy it, and what its errors cost then."""
+        import pandas as pd
+
+        n = math.sqrt(len(self.states[0].value))
+        rows = [
+            {
+                "resources": repr([names[r] for r in members(state.resources)]),
+                "n_iter": state.n_iter,
+                "cost": state.price,
+                "errors": float(np.mean(state.errors)),
+                "score": -(state.price + float(np.mean(state.errors))),
+                "std_score": float(np.std(state.errors)) / n,
+            }
+            for state in self.states
+        ]
+        return pd.DataFrame(rows)
+
+
+class SetPrices:
+    """Sets of resources in the bundles that features need them in, and what they cost."""
+
+    def __init__(self, costs: CostModel):
+        self.costs = costs
+        free = costs.resource_costs == 0
+        self._needs = [sum(1 << r for r in wanted if not free[r]) for wanted in costs.needs]
+        self.bundles = sorted({need for need in self._needs if need}, key=self.price)
+
+    def price(self, resources: Bits) -> float:
+        """What a set costs."""
+        return self.costs.bill(members(resources), 0)
+
+    def features(self, resources: Bits) -> NDArray[np.bool_]:
+        """Features that a set pays for."""
+        return np.array([need & ~resources == 0 for need in self._needs])
+
+
+def members(resources: Bits) -> list[int]:
+    """Resources of a set, by position."""
+    return [r for r in range(resources.bit_length()) if resources >> r & 1]
+
+
+def least_total(
+    base: MiserClassifier,
+    given: Given,
+    folds: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+    threads: Threads,
+) -> LeastTotal:
+    """Learn whom to ask for what.
+
+    Parameters
+    ----------
+    base : MiserClassifier
+        With ``error_costs``; not fitted.
+    given : Given
+        The rows to learn from.
+    folds : pairs of arrays
+        Rows to learn from, and rows to check with, by position. Rows that no fold checks are
+        learned from in all of them, and count for nothing.
+    threads : Threads
+    """
+    estimator = _usual(base)
+    prepared = estimator.prepare(given, NOTHING_GIVEN, threads)
+    fold_of = np.full(len(prepared.train.y), -1, dtype=np.intp)
+    for k, (_, check) in enumerate(folds):
+        fold_of[check] = k
+    return _learned(estimator, prepared, fold_of)
+
+
+def total_cost_candidate(models: CurveModels) -> FittedCandidate:
+    """The least total of a curve's training rows, judged by its other rows."""
+    estimator, prepared = _usual(models.blank), models.trainer.prepared
+    estimator.__dict__.update(
+        {name: value for name, value in vars(models.blank).items() if name.endswith("_in_")}
+    )
+    y = prepared.train.y
+    rng = np.random.default_rng(prepared.schema.seed)
+    fold_of = np.empty(len(y), dtype=np.intp)
+    fold_of[np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
+    found = _learned(estimator, prepared, fold_of)
+    gated = found.classifier()
+    predictor = replace(gated.predictor_, n_jobs=1)
+    assert prepared.validation is not None
+    cost, score = judged(models, predictor, prepared.validation)
+    tested: dict[str, float] = {}
+    if models.test is not None:
+        test_cost, test_score = judged(models, predictor, models.test, "test")
+        tested = {"test_cost": test_cost, "test_score": test_score}
+    return FittedCandidate(
+        model=gated,
+        cost=cost,
+        score=score,
+        found_by=FOUND_BY,
+        n_iter=gated.n_iter_,
+        n_trees=predictor.stages[-1].n_trees,
+        n_features=len(predictor.features),
+        **tested,
+    )
+
+
+def _learned(
+    estimator: MiserClassifier, prepared: Prepared, fold_of: NDArray[np.intp]
+) -> LeastTotal:
+    learner = _Learner(estimator, prepared, fold_of)
+    states = learner.explore()
+    policy = learner.induce(states)
+    chain = [states[stage.state] for stage in policy.stages]
+    stopped = np.array([states[s].errors for s in range(len(states))])
+    errors = np.take_along_axis(stopped, policy.stopped[None, :], axis=0)[0]
+    return LeastTotal(
+        models=tuple(learner.final(state) for state in chain),
+        policy=policy,
+        states=tuple(states),
+        estimator=learner.estimator,
+        prepared=learner.whole,
+        mean_cost=learner.mean(policy.price + states[0].price),
+        mean_error=learner.mean(errors),
+    )
+
+
+class _Learner:
+    """Trains models of sets of resources, on all rows and on folds of them."""
+
+    def __init__(self, estimator: MiserClassifier, plain: Prepared, fold_of: NDArray[np.intp]):
+        self._threads = plain.threads
+        self.estimator, self.fold_of = estimator, fold_of
+        errors = plain.schema.error_costs
+        assert errors is not None
+        self.errors: ErrorCosts = errors
+        self.codes = plain.train.y.astype(np.intp)
+        self.weight = plain.train.weight
+        # Rows weigh what is at stake for them: models are then most exact where decisions are made.
+        # Their sum stays what it was, and so does the meaning of l2_regularization.
+        stake = errors.class_weights
+        factor = stake[self.codes] / np.average(stake[self.codes], weights=self.weight)
+        weight = factor if self.weight is None else factor * self.weight
+        weighed = replace(plain.train, weight=weight)
+        self.whole = plain.with_rows(weighed)
+        self._shift = np.log(stake) if len(stake) > 2 else np.log(stake[1:] / stake[:1])
+        self._folds = self.whole.divided(fold_of, int(fold_of.max()) + 1)
+        self.sets = SetPrices(plain.schema.costs)
+        self.params = Parameters.of(self.estimator)
+        self._soft = self._softened()
+
+    @property
+    def checked(self) -> NDArray[np.bool_]:
+        return self.fold_of >= 0
+
+    def mean(self, values: Floats) -> float:
+        """Mean over rows that some fold has checked."""
+        weight = None if self.weight is None else self.weight[self.checked]
+        return float(np.average(values[self.checked], weights=weight))
+
+    # -- models -----------------------------------------------------------------------------------
+
+    def _watch(self) -> Watch:
+        return watch_with(clone(self.estimator).set_params(scoring="loss"), self.whole.schema)
+
+    def cross_fitted(
+        self, allowed: NDArray[np.bool_], params: Parameters, threads: Threads | None = None
+    ) -> tuple[Floats, int]:
+        """Raw predictions by models that have not seen the rows; the best number of rounds."""
+        watch, n = self._watch(), len(self.codes)
+        learned: list[tuple[Prepared, Model]] = []
+        losses = np.zeros(params.max_iter + 1)
+        for part in self._folds:
+            if threads is not None:
+                part = part.twin(CpuEngine(threads), threads)
+            model = train(part, params, blank_model(part, params), watch, allowed=allowed)
+            model.raise_if_cut_short()
+            learned.append((part, model))
+            scores = model.validation_score
+            scores = np.append(scores, np.full(len(losses) - len(scores), scores[-1]))
+            assert part.validation is not None
+            losses -= scores * part.validation.cases.total_weight
+        best = int(np.argmin(losses))
+        raw = np.zeros((self.whole.schema.loss.n_outputs, n))
+        for k, (part, model) in enumerate(learned):
+            raw[:, self.fold_of == k] = _raw_after(part, model, best)
+        return self._unweighted(raw), best
+
+    def _unweighted(self, raw: Floats) -> Floats:
+        """What models would say that had been trained without the weights of classes."""
+        return raw - self._shift[:, None]
+
+    def final(self, state: State) -> Model:
+        """The model of a state, trained on all rows."""
+        params = replace(self.params, max_iter=max(state.n_iter, 1))
+        blank = blank_model(self.whole, params)
+        model = blank
+        if state.n_iter:
+            allowed = self.sets.features(state.resources)
+            model = train(self.whole, params, blank, self._watch(), allowed=allowed)
+            model.raise_if_cut_short()
+        ensemble = replace(model.ensemble, baseline=model.ensemble.baseline - self._shift)
+        return replace(model, ensemble=ensemble)
+
+    # -- states -----------------------------------------------------------------------------------
+
+    def _softened(self) -> Floats:
+        """Classes of rows, (n, n_classes), as far as they count: their own, and what is likely."""
+        own = np.eye(len(self.errors.matrix))[self.codes]
+        params = replace(self.params, **TEACHER)
+        everything = np.ones(self.whole.schema.n_features, dtype=bool)
+        raw, _ = self.cross_fitted(everything, params)
+        loss = self.whole.schema.loss
+        return (1.0 - SOFT) * own + SOFT * probabilities(raw, loss, own.shape[1])
+
+    def state(self, resources: Bits, threads: Threads | None = None) -> State:
+        """The state of a set of resources."""
+        params = self.params
+        raw, n_iter = self.cross_fitted(self.sets.features(resources), params, threads)
+        p = probabilities(raw, self.whole.schema.loss, len(self.errors.matrix))
+        said = np.argmin(self.errors.expected(p), axis=1)
+        rows = np.arange(len(said))
+        return State(
+            resources,
+            self.sets.price(resources),
+            raw,
+            n_iter,
+            value=(self._soft @ self.errors.matrix)[rows, said],
+            errors=self.errors.matrix[self.codes, said],
+        )
+
+    def explore(self) -> list[State]:
+        """States, best first: each is followed by all that has one bundle more."""
+        n, k = len(self.codes), self.whole.schema.loss.n_outputs
+        most = int(np.clip(WORK // ((n + OVERHEAD) * k), FEWEST, MOST))
+        found = {0: self.state(0)}
+        # What to extend next: the total, if half of the rows had to buy it.
+        queue: list[tuple[float, Bits, int]] = [(0.0, 0, 0)]
+        bundles = self._promising(most)
+        while queue and len(found) < most:
+            _, resources, size = heapq.heappop(queue)
+            if size == LARGEST:
+                continue
+            larger = dict.fromkeys(resources | bundle for bundle in bundles)
+            new = [
+                some
+                for some in larger
+                if some not in found and self.sets.price(some) < self.errors.worst
+            ]
+            for state in self._states(new[: most - len(found)]):
+                found[state.resources] = state
+                total = 0.5 * state.price + self.mean(state.value)
+                heapq.heappush(queue, (total, state.resources, size + 1))
+        return list(found.values())
+
+    def _states(self, sets: Sequence[Bits]) -> list[State]:
+        if self._threads.n_threads == 1 or len(sets) < 2:
+            return [self.state(some) for some in sets]
+        tasks = [(some, Threads(1)) for some in sets]
+        return list(self._threads.run(self.state, tasks))
+
+    def _promising(self, most: int) -> list[Bits]:
+        """Bundles to choose from: all, or those that a model of all features has most from."""
+        bundles = [b for b in self.sets.bundles if self.sets.price(b) < self.errors.worst]
+        room = max(8, most // 3)
+        if len(bundles) <= room:
+            return bundles
+        params = replace(self.params, **TEACHER)
+        blank = blank_model(self.whole, params)
+        model = train(self.whole, params, blank, self._watch())
+        gains = model.ensemble.importances()
+        worth = {b: float(gains[self.sets.features(b)].sum()) for b in bundles}
+        return sorted(bundles, key=lambda b: (-worth[b], self.sets.price(b)))[:room]
+
+    # -- the policy -------------------------------------------------------------------------------
+
+    def induce(self, states: Sequence[State]) -> Policy:
+        """Whom to ask for what, from the largest sets backwards."""
+        rows = np.flatnonzero(self.checked)
+        place = {state.resources: i for i, state in enumerate(states)}
+        within = np.zeros((len(states), len(states)), dtype=bool)
+        for state in states:
+            for bundle in self.sets.bundles:
+                larger = place.get(state.resources | bundle)
+                if larger is not None and bundle & ~state.resources:
+                    within[place[state.resources], larger] = True
+        policy = induce(
+            States(
+                prices=np.array([state.price for state in states]),
+                within=_transitive(within),
+                values=np.array([state.value[rows] for state in states]),
+                inputs=lambda i: self._inputs(states[i], rows),
+                folds=self.fold_of[rows],
+                weight=None if self.weight is None else self.weight[rows],
+            ),
+            1.0,
+            kinds=("tree",),
+            margin=MARGIN,
+        )
+        return replace(policy, price=_spread(policy.price, rows, len(self.codes)),
+                       stopped=_spread(policy.stopped, rows, len(self.codes)))  # fmt: skip
+
+    def _inputs(self, state: State, rows: NDArray[np.intp]) -> GateInputs:
+        schema = self.whole.schema
+        columns = np.flatnonzero(self.sets.features(state.resources)).tolist()
+        cases = self.whole.train.take(rows)
+        values = np.empty((0, len(rows)))
+        if columns:
+            values = cases.table.columns(columns, cases.rows)
+        said = said_of(state.raw[:, rows], schema.loss)
+        n = schema.n_features
+        return GateInputs(
+            np.concatenate([values, said]).T,
+            (*columns, *range(n, n + len(said))),
+            n_features=n,
+            n_columns=n + len(said),
+            categorical={
+                j: len(schema.categories[column])
+                for j, column in enumerate(columns)
+                if column in schema.categories
+            },
+        )
+
+
+def _raw_after(part: Prepared, model: Model, n_iter: int) -> Floats:
+    """What some rounds of a model say of the rows that are held out."""
+    assert part.validation is not None
+    rows, ensemble = part.validation.rows, model.ensemble
+    rows.start(ensemble.baseline)
+    for tree in range(min(n_iter, ensemble.n_iter) * ensemble.n_outputs):
+        rows.add_tree(ensemble.tree(tree), tree % ensemble.n_outputs)
+    return np.array(rows.raw())
+
+
+def _usual(base: MiserClassifier) -> MiserClassifier:
+    """The estimator for the model of a set: what the user has left as it is suits few rows."""
+    changes = {
+        name: better for name, (default, better) in USUAL.items() if getattr(base, name) == default
+    }
+    return clone(base).set_params(
+        **changes, charge="model", row_budget=None, budget=None, tradeoff=0.0, early_stopping=False
+    )
+
+
+def _transitive(within: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which sets can be come to from which, in any number of steps."""
+    closed = within.copy()
+    while True:
+        further = closed | (closed.astype(np.float32) @ closed.astype(np.float32) > 0)
+        if (further == closed).all():
+            return closed
+        closed = further
+
+
+def _spread(values: NDArray[Any], rows: NDArray[np.intp], n: int) -> NDArray[Any]:
+    """Values of some rows, 0 for the others."""
+    found = np.zeros(n, dtype=values.dtype)
+    found[rows] = values
+    return found

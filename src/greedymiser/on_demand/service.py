@@ -1,0 +1,370 @@
+"""A model as a web service: an ASGI app for uvicorn, or to mount in one's own (FastAPI).
+
+Needs Starlette: ``pip install greedymiser[serve]``. Paths:
+
+    POST /predict   {"objects": [...], "receipts": false, "deadline": 0.2}
+    GET  /schema    what an object looks like
+    GET  /healthz   whether it runs, and which model
+    GET  /metrics   for Prometheus, where prometheus_client is installed
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from greedymiser.files import load as load_model
+from greedymiser.model.predictor import Predictor, as_predictor
+from greedymiser.on_demand.predictor import OnDemandPredictor
+from greedymiser.on_demand.receipts import ObjectReceipt
+from greedymiser.on_demand.sources import AcquisitionError, Sources, SourceTimeoutError
+
+logger = logging.getLogger("greedymiser.on_demand")
+
+MAX_BODY = 1 << 20
+MAX_OBJECTS = 1000
+
+# The file of a model is looked at again at most so often, in seconds.
+RELOAD_INTERVAL = 1.0
+
+
+def app_for(
+    model: Any,
+    sources: Sources | None = None,
+    *,
+    max_body: int = MAX_BODY,
+    max_objects: int = MAX_OBJECTS,
+    reload: bool = True,
+    load: Callable[[Path], Any] | None = None,
+    **options: Any,
+) -> Starlette:
+    """An ASGI app that answers objects over HTTP.
+
+    Parameters
+    ----------
+    model : fitted estimator, Predictor, OnDemandPredictor, or path of a model file
+        A file that is replaced is read again; requests that are under way keep the old model.
+    sources : Sources, optional
+        Where features come from. None: objects hold the features themselves, by name.
+    max_body : int
+        Bytes of a request at most.
+    max_objects : int
+        Objects of a request at most.
+    reload : bool
+        Whether a replaced file is read again.
+    load : function, optional
+        Reads a model file; ``greedymiser.load`` by default.
+    **options
+        For ``OnDemandPredictor``. A family of models (a saved curve) is its own ``fallbacks``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import CostModel, MiserRegressor
+    >>> from greedymiser.on_demand.service import app_for
+    >>> X = np.arange(100.0).reshape(50, 2)
+    >>> costs = CostModel({"a": 1.0, "b": 2.0})
+    >>> model = MiserRegressor(costs=costs, max_iter=3, min_samples_leaf=5).fit(X, X[:, 0])
+    >>> app = app_for(model)
+    >>> [route.path for route in app.routes]
+    ['/predict', '/schema', '/healthz', '/metrics']
+    """
+    service = _Service(model, sources, max_body, max_objects, reload, load, options)
+    routes = [
+        Route("/predict", service.predict, methods=["POST"]),
+        Route("/schema", service.schema, methods=["GET"]),
+        Route("/healthz", service.healthz, methods=["GET"]),
+        Route("/metrics", service.metrics, methods=["GET"]),
+    ]
+    return Starlette(routes=routes)
+
+
+class BadRequestError(Exception):
+    """Something that the client can put right, in one sentence."""
+
+    def __init__(self, sentence: str, status: int = 400):
+        super().__init__(sentence)
+        self.status = status
+
+
+class _Service:
+    def __init__(
+        self,
+        model: Any,
+        sources: Sources | None,
+        max_body: int,
+        max_objects: int,
+        reload: bool,
+        load: Callable[[Path], Any] | None,
+        options: Mapping[str, Any],
+    ):
+        self._sources, self._options = sources, dict(options)
+        self._max_body, self._max_objects = max_body, max_objects
+        self._path = Path(model) if isinstance(model, str | os.PathLike) else None
+        self._load, self._reload = load, reload
+        self._stamp: tuple[int, int, int] | None = None
+        self._looked = time.monotonic()
+        self._is_loading = False
+        if self._path is None:
+            self._served = self._serve(model)
+        else:
+            self._stamp, self._served = self._read(self._path)
+
+    # -- the model --------------------------------------------------------------------------------
+
+    def _serve(self, model: Any) -> OnDemandPredictor:
+        if isinstance(model, OnDemandPredictor):
+            return model
+        predictor = as_predictor(model)
+        sources = feature_sources(predictor) if self._sources is None else self._sources
+        options = dict(self._options)
+        if getattr(predictor, "models", None) and self._sources is not None:
+            options.setdefault("fallbacks", predictor)
+        return OnDemandPredictor(predictor, sources, **options)
+
+    def _read(self, path: Path) -> tuple[tuple[int, int, int], OnDemandPredictor]:
+        stamp = _stamp_of(path)
+        return stamp, self._serve((self._load or load_model)(path))
+
+    async def _current(self) -> OnDemandPredictor:
+        """The model to answer with; a file that was replaced is read on a thread, meanwhile."""
+        path, now = self._path, time.monotonic()
+        is_due = path is not None and self._reload and now - self._looked >= RELOAD_INTERVAL
+        if path is None or not is_due or self._is_loading:
+            return self._served
+        self._looked, self._is_loading = now, True
+        try:
+            if _stamp_of(path) != self._stamp:
+                self._stamp, self._served = await anyio.to_thread.run_sync(self._read, path)
+                logger.info("model file %s was read again", path)
+        except Exception:  # a file that is half written: the old model goes on
+            logger.exception("model file %s cannot be read; the old model goes on", path)
+        finally:
+            self._is_loading = False
+        return self._served
+
+    # -- paths ------------------------------------------------------------------------------------
+
+    async def predict(self, request: HTTPRequest) -> Response:
+        try:
+            objects, wants_receipts, deadline = self._checked(await self._body(request))
+            served = await self._current()
+            if self._sources is None:
+                _check_features(served.predictor, objects)
+            answer = await _unless_disconnected(request, served, objects, deadline, wants_receipts)
+        except BadRequestError as error:
+            return _sentence(str(error), error.status)
+        except SourceTimeoutError as error:
+            return _sentence(f"source {error.source!r} did not answer in time", 504)
+        except AcquisitionError as error:
+            return _sentence(f"source {error.source!r} failed", 502)
+        except Exception:
+            logger.exception("a request could not be answered")
+            return _sentence("the request could not be answered", 500)
+        if answer is None:  # nobody is there to read it
+            return Response(status_code=499)
+        return JSONResponse(answer)
+
+    async def _body(self, request: HTTPRequest) -> Any:
+        too_long = BadRequestError(f"the body is longer than {self._max_body} bytes", 413)
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._max_body:
+            raise too_long
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self._max_body:
+                raise too_long
+        try:
+            return json.loads(bytes(body))
+        except (ValueError, RecursionError):
+            raise BadRequestError("the body is not JSON") from None
+
+    def _checked(self, body: Any) -> tuple[list[Any], bool, float | None]:
+        if not isinstance(body, dict) or not isinstance(body.get("objects"), list):
+            raise BadRequestError('the body must be {"objects": [...]}')
+        unknown = sorted(set(body) - {"objects", "receipts", "deadline"})
+        if unknown:
+            raise BadRequestError(
+                f"unknown entry {unknown[0]!r}; known: objects, receipts, deadline"
+            )
+        objects = body["objects"]
+        if len(objects) > self._max_objects:
+            raise BadRequestError(f"more than {self._max_objects} objects", 413)
+        deadline = body.get("deadline")
+        if deadline is not None and not (
+            isinstance(deadline, int | float)
+            and not isinstance(deadline, bool)
+            and 0 < deadline < math.inf
+        ):
+            raise BadRequestError("deadline must be a positive number of seconds")
+        return objects, body.get("receipts") is True, deadline
+
+    async def schema(self, request: HTTPRequest) -> Response:
+        return JSONResponse(schema_of(self._served.predictor, self._sources is None))
+
+    async def healthz(self, request: HTTPRequest) -> Response:
+        predictor = self._served.predictor
+        return JSONResponse(
+            {"status": "ok", "model": predictor.kind, "sources": self._served.fetches}
+        )
+
+    async def metrics(self, request: HTTPRequest) -> Response:
+        try:
+            from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+        except ImportError:
+            return _sentence("prometheus_client is not installed", 501)
+        return Response(generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _sentence(error: str, status: int) -> JSONResponse:
+    return JSONResponse({"error": error}, status_code=status)
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+async def _unless_disconnected(
+    request: HTTPRequest,
+    served: OnDemandPredictor,
+    objects: list[Any],
+    deadline: float | None,
+    wants_receipts: bool,
+) -> dict[str, Any] | None:
+    """The answer; None if the client has gone, whose sources are cancelled then."""
+    answer: dict[str, Any] | None = None
+    failure: Exception | None = None
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        try:
+            answer = await _answer(served, objects, deadline, wants_receipts)
+        except Exception as error:
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return answer
+
+
+async def _answer(
+    served: OnDemandPredictor, objects: list[Any], deadline: float | None, wants_receipts: bool
+) -> dict[str, Any]:
+    predictor = served.predictor
+    if predictor.kind == "classifier":
+
+        def both(raw: Any) -> tuple[Any, Any]:
+            return predictor.respond(raw), predictor.probabilities(raw)
+
+        (found, proba), receipts = await served._arun(both, objects, None, True, deadline)
+        answer = {
+            "predictions": found.tolist(),
+            "classes": predictor.classes_.tolist(),
+            "probabilities": proba.tolist(),
+        }
+    else:
+        found, receipts = await served.apredict(objects, return_receipts=True, deadline=deadline)
+        answer = {"predictions": found.tolist()}
+    if wants_receipts:
+        answer["receipts"] = [receipt_as_json(receipt) for receipt in receipts]
+    return answer
+
+
+def receipt_as_json(receipt: ObjectReceipt) -> dict[str, Any]:
+    """A receipt for others to read: what failed by name, without what was raised."""
+    return {
+        "cost": receipt.cost,
+        "resources": receipt.resources,
+        "fetched": list(receipt.fetched),
+        "cached": list(receipt.cached),
+        "in_vain": list(receipt.in_vain),
+        "failed": list(receipt.failures),
+        "missing": list(receipt.missing),
+        "fallback": receipt.fallback,
+        "stopped": receipt.stopped,
+        "seconds": receipt.total_seconds,
+    }
+
+
+# -- objects that hold the features ---------------------------------------------------------------
+
+
+def feature_sources(predictor: Predictor) -> Sources:
+    """A source for each feature, which reads it from a mapping."""
+    names = predictor.names
+    if names is None:
+        raise ValueError("the model's features have no names; give sources")
+    sources = Sources()
+    for i, name in enumerate(names):
+        sources.add(
+            lambda raw, name=name: raw.get(name),
+            [name],
+            name=name,
+            needs=["raw"],
+            categorical=i in predictor.categories,
+        )
+    return sources
+
+
+def _check_features(predictor: Predictor, objects: list[Any]) -> None:
+    for i, one in enumerate(objects):
+        if not isinstance(one, dict):
+            raise BadRequestError(f"object {i} must be a mapping from features to values")
+        for feature, name in zip(predictor.features, predictor.features_used_, strict=True):
+            if name not in one:
+                raise BadRequestError(
+                    f"object {i} has no feature {name!r}; null is a missing value"
+                )
+            value = one[name]
+            is_number = isinstance(value, int | float)
+            is_label = feature in predictor.categories and isinstance(value, str)
+            if value is not None and not is_number and not is_label:
+                raise BadRequestError(f"feature {name!r} of object {i} must be a number or null")
+
+
+def schema_of(predictor: Predictor, holds_features: bool) -> dict[str, Any]:
+    """A JSON schema of the body of a request."""
+    one: dict[str, Any] = {}
+    if holds_features:
+        used = zip(predictor.features, predictor.features_used_, strict=True)
+        kinds = {
+            str(name): ["number", "string", "null"]
+            if feature in predictor.categories
+            else ["number", "null"]
+            for feature, name in used
+        }
+        one = {
+            "type": "object",
+            "properties": {name: {"type": kind} for name, kind in kinds.items()},
+            "required": list(kinds),
+        }
+    return {
+        "type": "object",
+        "properties": {
+            "objects": {"type": "array", "items": one},
+            "receipts": {"type": "boolean"},
+            "deadline": {"type": "number", "exclusiveMinimum": 0},
+        },
+        "required": ["objects"],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,366 @@
+"""The web service, asked by a real client through a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import anyio
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+import uvicorn
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry
+
+from greedymiser import MiserClassifier, MiserRegressor, save
+from greedymiser.cli.commands.serve import _sources_of
+from greedymiser.cli.errors import InputError
+from greedymiser.on_demand import OnDemandPredictor
+from greedymiser.on_demand import service as service_module
+from greedymiser.on_demand.metrics import AskedDrift, OpenTelemetryObserver, PrometheusObserver
+from greedymiser.on_demand.service import app_for, schema_of
+from test_on_demand import PATIENCE
+from test_on_demand_serving import NAMES, PRICES, Service, classifier, quietly
+
+
+@contextlib.contextmanager
+def running(app):
+    """A client of the app, which uvicorn serves on a thread."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_level="warning", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [free]}, daemon=True)
+        thread.start()
+        end = time.monotonic() + PATIENCE
+        while not server.started and time.monotonic() < end:
+            time.sleep(0.005)
+        try:
+            address = f"http://127.0.0.1:{free.getsockname()[1]}"
+            with httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module", name="X")
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(rng.standard_normal((200, 4)), columns=NAMES)
+
+
+@pytest.fixture(scope="module")
+def objects(X):
+    return X.to_dict("records")
+
+
+@pytest.fixture(scope="module")
+def model(X):
+    return classifier(X, NAMES)
+
+
+def test_predictions_and_receipts(X, objects, model):
+    with running(app_for(model, Service(is_async=True).sources)) as client:
+        answer = client.post("/predict", json={"objects": objects[:3], "receipts": True})
+        assert answer.status_code == 200
+        told = answer.json()
+        assert told["predictions"] == model.predict(X[:3]).tolist()
+        assert told["probabilities"] == model.predict_proba(X[:3]).tolist()
+        assert told["classes"] == [False, True]
+        assert [receipt["cost"] for receipt in told["receipts"]] == [sum(PRICES.values())] * 3
+        assert sorted(told["receipts"][0]["fetched"]) == NAMES
+        assert client.post("/predict", json={"objects": []}).json()["predictions"] == []
+        assert client.get("/healthz").json()["status"] == "ok"
+        assert client.get("/metrics").status_code == 200
+        assert "receipts" not in client.post("/predict", json={"objects": objects[:1]}).json()
+
+
+def test_objects_that_hold_the_features(X, objects, model):
+    app = app_for(model)
+    with running(app) as client:
+        told = client.post("/predict", json={"objects": [*objects[:2], {**objects[2], "x": 1}]})
+        assert told.json()["predictions"] == model.predict(X[:3]).tolist()
+        blank = client.post("/predict", json={"objects": [{**objects[0], "age": None}]})
+        expected = model.predict_proba(X[:1].assign(age=np.nan)).tolist()
+        assert blank.json()["probabilities"] == expected
+        for objects_sent, sentence in [
+            ([{"age": 1.0}], "object 0 has no feature 'bureau'; null is a missing value"),
+            ([3], "object 0 must be a mapping from features to values"),
+            ([{**objects[0], "age": "old"}], "feature 'age' of object 0 must be a number or null"),
+            ([{**objects[0], "age": [1]}], "feature 'age' of object 0 must be a number or null"),
+        ]:
+            answer = client.post("/predict", json={"objects": objects_sent})
+            assert (answer.status_code, answer.json()) == (400, {"error": sentence})
+        schema = client.get("/schema").json()
+        assert schema == schema_of(model, True)
+        assert schema["properties"]["objects"]["items"]["required"] == NAMES
+
+
+def test_requests_that_cannot_be_answered(objects, model):
+    service = Service(["bureau"], hanging=["fraud"], is_async=True)
+    with running(app_for(model, service.sources, max_body=1000, max_objects=2)) as client:
+        for body, status, sentence in [
+            (b"{", 400, "the body is not JSON"),
+            (b"[" * 999, 400, "the body is not JSON"),
+            (b"[]", 400, 'the body must be {"objects": [...]}'),
+            (b'{"objects": [1], "what": 1}', 400, "unknown entry 'what'; known: objects, receipts"),
+            (b'{"objects": [1, 2, 3]}', 413, "more than 2 objects"),
+            (b'{"objects": [1], "deadline": -1}', 400, "deadline must be a positive number"),
+            (b'{"objects": ["' + b"x" * 1000 + b'"]}', 413, "the body is longer than 1000 bytes"),
+        ]:
+            answer = client.post("/predict", content=body)
+            assert answer.status_code == status
+            assert sentence in answer.json()["error"]
+        answer = client.post("/predict", json={"objects": objects[:1]})
+        assert (answer.status_code, answer.json()) == (502, {"error": "source 'bureau' failed"})
+        service.failing.clear()
+        answer = client.post("/predict", json={"objects": objects[:1], "deadline": 0.05})
+        assert answer.status_code == 504
+        assert answer.json() == {"error": "source 'fraud' did not answer in time"}
+        assert client.get("/predict").status_code == 405
+        endless = (b"x" * 500 for _ in range(10))
+        assert client.post("/predict", content=endless).status_code == 413
+
+
+def test_a_client_that_has_gone_cancels_its_sources(objects, model):
+    began, cancelled = threading.Event(), threading.Event()
+
+    async def hang(customer):
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    sources = Service(is_async=True).sources
+    sources._sources["bureau"] = sources["bureau"].__class__(
+        **{**vars(sources["bureau"]), "function": hang}
+    )
+    with running(app_for(model, sources)) as client:
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+            body = json.dumps({"objects": objects[:1]}).encode()
+            head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            raw.sendall(head.encode() + body)
+            assert began.wait(PATIENCE)
+            assert not cancelled.is_set()
+        assert cancelled.wait(PATIENCE)
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_replaced_file_is_read_again(tmp_path, X, objects, monkeypatch):
+    monkeypatch.setattr(service_module, "RELOAD_INTERVAL", 0.0)
+    path = tmp_path / "model.miser"
+    old = MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, X["age"])
+    new = MiserRegressor(max_iter=3, min_samples_leaf=5).fit(X, -X["age"])
+    save(old, path)
+    with running(app_for(path)) as client:
+
+        def ask():
+            answer = client.post("/predict", json={"objects": objects[:1]})
+            assert answer.status_code == 200
+            return answer.json()["predictions"]
+
+        assert ask() == old.predict(X[:1]).tolist()
+        path.with_suffix(".new").write_bytes(b"half a file")
+        os.replace(path.with_suffix(".new"), path)
+        assert ask() == old.predict(X[:1]).tolist()
+        save(new, path.with_suffix(".new"))
+        os.replace(path.with_suffix(".new"), path)
+        end = time.monotonic() + PATIENCE
+        while (answer := ask()) != new.predict(X[:1]).tolist() and time.monotonic() < end:
+            assert answer == old.predict(X[:1]).tolist()
+        assert ask() == new.predict(X[:1]).tolist()
+
+
+@quietly
+def test_many_clients_of_sources_that_fail_and_hang(X, objects, model):
+    """Each answer is that of the model, or of the fallback that its receipt names."""
+    rng = np.random.default_rng(0)
+    fates = rng.random(400)
+
+    async def bureau(customer):
+        i = int(customer["number"])
+        if fates[i] < 0.05:
+            raise OSError("down")
+        if fates[i] < 0.06:
+            await anyio.sleep_forever()
+        return customer["bureau"]
+
+    sources = Service(is_async=True).sources
+    sources._sources["bureau"] = sources["bureau"].__class__(
+        **{**vars(sources["bureau"]), "function": bureau}
+    )
+    plain = classifier(X, ["age", "fraud", "income"])
+    app = app_for(model, sources, fallbacks=[plain], deadline=1.0)
+    expected = [m.predict_proba(X).tolist() for m in (plain, model)]
+    found = {}
+    with running(app) as client:
+
+        def ask(numbers):
+            for i in numbers:
+                one = {**objects[i % 200], "number": i}
+                answer = client.post("/predict", json={"objects": [one], "receipts": True})
+                found[i] = answer.json()
+
+        threads = [threading.Thread(target=ask, args=(range(k, 400, 8),)) for k in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(3 * PATIENCE)
+    assert len(found) == 400
+    for i, told in found.items():
+        is_model = told["receipts"][0]["fallback"] is None
+        assert is_model == (fates[i] >= 0.06)
+        assert told["probabilities"][0] == expected[is_model][i % 200]
+
+
+# Metrics
+
+
+@quietly
+def test_prometheus(X, objects, model):
+    registry = CollectorRegistry()
+    plain = classifier(X, ["age", "fraud", "income"])
+    shares = {"age": 0.5, "bureau": 1.0}
+    watch = PrometheusObserver(registry, expected=shares)
+    service = Service(["bureau"], is_async=True)
+    served = OnDemandPredictor(model, service.sources, fallbacks=[plain], observers=[watch])
+    _, receipts = served.predict(objects[:5], return_receipts=True)
+
+    def value(name, **labels):
+        return registry.get_sample_value(f"greedymiser_{name}", labels)
+
+    assert value("source_calls_total", source="age") == 5
+    assert value("source_failures_total", source="bureau", kind="OSError") == 5
+    assert value("source_seconds_count", source="age") == 5
+    assert value("objects_total", model="fallback 0") == 5
+    assert value("cost_total") == pytest.approx(receipts.costs.sum())
+    assert value("request_seconds_count") == 1
+    assert value("asked_share_drift", source="age") == pytest.approx(0.5)
+    assert value("asked_share_drift", source="bureau") == pytest.approx(0.0)
+
+
+def test_drift_forgets():
+    drift = AskedDrift({"age": 0.5})
+    for _ in range(20_000):
+        drift.note(("age",))
+    for _ in range(20_000):
+        found = drift.note(())
+    assert found["age"] == pytest.approx(-0.5, abs=0.01)
+
+
+@quietly
+def test_opentelemetry(X, objects, model):
+    spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    watch = OpenTelemetryObserver(tracers, MeterProvider([reader]), {"age": 1.0})
+    service = Service(["bureau"], is_async=True)
+    served = OnDemandPredictor(model, service.sources, on_error="missing", observers=[watch])
+    tracer = trace.get_tracer("test", tracer_provider=tracers)
+
+    async def main():
+        with tracer.start_as_current_span("request"):
+            await served.apredict(objects[:2])
+
+    anyio.run(main)
+    found = spans.get_finished_spans()
+    (parent,) = [span for span in found if span.name == "request"]
+    calls = [span for span in found if span is not parent]
+    assert sorted(span.name for span in calls) == sorted(f"source {name}" for name in NAMES * 2)
+    for span in calls:
+        assert span.parent.span_id == parent.context.span_id
+        assert span.status.is_ok == (span.name != "source bureau")
+        assert parent.start_time <= span.end_time <= parent.end_time
+    metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+    by_name = {metric.name: metric.data.data_points for metric in metrics}
+    assert sum(point.value for point in by_name["greedymiser.source.failures"]) == 2
+    assert sum(point.value for point in by_name["greedymiser.objects"]) == 2
+    assert by_name["greedymiser.source.asked_share_drift"][0].value == pytest.approx(0.0)
+
+
+def test_a_saved_curve_falls_back_by_itself(tmp_path, X, objects):
+    from greedymiser import load, tradeoff_curve
+
+    y = X["age"] + 2 * X["bureau"] + X["fraud"] > 0
+    base = MiserClassifier(costs=PRICES, max_iter=10, min_samples_leaf=5, n_jobs=1)
+    curve = tradeoff_curve(
+        base, X[:120], y[:120], X_val=X[120:], y_val=y[120:], tradeoffs=4, search="path"
+    )
+    save(curve, tmp_path / "curve.miser")
+    family = load(tmp_path / "curve.miser")
+    app = app_for(tmp_path / "curve.miser", Service(["bureau"]).sources)
+    with running(app) as client, pytest.warns(match="'bureau' failed"):
+        answer = client.post("/predict", json={"objects": objects[:1], "receipts": True})
+    assert answer.status_code == 200
+    told = answer.json()
+    without = [m for m in reversed(family.models) if "bureau" not in m.features_used_]
+    assert told["probabilities"] == without[0].predict_proba(X[:1]).tolist()
+    assert told["receipts"][0]["failed"] == ["bureau"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_the_command(tmp_path, X, objects):
+    """A process of its own, which ends in good order when it is told to."""
+    path, source_file = tmp_path / "model.miser", tmp_path / "sources.py"
+    model = classifier(X, NAMES)
+    save(model, path)
+    lines = ["from greedymiser.on_demand import Sources", "sources = Sources(raw='customer')"]
+    lines += ["options = {'timeout': 5.0}"]
+    for name in NAMES:
+        lines.append(f"sources.add(lambda customer: customer['{name}'], ['{name}'], name='{name}')")
+    source_file.write_text("\n".join(lines))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "greedymiser", "serve", str(path), "--port", str(port)]
+    process = subprocess.Popen([*command, "--sources", str(source_file)], stderr=subprocess.PIPE)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            end = time.monotonic() + 3 * PATIENCE
+            while time.monotonic() < end and process.poll() is None:
+                with contextlib.suppress(httpx.TransportError):
+                    if client.get("/healthz").status_code == 200:
+                        break
+                time.sleep(0.05)
+            answer = client.post("/predict", json={"objects": objects[:2]}, timeout=PATIENCE)
+        assert answer.json()["predictions"] == model.predict(X[:2]).tolist()
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert b"Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "has no Sources in the name sources"),
+        ("1 / 0", "cannot be run: ZeroDivisionError: division by zero"),
+        (
+            "from greedymiser import Sources\nsources = Sources()\noptions = 3",
+            "must be a dict for OnDemandPredictor",
+        ),
+    ],
+)
+def test_source_files_that_cannot_be(tmp_path, text, message):
+    file = tmp_path / "sources.py"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        _sources_of(file)

@@ -1,0 +1,189 @@
+"""The least total: whom to ask for what where errors have a price, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold
+
+from greedymiser import (
+    CostModel,
+    GatedClassifier,
+    MiserClassifier,
+    MiserSearchCV,
+    load,
+    save,
+    total_cost,
+)
+from greedymiser._core.threads import Threads
+from greedymiser.curve.total_cost import SetPrices, least_total, members
+from greedymiser.training.preparation import Given
+
+ERRORS = [[0.0, 20.0], [20.0, 0.0]]
+
+
+@pytest.fixture(scope="module")
+def doubtful():
+    """The first column (1) tells who is in doubt; for those the second (5) tells the class.
+
+    The third (1) is noise. All others are of class 0.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (300, 3)).astype(float)
+    y = np.where(X[:, 0] == 1, X[:, 1], 0.0).astype(int)
+    return X, y
+
+
+def searched(X, y, errors=ERRORS, costs=(1.0, 5.0, 1.0), **settings):
+    model = MiserClassifier(costs=costs, charge="row", error_costs=errors, n_jobs=1)
+    settings = {"cv": 3, "random_state": 0} | settings
+    return MiserSearchCV(model, scoring="total_cost", **settings).fit(X, y)
+
+
+def test_only_rows_in_doubt_are_asked_for_more(doubtful):
+    X, y = doubtful
+    search = searched(X, y)
+    assert isinstance(search.best_estimator_, GatedClassifier)
+    assert search.best_params_ == {"resources": [["0"], ["1"]]}
+    assert (search.prediction_costs(X) == np.where(X[:, 0] == 1, 6.0, 1.0)).all()
+    assert (search.predict(X) == y).all()
+    # Out of fold: what is paid, and nothing for errors.
+    assert -search.best_score_ == pytest.approx(np.where(X[:, 0] == 1, 6.0, 1.0).mean())
+    assert search.cost_ == pytest.approx(search.prediction_costs(X).mean())
+
+
+def test_the_answer_is_a_constant_where_nothing_pays(doubtful):
+    X, y = doubtful
+    search = searched(X, y, costs=(9.0, 19.0, 9.0))
+    assert search.best_params_ == {"resources": [[]]}
+    assert search.cost_ == 0
+    assert set(search.predict(X)) == {0}
+    cost = total_cost(search, X, y)
+    assert (cost.bill, cost.errors) == (0, pytest.approx(20 * y.mean()))
+
+
+def test_a_set_is_bought_for_all_where_all_need_it(doubtful):
+    X, _ = doubtful
+    y = (X[:, 0] == X[:, 1]).astype(int)  # neither says anything alone
+    search = searched(X, y, costs=(1.0, 2.0, 1.0))
+    assert search.best_params_ == {"resources": [["0", "1"]]}
+    assert (search.prediction_costs(X) == 3).all()
+    assert (search.predict(X) == y).all()
+
+
+def test_what_is_free_is_always_there(doubtful):
+    X, y = doubtful
+    search = searched(X, y, costs=(0.0, 5.0, 1.0))
+    assert (search.prediction_costs(X) == np.where(X[:, 0] == 1, 5.0, 0.0)).all()
+    assert (search.predict(X) == y).all()
+
+
+def test_groups_pay_their_entry_once(doubtful):
+    X, y = doubtful
+    costs = CostModel.from_resources(
+        {"draw": 2.0, "a": 0.5, "b": 1.0, "c": 1.0}, [["draw", "a"], ["draw", "b"], ["c"]]
+    )
+    search = searched(X, y, costs=costs)
+    assert (search.prediction_costs(X) == np.where(X[:, 0] == 1, 3.5, 2.5)).all()
+
+
+def test_a_referral_is_worth_its_price(doubtful):
+    X, y = doubtful
+    errors = {0: {1: 20.0, "refer": 3.0}, 1: {0: 20.0, "refer": 3.0}}
+    search = searched(X, y, errors=errors)
+    # To refer those in doubt is cheaper than to ask them.
+    assert search.predict(X).tolist() == ["refer" if doubt else 0 for doubt in X[:, 0]]
+    assert (search.prediction_costs(X) == 1).all()
+
+
+def test_frames_words_weights_and_splitters(doubtful):
+    X, y = doubtful
+    frame = pd.DataFrame(X, columns=["doubt", "test", "noise"])
+    frame["doubt"] = pd.Categorical(np.where(X[:, 0] == 1, "yes", "no"))
+    words = np.where(y == 1, "ill", "well")
+    model = MiserClassifier(
+        costs={"doubt": 1.0, "test": 5.0, "noise": 1.0},
+        charge="row",
+        error_costs={"ill": {"well": 20}, "well": {"ill": 20}},
+        n_jobs=1,
+    )
+    search = MiserSearchCV(model, scoring="total_cost", cv=KFold(3))
+    search.fit(frame, words, sample_weight=np.ones(len(y)))
+    assert (search.predict(frame) == words).all()
+    assert (search.prediction_costs(frame) == np.where(X[:, 0] == 1, 6.0, 1.0)).all()
+    # Rows that are never held out do not count, and nothing else changes.
+    search.set_params(cv=ShuffleSplit(3, test_size=0.3, random_state=0)).fit(frame, words)
+    assert (search.predict(frame) == words).all()
+
+
+def test_several_threads_find_the_same(doubtful):
+    X, y = doubtful
+    alone = searched(X, y)
+    model = MiserClassifier(costs=[1.0, 5.0, 1.0], charge="row", error_costs=ERRORS, n_jobs=2)
+    team = MiserSearchCV(model, scoring="total_cost", cv=3, random_state=0).fit(X, y)
+    assert team.best_score_ == alone.best_score_
+    assert (team.predict_proba(X) == alone.predict_proba(X)).all()
+
+
+def test_a_found_model_is_saved(doubtful, tmp_path):
+    X, y = doubtful
+    search = searched(X, y)
+    save(search, tmp_path / "model.miser")
+    again = load(tmp_path / "model.miser")
+    assert (again.predict(X) == search.predict(X)).all()
+    assert (again.prediction_costs(X) == search.prediction_costs(X)).all()
+    assert (again.expected_costs(X) == search.expected_costs(X)).all()
+
+
+def test_a_budget_is_searched_for_as_ever(doubtful):
+    X, y = doubtful
+    search = searched(X, y, budget=2.0, tradeoffs=2)
+    assert "max_iter" in search.best_params_
+    assert search.cost_ <= 2.0
+
+
+def test_the_table_has_every_set(doubtful):
+    X, y = doubtful
+    table = searched(X, y).cv_results_
+    assert set(table["resources"]) == {
+        "[]", "['0']", "['1']", "['2']", "['0', '1']", "['0', '2']", "['1', '2']",
+        "['0', '1', '2']",
+    }  # fmt: skip
+    both = table.set_index("resources").loc["['0', '1']"]
+    assert (both["cost"], both["errors"], both["score"]) == (6.0, 0.0, -6.0)
+
+
+def test_probabilities_are_those_of_plain_weights():
+    """Models learn with what is at stake as weights, and are corrected for it afterwards."""
+    rng = np.random.default_rng(1)
+    X = rng.integers(0, 2, (4000, 1)).astype(float)
+    y = (rng.random(4000) < 0.1 + 0.3 * X[:, 0]).astype(int)
+    search = searched(X, y, errors=[[0.0, 1.0], [9.0, 0.0]], costs=[0.0])
+    for value in (0.0, 1.0):
+        share = y[X[:, 0] == value].mean()
+        told = search.predict_proba([[value]])[0, 1]
+        assert told == pytest.approx(share, abs=0.01)
+
+
+def test_sets_and_their_prices():
+    costs = CostModel.from_resources(
+        {"draw": 2.0, "a": 0.5, "b": 1.0, "free": 0.0},
+        [["draw", "a"], ["draw", "b"], ["free"], ["b"]],
+    )
+    sets = SetPrices(costs)
+    assert [members(bundle) for bundle in sets.bundles] == [[2], [0, 1], [0, 2]]
+    assert sets.price(0b111) == 3.5
+    assert sets.features(0b101).tolist() == [False, True, True, True]
+
+
+def test_states_are_few_where_rows_are_many(monkeypatch, doubtful):
+    X, y = doubtful
+    monkeypatch.setattr("greedymiser.curve.total_cost.FEWEST", 4)
+    monkeypatch.setattr("greedymiser.curve.total_cost.WORK", 1)
+    model = MiserClassifier(costs=[1.0, 5.0, 1.0], charge="row", error_costs=ERRORS)
+    model.set_params(scoring="total_cost")
+    folds = list(StratifiedKFold(3).split(X, y))
+    with Threads(1) as threads:
+        found = least_total(model, Given(X, y), folds, threads)
+    assert len(found.states) == 4
