@@ -20,6 +20,7 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
+from greedymiser.cascades.candidates import most_valuable
 
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
@@ -265,6 +266,14 @@ def test_free_features_and_prices_of_trees():
     paid = model.prediction_costs(X)
     assert paid.max() <= model.cost_max_
     assert model.score(X, y) > 0.95
+
+
+def test_those_are_kept_that_budgets_would_miss_most():
+    # The fifth is hardly dearer than the fourth, and the third hardly better than the second.
+    costs, scores = [1.0, 10.0, 20.0, 100.0, 101.0], [0.5, 0.8, 0.801, 0.9, 0.95]
+    assert most_valuable(costs, scores, 4) == [0, 1, 2, 4]
+    assert most_valuable(costs, scores, 3) == [0, 1, 4]
+    assert most_valuable([], [], 3) == []
 
 
 # -- on the curve ---------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ Bits = int
 """A set of resources: bit r is set where resource r is in it."""
 
 # Sets of the frontier that unions are made of, and states at most.
-MOST_SETS, MOST_STATES = 8, 24
+MOST_SETS, MOST_STATES = 10, 30
 # Trade-offs of the policies, from the one at which nothing pays, and how far down they go.
 N_TRADEOFFS, SPAN = 8, 300.0
 # Shares of the rows that the gate of a pair sends on.
@@ -63,6 +63,12 @@ class FlatModel(Protocol):
 
     @property
     def model(self) -> Model: ...
+
+    @property
+    def cost(self) -> float: ...
+
+    @property
+    def score(self) -> float: ...
 
 
 class CurveModels(Protocol):
@@ -126,9 +132,10 @@ class CascadeFamily:
         self.notes: list[str] = []
         self._finished: dict[Bits, Model] = {}
         for found in flat:
-            model = replace(found.model, charge="model")
-            self._finished.setdefault(found.resources, model)
-        self.states = self._chosen_sets(list(self._finished)) if self._can_learn() else []
+            self._finished.setdefault(found.resources, replace(found.model, charge="model"))
+        best = most_valuable([f.cost for f in flat], [f.score for f in flat], MOST_SETS - 1)
+        sets_kept = [flat[i].resources for i in best]
+        self.states = self._chosen_sets(sets_kept) if self._can_learn() else []
 
     def _can_learn(self) -> bool:
         """Whether there is anything that gates could learn from."""
@@ -142,12 +149,9 @@ class CascadeFamily:
         return not self.notes
 
     def _chosen_sets(self, flat: Sequence[Bits]) -> list[Bits]:
-        """Sets of the frontier, evenly over their prices, and unions of two of them."""
+        """Sets of the frontier, nothing, and unions of two of them, evenly over their prices."""
         sets = sorted({0, *flat}, key=lambda bits: (self._sets.price(bits), bits))
         limit = self._models.params.row_budget
-        if len(sets) > MOST_SETS:
-            place = np.linspace(0, len(sets) - 1, MOST_SETS)
-            sets = [sets[i] for i in np.unique(place.round().astype(int)).tolist()]
         unions = {a | b for a in sets for b in sets} - set(sets)
         more = sorted(unions, key=lambda bits: (self._sets.price(bits), bits))
         most = max(0, MOST_STATES - len(sets))
@@ -465,10 +469,26 @@ class CascadeFamily:
                 best = score
                 if cascade is not None:
                     kept.append((cascade, score))
-        if len(kept) <= MOST_KEPT:
-            return kept
-        place = np.unique(np.linspace(0, len(kept) - 1, MOST_KEPT).round().astype(int))
-        return [kept[i] for i in place.tolist()]
+        prices, scores = [cascade.mean_price for cascade, _ in kept], [score for _, score in kept]
+        return [kept[i] for i in most_valuable(prices, scores, MOST_KEPT)]
+
+
+def most_valuable(costs: Sequence[float], scores: Sequence[float], most: int) -> list[int]:
+    """Positions of so many of some ascending costs and scores that budgets would miss most.
+
+    One after the other goes whose absence costs least: by how much the one before is worse, over
+    the budgets (in their logarithm) up to the next.
+    """
+    kept = list(range(len(costs)))
+    place = np.log(np.maximum(costs, max(1e-3 * max(costs, default=1.0), 1e-300)))
+    while len(kept) > most:
+        at, worth = place[kept], np.array([scores[i] for i in kept])
+        # Without the cheapest there would be nothing: as much worse again as the cheapest is.
+        before = np.append(worth[0] - np.ptp(worth), worth[:-1])
+        after = np.append(at[1:], at[-1] + 1.0)
+        missed = np.maximum(worth - before, 0.0) * (after - at)
+        del kept[int(np.argmin(missed))]
+    return kept
 
 
 def raw_of(prepared: Prepared, held_out: HeldOut, model: Model) -> Floats:
