@@ -328,9 +328,9 @@ def many_classes():
     prices |= {f"p{i}": 0.5 for i in range(p)} | {f"o{i}": 0.5 for i in range(40)}
     needs = [["entry", f"p{i}"] for i in range(p)] + [["other", f"o{i}"] for i in range(40)]
     X, costs = np.hstack([pixels, others]), CostModel.from_resources(prices, needs)
-    estimator = MiserClassifier(costs=costs, max_iter=40, min_samples_leaf=5, n_jobs=1)
+    estimator = MiserClassifier(costs=costs, max_iter=20, min_samples_leaf=5, n_jobs=1)
     rows = {"X_val": X[600:], "y_val": y[600:], "scoring": "accuracy"}
-    return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=3, effort=0.25)
+    return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=2, effort=0.2)
 
 
 def test_packages_are_reduced_step_by_step(many_classes):
