@@ -619,6 +619,9 @@ def test_policies_of_nobody(model):
         OnDemandPredictor(model, sources, policies={"age": 3})
     with pytest.raises(ValueError, match="'age' has max_batch, but the source has not batch=True"):
         OnDemandPredictor(model, sources, policies={"age": SourcePolicy(max_batch=3)})
+    cached = SourcePolicy(cache={}, cache_key=str)
+    with pytest.raises(ValueError, match="'bureau' has a cache, but the source has batch=True"):
+        OnDemandPredictor(model, batch_service([]), policies={"bureau": cached})
 
 
 # Prefetch

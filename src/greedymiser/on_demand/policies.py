@@ -116,6 +116,11 @@ def read_policies(
             raise TypeError(f"policy of {name!r} must be a SourcePolicy, got {policy!r}")
         if policy.max_batch is not None and not sources[name].is_batch:
             raise ValueError(f"policy of {name!r} has max_batch, but the source has not batch=True")
+        if policy.cache is not None and sources[name].is_batch:
+            raise ValueError(
+                f"policy of {name!r} has a cache, but the source has batch=True: its answers are "
+                "for many objects at once; cache inside the source, or register it without batch"
+            )
     for name, seconds in read_timeouts(timeout, sources, plan).items():
         given = found.get(name, _PLAIN)
         if given.timeout is None:
