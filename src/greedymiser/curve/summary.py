@@ -114,6 +114,9 @@ def _steps(curve: TradeoffCurve, rows: pd.DataFrame) -> list[FrontStep]:
     steps: list[FrontStep] = []
     for _, row in rows.iterrows():
         step = _step(curve, row)
+        if not curve.models:  # of traces that were read from a file: nobody knows what was bought
+            steps.append(step)
+            continue
         before = set(steps[-1].resources) if steps else set()
         costs, now = curve.models[step.position].costs_, set(step.resources)
         steps.append(
@@ -128,7 +131,7 @@ def _steps(curve: TradeoffCurve, rows: pd.DataFrame) -> list[FrontStep]:
 
 def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
     position, n_iter = curve.position(row), int(row["n_iter"])
-    model = model_at(curve, position, n_iter)
+    used = model_at(curve, position, n_iter).resources_used_ if curve.models else ()
     test = float(row["test_score"]) if "test_score" in row else math.nan
     return FrontStep(
         position=position,
@@ -139,7 +142,7 @@ def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
         test_score=test if math.isfinite(test) else None,
         n_trees=int(row["n_trees"]),
         n_features=int(row["n_features"]),
-        resources=tuple(map(str, model.resources_used_)),
+        resources=tuple(map(str, used)),
     )
 
 

@@ -48,8 +48,8 @@ class TotalCost(NamedTuple):
 
     Examples
     --------
-    >>> TotalCost(bill=2.1, errors=4.7).total
-    6.8
+    >>> TotalCost(bill=2.5, errors=4.25).total
+    6.75
     """
 
     bill: float
