@@ -481,5 +481,9 @@ def test_parameters_that_training_reads_have_the_defaults_of_the_estimators():
     for kind in ESTIMATORS:
         plain = kind().get_params()
         taken = Parameters.of(kind())
-        assert {f.name for f in fields(taken)} - set(plain) <= {"class_weight", "error_costs", "quantile"}
+        assert {f.name for f in fields(taken)} - set(plain) <= {
+            "class_weight",
+            "error_costs",
+            "quantile",
+        }
         assert all(plain.get(f.name, f.default) == f.default for f in fields(taken))
