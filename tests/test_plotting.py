@@ -22,6 +22,7 @@ from curves import (
     wide_curve,
     with_test_scores,
 )
+from greedymiser import MiserClassifier, tradeoff_curve
 from greedymiser._core.amounts import money
 from greedymiser.curve.summary import front_steps, recommended
 from greedymiser.plotting import (
@@ -502,3 +503,29 @@ def test_comparison_of_bad_input():
         compare_curves({})
     with pytest.raises(ValueError, match="curve 'a' has no column 'score'"):
         compare_curves({"a": pd.DataFrame({"cost": [1.0]})})
+
+
+# Errors that have a price
+
+
+def test_totals_are_three_lines_with_the_least_marked():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 3))
+    y = (X[:, 0] + X[:, 1] + 0.3 * rng.standard_normal(400) > 0).astype(int)
+    model = MiserClassifier(
+        costs=[0.5, 1.0, 3.0], max_iter=10, error_costs=[[0.0, 10.0], [20.0, 0.0]]
+    )
+    curve = tradeoff_curve(
+        model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=3, effort=0.1,
+        scoring="total_cost", cost_unit="dollars",
+    )  # fmt: skip
+    ax = curve.plot()
+    errors, bills, sums, ring = (line.get_xydata() for line in ax.lines)
+    assert len(sums) > 1
+    assert np.allclose(errors[:, 1] + bills[:, 1], sums[:, 1])
+    assert np.all(np.diff(errors[:, 1]) < 0)
+    best = curve.best_row()
+    assert ring.tolist() == [[best["cost"], -best["score"]]]
+    assert sums[:, 1].min() == pytest.approx(-best["score"])
+    assert ax.get_legend() is not None
+    assert "together" in ax.get_title(loc="left")

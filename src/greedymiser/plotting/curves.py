@@ -18,6 +18,7 @@ from greedymiser.curve.summary import (
     is_by_row,
     recommendation,
     recommended,
+    total_in_words,
 )
 from greedymiser.plotting.axes import (
     DASHES,
@@ -35,6 +36,7 @@ from greedymiser.plotting.axes import (
 )
 from greedymiser.plotting.labels import LabelPlacer
 from greedymiser.plotting.looks import COLOURS, ink_of, short, without_math
+from greedymiser.scoring.errors import TOTAL_COST
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve
@@ -65,6 +67,9 @@ def plot_curve(
     model: the cheapest that is nearly as good as the best. Where the curve has test scores, those
     of the same models are diamonds. A cross is a model that ignores prices.
 
+    With ``scoring="total_cost"`` three lines show what models with larger and larger bills cost:
+    the bill, the errors, and both together, with the least total marked.
+
     Parameters
     ----------
     curve : TradeoffCurve
@@ -80,6 +85,8 @@ def plot_curve(
     matplotlib Axes
     """
     ax = drawn_axes(ax)
+    if curve.scoring == TOTAL_COST:
+        return _plot_totals(curve, ax)
     steps = front_steps(curve)
     front = curve.pareto().sort_values(["cost", "score"])
     costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
@@ -103,6 +110,42 @@ def plot_curve(
     without_math(ax.set_title(title[:1].upper() + title[1:], loc="left", fontsize="medium"))
     add_legend(ax, handles, below=True)
     _write_labels(ax, steps, (costs, scores), others.values())
+    return ax
+
+
+def _plot_totals(curve: TradeoffCurve, ax: Axes) -> Axes:
+    """Draw bills, errors and their sum, of the models that err less than all with smaller bills."""
+    rows = curve.points[curve.points["score"].notna()].sort_values(["cost", "errors"])
+    errors = rows["errors"].to_numpy(float)
+    rows = rows[errors < np.append(np.inf, np.minimum.accumulate(errors)[:-1])]
+    bills, errors = rows["cost"].to_numpy(float), rows["errors"].to_numpy(float)
+    cost_axis(ax, [bills], curve.cost_unit, "mean bill of one prediction")
+    lines = (("errors", errors, "--"), ("bill", bills, ":"), ("together", bills + errors, "-"))
+    handles = []
+    for (name, values, dashes), colour in zip(lines, COLOURS[1:], strict=False):
+        is_sum = name == "together"
+        look: dict[str, Any] = {
+            "color": COLOURS[0] if is_sum else colour,
+            "linestyle": dashes,
+            "linewidth": 2.2 if is_sum else 1.4,
+            "drawstyle": "steps-post",
+            "marker": "o",
+            "markersize": 5 if is_sum else 3.5,
+        }
+        ax.plot(bills, values, zorder=4 if is_sum else 3, **look)
+        handles.append(Line2D([], [], label=name, **look))
+    best = curve.best_row()
+    ring: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none",
+                            "markeredgecolor": ink_of(ax), "linestyle": "none"}  # fmt: skip
+    ax.plot(best["cost"], -best["score"], zorder=5, markeredgewidth=1.8, **ring)
+    handles.append(Line2D([], [], label="the least total", **ring))
+    ax.set_ylim(bottom=min(0.0, *errors))
+    unit = f" ({curve.cost_unit})" if curve.cost_unit else ""
+    without_math(ax.set_ylabel(f"mean cost of a row{unit}"))
+    told = total_in_words(curve)
+    told = (told[:1].upper() + told[1:]).replace("; ", ";\n")
+    without_math(ax.set_title(told, loc="left", fontsize="medium"))
+    add_legend(ax, handles, below=True)
     return ax
 
 
