@@ -439,6 +439,10 @@ def _soon(token: EventLoopToken, function: Callable[[], object]) -> None:
 # -- a loop of our own ----------------------------------------------------------------------------
 
 
+# Seconds after which a thread that waits for an answer looks whether it was interrupted.
+SIGNAL_INTERVAL = 1.0
+
+
 class Portal:
     """An event loop on a thread of its own, for plain calls.
 
@@ -486,7 +490,14 @@ class Portal:
         token, group = self._begun.result()
         _soon(token, partial(context_for(self._backend).run, group.start_soon, task))
         try:
-            return answer.result()
+            # A signal that comes just before the wait begins is noticed when it ends: Ctrl-C must
+            # not be lost to it.
+            while True:
+                try:
+                    return answer.result(SIGNAL_INTERVAL)
+                except TimeoutError:
+                    if answer.done():
+                        raise
         finally:
             if not answer.done():
                 _soon(token, lambda: scopes[0].cancel() if scopes else None)
