@@ -333,8 +333,9 @@ def recommended(steps: Sequence[FrontStep]) -> int:
     Its score is within one standard error of the best score, or has 99% of what can be gained over
     the first step.
     """
-    best = steps[-1]
-    slack = _slack([step.score for step in steps], best.error)
+    # Steps rise in what is chosen by, which need not be the score of the validation rows alone.
+    best = max(steps, key=lambda step: step.score)
+    slack = _slack([steps[0].score, best.score], best.error)
     return next(i for i, step in enumerate(steps) if step.score >= best.score - slack)
 
 
@@ -348,7 +349,7 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
     if curve.scoring == TOTAL_COST:
         return total_in_words(curve)
     steps = front_steps(curve) if steps is None else steps
-    best, chosen = steps[-1], steps[recommended(steps)]
+    best, chosen = max(steps, key=lambda step: step.score), steps[recommended(steps)]
     cost = money(chosen.cost, curve.cost_unit)
     if chosen is best:
         return f"the best score costs {cost}"
