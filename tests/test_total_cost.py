@@ -88,6 +88,19 @@ def test_groups_pay_their_entry_once(doubtful):
     assert (search.prediction_costs(X) == np.where(X[:, 0] == 1, 3.5, 2.5)).all()
 
 
+def test_trees_are_paid_for(doubtful):
+    X, y = doubtful
+    for price in (0.02, 0.2):
+        costs = CostModel([0.0, 5.0, 1.0], tree_cost=price)
+        search = searched(X, y, costs=costs)
+        assert search.cost_ == pytest.approx(search.prediction_costs(X).mean(), rel=0.05)
+        assert -search.best_score_ >= search.cost_
+        table = search.cv_results_.set_index("resources")
+        assert table.loc["['1']", "cost"] == pytest.approx(
+            5.0 + price * table.loc["['1']", "n_iter"]
+        )
+
+
 def test_a_referral_is_worth_its_price(doubtful):
     X, y = doubtful
     errors = {0: {1: 20.0, "refer": 3.0}, 1: {0: 20.0, "refer": 3.0}}

@@ -79,6 +79,8 @@ class State:
     # Raw predictions (n_outputs, n), and the number of rounds that they were best with.
     raw: Floats
     n_iter: int
+    # What its trees cost.
+    entry: float
     # (n,): what errors cost if rows stop here, by soft classes; and by their own.
     value: Floats
     errors: Floats
@@ -129,9 +131,9 @@ class LeastTotal:
             {
                 "resources": repr([names[r] for r in members(state.resources)]),
                 "n_iter": state.n_iter,
-                "cost": state.price,
+                "cost": state.price + state.entry,
                 "errors": float(np.mean(state.errors)),
-                "score": -(state.price + float(np.mean(state.errors))),
+                "score": -(state.price + state.entry + float(np.mean(state.errors))),
                 "std_score": float(np.std(state.errors)) / n,
             }
             for state in self.states
@@ -140,7 +142,10 @@ class LeastTotal:
 
 
 class SetPrices:
-    """Sets of resources in the bundles that features need them in, and what they cost."""
+    """Sets of resources in the bundles that features need them in, and what they cost.
+
+    Trees are not billed here: sets do not have any, their models do.
+    """
 
     def __init__(self, costs: CostModel):
         self.costs = costs
@@ -235,9 +240,19 @@ def _learned(
         states=tuple(states),
         estimator=learner.estimator,
         prepared=learner.whole,
-        mean_cost=learner.mean(policy.price + states[0].price),
+        mean_cost=learner.mean(_paid(states, policy)),
         mean_error=learner.mean(errors),
     )
+
+
+def _paid(states: Sequence[State], policy: Policy) -> Floats:
+    """What each row pays: the set that it stops with, and the trees of all stages up to there."""
+    bills, trees = np.zeros(len(states)), 0.0
+    for stage in policy.stages:
+        state = states[stage.state]
+        trees += state.entry
+        bills[stage.state] = state.price + trees
+    return bills[policy.stopped]
 
 
 class _Learner:
@@ -340,6 +355,7 @@ class _Learner:
             self.sets.price(resources),
             raw,
             n_iter,
+            entry=math.fsum(self.sets.costs.trees_bill(n_iter * len(raw))),
             value=(self._soft @ self.errors.matrix)[rows, said],
             errors=self.errors.matrix[self.codes, said],
         )
@@ -364,7 +380,7 @@ class _Learner:
             ]
             for state in self._states(new[: most - len(found)]):
                 found[state.resources] = state
-                total = 0.5 * state.price + self.mean(state.value)
+                total = 0.5 * (state.price + state.entry) + self.mean(state.value)
                 heapq.heappush(queue, (total, state.resources, size + 1))
         return list(found.values())
 
@@ -407,6 +423,7 @@ class _Learner:
                 inputs=lambda i: self._inputs(states[i], rows),
                 folds=self.fold_of[rows],
                 weight=None if self.weight is None else self.weight[rows],
+                entry=np.array([state.entry for state in states]),
             ),
             1.0,
             kinds=("tree",),
