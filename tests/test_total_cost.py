@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold
+from sklearn.model_selection import (
+    KFold,
+    RepeatedStratifiedKFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+)
 
 from greedymiser import (
     CostModel,
@@ -125,9 +131,27 @@ def test_frames_words_weights_and_splitters(doubtful):
     search.fit(frame, words, sample_weight=np.ones(len(y)))
     assert (search.predict(frame) == words).all()
     assert (search.prediction_costs(frame) == np.where(X[:, 0] == 1, 6.0, 1.0)).all()
-    # Rows that are never held out do not count, and nothing else changes.
-    search.set_params(cv=ShuffleSplit(3, test_size=0.3, random_state=0)).fit(frame, words)
-    assert (search.predict(frame) == words).all()
+
+
+@pytest.mark.parametrize(
+    "cv",
+    [
+        ShuffleSplit(3, test_size=0.3, random_state=0),
+        RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0),
+        TimeSeriesSplit(3),
+    ],
+)
+def test_every_row_is_checked_once(doubtful, cv):
+    with pytest.raises(ValueError, match="needs a cv with folds in which every row"):
+        searched(*doubtful, cv=cv)
+
+
+def test_the_table_heeds_weights(doubtful):
+    X, y = doubtful
+    model = MiserClassifier(costs=[30.0] * 3, charge="row", error_costs=ERRORS, n_jobs=1)
+    search = MiserSearchCV(model, scoring="total_cost", cv=3, random_state=0)
+    table = search.fit(X, y, sample_weight=np.where(y == 1, 0.5, 1.0)).cv_results_
+    assert table["score"].tolist() == pytest.approx([search.best_score_])
 
 
 def test_several_threads_find_the_same(doubtful):

@@ -30,7 +30,7 @@ from sklearn.base import clone
 from greedymiser._core.threads import Threads
 from greedymiser.cascades.gated import GatedClassifier, gated_classifier, judged
 from greedymiser.cascades.gates import GateInputs
-from greedymiser.cascades.policy import Policy, States, induce
+from greedymiser.cascades.policy import Policy, States, induce, paired_error
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.costs.errors import ErrorCosts
 from greedymiser.curve.models import CurveModels, FittedCandidate
@@ -99,6 +99,8 @@ class LeastTotal:
     # Of the training rows, out of fold.
     mean_cost: float
     mean_error: float
+    # Weights of the rows; None where all count alike.
+    weight: Floats | None = None
 
     def classifier(self) -> GatedClassifier:
         """The chain as an estimator."""
@@ -126,18 +128,20 @@ class LeastTotal:
         """What each set costs if all rows buy it, and what its errors cost then."""
         import pandas as pd
 
-        n = math.sqrt(len(self.states[0].value))
-        rows = [
-            {
-                "resources": repr([names[r] for r in members(state.resources)]),
-                "n_iter": state.n_iter,
-                "cost": state.price + state.entry,
-                "errors": float(np.mean(state.errors)),
-                "score": -(state.price + state.entry + float(np.mean(state.errors))),
-                "std_score": float(np.std(state.errors)) / n,
-            }
-            for state in self.states
-        ]
+        rows = []
+        for state in self.states:
+            cost = state.price + state.entry
+            errors = float(np.average(state.errors, weights=self.weight))
+            rows.append(
+                {
+                    "resources": repr([names[r] for r in members(state.resources)]),
+                    "n_iter": state.n_iter,
+                    "cost": cost,
+                    "errors": errors,
+                    "score": -(cost + errors),
+                    "std_score": paired_error(state.errors, self.weight),
+                }
+            )
         return pd.DataFrame(rows)
 
 
@@ -182,16 +186,31 @@ def least_total(
     given : Given
         The rows to learn from.
     folds : pairs of arrays
-        Rows to learn from, and rows to check with, by position. Rows that no fold checks are
-        learned from in all of them, and count for nothing.
+        Rows to learn from, and rows to check with, by position: every row is checked
+        once, and learned from in all other folds.
     threads : Threads
     """
     estimator = _usual(base)
     prepared = estimator.prepare(given, NOTHING_GIVEN, threads)
-    fold_of = np.full(len(prepared.train.y), -1, dtype=np.intp)
-    for k, (_, check) in enumerate(folds):
-        fold_of[check] = k
+    fold_of = _folds_of(folds, len(prepared.train.y))
     return _learned(estimator, prepared, fold_of)
+
+
+def _folds_of(folds: Sequence[tuple[NDArray[Any], NDArray[Any]]], n: int) -> NDArray[np.intp]:
+    """The fold that checks each row."""
+    fold_of, checks = np.full(n, -1, dtype=np.intp), np.zeros(n, dtype=np.intp)
+    is_whole = True
+    for k, (learn, check) in enumerate(folds):
+        fold_of[check] = k
+        uses = np.bincount(np.arange(n)[check], minlength=n)
+        checks += uses
+        is_whole &= bool((uses + np.bincount(np.arange(n)[learn], minlength=n) == 1).all())
+    if not is_whole or (checks != 1).any():
+        raise ValueError(
+            'scoring="total_cost" with charge="row" needs a cv with folds in which every row is '
+            "checked once and learned from otherwise, such as StratifiedKFold"
+        )
+    return fold_of
 
 
 def total_cost_candidate(models: CurveModels) -> FittedCandidate:
@@ -242,6 +261,7 @@ def _learned(
         prepared=learner.whole,
         mean_cost=learner.mean(_paid(states, policy)),
         mean_error=learner.mean(errors),
+        weight=learner.weight,
     )
 
 
