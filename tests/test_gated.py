@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from greedymiser import (
+    BudgetWarning,
     CostModel,
     GatedClassifier,
     GatedRegressor,
@@ -306,3 +309,16 @@ def test_estimators_can_be_cloned_and_refuse_strangers():
         GatedClassifier(MiserRegressor()).fit(X, y)
     with pytest.raises(ValueError, match="given together, but y_val is missing"):
         GatedClassifier().fit(X, y, X_val=X)
+
+
+@pytest.mark.parametrize("limits", [{"budget": 0.5}, {"row_budget": 4.0}, {"row_budget": 0.5}])
+@pytest.mark.parametrize("tree_cost", [0.1, 1.0])
+def test_trees_on_free_features_are_within_the_budget(limits, tree_cost):
+    X, y = rows_of(500)
+    base = MiserClassifier(costs=CostModel([0.0, 5.0, 3.0], tree_cost=tree_cost), **QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BudgetWarning)
+        model = GatedClassifier(base, **limits).fit(X, y)
+    assert model.cost_ <= limits.get("budget", np.inf)
+    assert model.cost_max_ <= limits.get("row_budget", np.inf)
+    assert np.isfinite(model.predict_proba(X)).all()

@@ -444,6 +444,17 @@ class CascadeFamily:
         n_trees = self.models[bits].ensemble.n_trees
         return self._sets.price(bits) + self._models.schema.costs.tree_cost * n_trees
 
+    @property
+    def constant(self) -> Model:
+        """The model of no trees, which costs nothing."""
+        start: Model = self._models.trainer.start
+        return replace(self._models.corrected(start), charge="model")
+
+    def constant_loss(self, states: States) -> float:
+        """Its mean loss on the rows that gates learn from."""
+        y, baseline = self.held_out.cases.y, self.constant.ensemble.baseline
+        return states.mean(self._values(y, np.repeat(baseline[:, None], len(y), axis=1)))
+
     def best(self) -> list[tuple[Cascade, float]]:
         """Cascades that none beats by the score of rows that nobody has seen, and that score.
 

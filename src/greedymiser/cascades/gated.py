@@ -324,12 +324,13 @@ class Gated(OverEnsemble):
                 offers.append((states.mean(states.values[i]), price, chain))
         for cascade in family.cascades():
             offers.append((cascade.loss, cascade.mean_price, Chain.of(schema, cascade)))
+        # Trees on free features cost money too, where trees do; the constant never does.
+        offers.append((family.constant_loss(states), 0.0, Chain(schema, (family.constant,))))
         if self.row_budget is not None:
             limit = self.row_budget
             offers = [o for o in offers if o[2].predictor(1).cost_max_ <= limit]
-        least = min(offers, key=lambda offer: offer[1])
         if self.budget is not None:
-            offers = [offer for offer in offers if offer[1] <= self.budget] or [least]
+            offers = [offer for offer in offers if offer[1] <= self.budget]
         best = min(offers, key=lambda o: (o[0] + self.tradeoff * o[1], o[1]))
         if self._limit is not None and not best[2].predictor(1).features_used_:
             warnings.warn(
