@@ -77,6 +77,16 @@ def test_splits_are_between_values_that_are_there():
     assert gate.estimates(np.array([[4.4], [4.6]])) == pytest.approx([0.0, 1.0])
 
 
+def test_no_edge_is_infinite():
+    """Files could not hold it."""
+    x = np.repeat([-np.inf, 1.0, np.inf], 100)
+    for gains, on in ((x == -np.inf, [1, 0, 0]), (x == np.inf, [0, 0, 1])):
+        gate = fit_gate("tree", inputs_of(x[:, None]), gains * 1.0)
+        nodes = gate.ensemble.nodes
+        assert np.isfinite(nodes["threshold"][nodes["left"] >= 0]).all()
+        assert gate.estimates(np.array([[-np.inf], [1.0], [np.inf]])) == pytest.approx(on)
+
+
 def test_missing_values_have_a_side_of_their_own():
     x = np.repeat([1.0, 2.0, np.nan], 100)
     gate = fit_gate("tree", inputs_of(x[:, None]), np.where(np.isnan(x), 1.0, 0.0))

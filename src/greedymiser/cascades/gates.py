@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._core.compiling import njit
+from greedymiser.data.binning import midpoints
 from greedymiser.model.gating import Gate
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
@@ -124,9 +125,7 @@ def _edges(known: Floats) -> Floats:
         upper = distinct[np.searchsorted(distinct, lower) + 1]
     else:
         lower, upper = distinct[:-1], distinct[1:]
-    middle = lower + (upper - lower) / 2
-    # Of neighbouring floats, or infinities, there is no middle.
-    return np.where((middle < upper) & (middle >= lower), middle, lower)
+    return midpoints(lower, upper)
 
 
 def fit_gate(
@@ -383,8 +382,7 @@ def _fit_band(inputs: GateInputs, target: Floats, weight: Floats | None) -> Gate
 
 
 def _between(lower: float, upper: float) -> float:
-    middle = lower + (upper - lower) / 2
-    return float(middle) if lower <= middle < upper else float(lower)
+    return float(midpoints(np.array([lower]), np.array([upper]))[0])
 
 
 def _band(inputs: GateInputs, position: int, low: float, high: float) -> Ensemble:
