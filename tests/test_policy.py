@@ -84,6 +84,21 @@ def test_entering_a_state_may_have_a_price():
     assert [stage.state for stage in induce(states, 0.15).stages] == [1]
 
 
+def test_only_states_of_the_chain_are_entered():
+    """What is skipped for all has no trees to pay for, neither at the start nor in between."""
+    entry = np.array([4.0, 3.0, 1.0])
+    values = [np.full(N, 9.0), np.full(N, 8.0), np.zeros(N)]
+    policy = induce(states_of([0, 1, 2], values, entry=entry), 0.1)
+    assert [stage.state for stage in policy.stages] == [2]
+    assert policy.price.tolist() == [3.0] * N
+    chain = [[False, True, False], [False, False, True], [False, False, False]]
+    values = [9.0 * KNOWN, 8.0 * KNOWN + 1.0, np.zeros(N)]
+    entry = np.array([1.0, 3.0, 1.0])
+    policy = induce(states_of([0, 1, 4], values, chain, entry=entry), 0.1, kinds=["tree"])
+    assert [stage.state for stage in policy.stages] == [0, 2]
+    assert policy.price.tolist() == (1.0 + 5.0 * KNOWN).tolist()
+
+
 def test_weights_decide():
     values = [KNOWN, np.full(N, 0.5)]
     ones = induce(states_of([0, 1], values, weight=np.where(KNOWN, 1.0, 9.0)), 0.0, kinds=[])

@@ -352,7 +352,6 @@ class CascadeFamily:
 
     def _cascade(self, states: States, policy: Policy, tradeoff: float) -> Cascade:
         stages = policy.stages
-        start = states.prices[0] + (0.0 if states.entry is None else states.entry[0])
         raw = np.take_along_axis(self.raw, policy.stopped[None, None, :], axis=0)[0]
         loss = np.take_along_axis(states.values, policy.stopped[None, :], axis=0)[0]
         return Cascade(
@@ -362,7 +361,7 @@ class CascadeFamily:
             kinds=tuple(stage.kind for stage in stages if stage.gate is not None),
             tradeoff=tradeoff,
             raw=raw,
-            mean_price=states.mean(policy.price + start),
+            mean_price=states.mean(policy.price + states.prices[0]),
             loss=states.mean(loss),
         )
 
@@ -422,7 +421,7 @@ class CascadeFamily:
         on: NDArray[np.bool_],
         tradeoff: float,
     ) -> Cascade:
-        start = states.price(0, first) if first else 0.0
+        start = states.price(0, first)
         policy = Policy(
             (PolicyStage(first, gate, kind), PolicyStage(second)),
             np.empty(0),

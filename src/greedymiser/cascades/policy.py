@@ -48,8 +48,11 @@ class States:
 
     def price(self, state: int, larger: int) -> float:
         """What it costs to go from a state to one that follows it."""
-        trees = 0.0 if self.entry is None else float(self.entry[larger])
-        return float(self.prices[larger] - self.prices[state]) + trees
+        return float(self.prices[larger] - self.prices[state]) + self.entered(larger)
+
+    def entered(self, state: int) -> float:
+        """What it costs to enter a state whose set is paid."""
+        return 0.0 if self.entry is None else float(self.entry[state])
 
     def is_usable(self, *states: int) -> bool:
         """Whether the values of all these states are numbers."""
@@ -81,7 +84,8 @@ class Policy:
 
     stages: tuple[PolicyStage, ...]
     # Per row, by gates that have not seen it: the value of stopping where it stops and the price
-    # paid from the start, in terms of the value; that price; and the state in which it stops.
+    # paid beyond the set of the start, in terms of the value; that price, with what entering the
+    # states of the chain costs, the first as well; and the state in which it stops.
     value: Floats
     price: Floats
     stopped: NDArray[np.intp]
@@ -89,7 +93,7 @@ class Policy:
 
 @dataclass(frozen=True, eq=False)
 class _Rest:
-    """What becomes of rows from a state on."""
+    """What becomes of rows that have paid for the set of a state, and not yet for entering it."""
 
     value: Floats
     price: Floats
@@ -165,25 +169,26 @@ def _decided(
     margin: float,
 ) -> _Rest:
     """The best decision in a state, given those in all larger ones."""
-    n = states.n_rows
+    n, entered = states.n_rows, states.entered(state)
+    stop = states.values[state] + tradeoff * entered
     best = _Rest(
-        states.values[state],
-        np.zeros(n),
+        stop,
+        np.full(n, entered),
         np.full(n, state, dtype=np.intp),
         (PolicyStage(state),),
     )
     following = [s for s in rest if states.within[state, s]]
     offers = []
     for larger in following:
-        price = states.price(state, larger)
+        price = float(states.prices[larger] - states.prices[state])
         offers.append((larger, price, rest[larger].value + tradeoff * price))
-    # For all: the best of them, if it is better than to stop.
+    # For all: the best of them, if it is better than to stop. Nobody enters this state then.
     offers.sort(key=lambda offer: states.mean(offer[2]))
-    stop = states.values[state]
     for larger, price, value in offers[:1]:
         if _is_better(states, value, best.value, margin):
             beyond = rest[larger]
             best = _Rest(value, price + beyond.price, beyond.stopped, beyond.stages)
+    offers = [(s, price + entered, value + tradeoff * entered) for s, price, value in offers]
     # By a gate: those first that would be worth most if one knew who gains.
     offers.sort(key=lambda offer: states.mean(np.minimum(offer[2], stop)))
     for rank, (larger, price, value) in enumerate(offers[:MOST_FOLLOWING]):
@@ -216,7 +221,7 @@ def _gated(
         return None
     return _Rest(
         np.where(on, value, stop),
-        np.where(on, price + beyond.price, 0.0),
+        np.where(on, price + beyond.price, states.entered(state)),
         np.where(on, beyond.stopped, state),
         (PolicyStage(state, gate, kind), *beyond.stages),
     )
