@@ -18,6 +18,7 @@ from greedymiser import (
     GatedClassifier,
     MiserClassifier,
     MiserSearchCV,
+    cost_curve,
     load,
     save,
     total_cost,
@@ -224,3 +225,19 @@ def test_states_are_few_where_rows_are_many(monkeypatch, doubtful):
     with Threads(1) as threads:
         found = least_total(model, Given(X, y), folds, threads)
     assert len(found.states) == 4
+
+
+@pytest.mark.parametrize("row_budget", [None, 2.0])
+def test_a_curve_keeps_to_the_budget_of_rows(doubtful, row_budget):
+    X, y = doubtful
+    model = MiserClassifier(
+        costs=[1.0, 5.0, 1.0],
+        charge="row",
+        error_costs=ERRORS,
+        scoring="total_cost",
+        row_budget=row_budget,
+        max_iter=10,
+        n_jobs=1,
+    )
+    curve = cost_curve(model, X[:200], y[:200], X[200:], y[200:], tradeoffs=2, effort=0.1)
+    assert ("total cost" in set(curve.trace["found_by"])) == (row_budget is None)

@@ -568,7 +568,10 @@ class Frontier:
             for gated in gated_candidates(self.models, self.sets, flat):
                 self.models.add_fitted(gated)
             if self.models.blank.scoring == TOTAL_COST:
-                self.models.add_fitted(total_cost_candidate(self.models))
+                least = total_cost_candidate(self.models)
+                limit = params.row_budget
+                if limit is None or least.model.cost_max_ <= limit:
+                    self.models.add_fitted(least)
         if params.charge == "row":
             for model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
