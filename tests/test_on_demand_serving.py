@@ -271,6 +271,27 @@ def test_fallbacks_that_cannot_be(X, model, others):
         OnDemandPredictor(model, sources, fallbacks=[foreign])
 
 
+def test_a_fallback_must_have_the_link_and_the_error_costs_of_the_model(X):
+    sources = Service().sources
+    y = np.exp(X["age"] + X["income"])
+    fit = {"max_iter": 3, "min_samples_leaf": 5}
+    main = MiserRegressor(loss="poisson", **fit).fit(X, y)
+    squared = MiserRegressor(**fit).fit(X[["age"]], y)
+    with pytest.raises(ValueError, match="fallback 0 has another link than the model"):
+        OnDemandPredictor(main, sources, fallbacks=[squared])
+    gamma = MiserRegressor(loss="gamma", **fit).fit(X[["age"]], y)
+    OnDemandPredictor(main, sources, fallbacks=[gamma]).close()
+    costs = {True: {False: 5.0}, False: {True: 1.0}}
+    main = MiserClassifier(error_costs=costs, **fit).fit(X, y > 1)
+    alike = MiserClassifier(error_costs=costs, **fit).fit(X[["age"]], y > 1)
+    OnDemandPredictor(main, sources, fallbacks=[alike]).close()
+    dearer = {True: {False: 9.0}, False: {True: 1.0}}
+    for other in (None, dearer):
+        unlike = MiserClassifier(error_costs=other, **fit).fit(X[["age"]], y > 1)
+        with pytest.raises(ValueError, match="fallback 0 has other error_costs"):
+            OnDemandPredictor(main, sources, fallbacks=[unlike])
+
+
 # Deadlines
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.costs.errors import ErrorCosts
+from greedymiser.losses import Loss
 from greedymiser.model.family import ModelFamily, as_family
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.request import Outcome, Plan, Request
@@ -77,6 +79,31 @@ def _check_alike(i: int, fallback: Predictor, model: Predictor) -> None:
         raise ValueError(f"fallback {i} is a {fallback.kind}, but the model is a {model.kind}")
     if model.kind == "classifier" and list(fallback.classes_) != list(model.classes_):
         raise ValueError(f"fallback {i} knows other classes than the model")
+    # The model turns raw predictions of a fallback into answers, as if they were its own.
+    if not _respond_alike(fallback.loss, model.loss):
+        raise ValueError(
+            f"fallback {i} has another link than the model: its loss "
+            f"({type(fallback.loss).__name__}) and that of the model ({type(model.loss).__name__}) "
+            "make other predictions of the same raw ones"
+        )
+    if not _cost_alike(fallback.error_costs, model.error_costs):
+        raise ValueError(f"fallback {i} has other error_costs than the model")
+
+
+def _respond_alike(one: Loss, other: Loss) -> bool:
+    """Whether two losses make the same of raw predictions; types do not tell, files drop them."""
+    if one.n_outputs != other.n_outputs:
+        return False
+    points = np.linspace(-3.0, 3.0, 13)
+    raw = points if one.n_outputs == 1 else np.stack([points * k for k in range(one.n_outputs)])
+    first, second = (np.asarray(loss.response(raw.copy())) for loss in (one, other))
+    return first.shape == second.shape and np.allclose(first, second, equal_nan=True)
+
+
+def _cost_alike(one: ErrorCosts | None, other: ErrorCosts | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one.matrix, other.matrix) and list(one.said) == list(other.said)
 
 
 class Taken(NamedTuple):
