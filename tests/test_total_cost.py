@@ -18,10 +18,10 @@ from greedymiser import (
     GatedClassifier,
     MiserClassifier,
     MiserSearchCV,
-    cost_curve,
     load,
     save,
     total_cost,
+    tradeoff_curve,
 )
 from greedymiser._core.threads import Threads
 from greedymiser.curve.total_cost import SetPrices, least_total, members
@@ -239,5 +239,7 @@ def test_a_curve_keeps_to_the_budget_of_rows(doubtful, row_budget):
         max_iter=10,
         n_jobs=1,
     )
-    curve = cost_curve(model, X[:200], y[:200], X[200:], y[200:], tradeoffs=2, effort=0.1)
+    curve = tradeoff_curve(
+        model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=2, effort=0.1
+    )
     assert ("total cost" in set(curve.trace["found_by"])) == (row_budget is None)
