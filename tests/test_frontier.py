@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import balanced_accuracy_score
@@ -33,6 +33,7 @@ from greedymiser.curve.checkpoints import ABOUT, CheckpointError
 from greedymiser.curve.curve import chosen_by
 from greedymiser.curve.frontier import Candidate, Frontier, by_area
 from greedymiser.losses import SquaredError
+from random_examples import examples
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}
@@ -108,7 +109,7 @@ def test_same_curve_on_any_number_of_threads():
     assert one == five
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.5]), min_size=5, max_size=5),
     st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=6, max_size=6),
