@@ -1740,6 +1740,7 @@ def test_the_program_is_registered():
 # The page about it
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 25)
