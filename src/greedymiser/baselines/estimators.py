@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from greedymiser.baselines.foreign import (
+from greedymiser.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,

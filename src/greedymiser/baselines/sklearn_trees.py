@@ -23,7 +23,7 @@ from sklearn.ensemble import (
 )
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.baselines.foreign import (
+from greedymiser.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,
