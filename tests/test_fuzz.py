@@ -68,7 +68,7 @@ def test_what_should_not_be_is_found_and_made_small(tmp_path):
         "data = b'feature,cosT,group\\n' + b'a,1,\\n' * 50\n"
         "path = Path(sys.argv[1]) / 'x.csv'\n"
         "path.write_bytes(data)\n"
-        "running.signal.signal(running.signal.SIGALRM, running._too_slow)\n"
+        "running.signal.signal(running.signal.SIGPROF, running._too_slow)\n"
         "fate, fault = running.attempt(kind, path)\n"
         "assert (fate, 'KeyError' in fault) == ('failed', True)\n"
         "print(running.shrunk(kind, path, data, fault))\n"
