@@ -973,7 +973,7 @@ def test_predictions_go_into_a_pipe(here, model):
     reader = threading.Thread(target=lambda: read.append(Path("pipe.csv").read_bytes()))
     reader.start()
     succeed("predict", model, "regression.csv", "--out", "pipe.csv")
-    reader.join(timeout=10)
+    reader.join(timeout=60)
     assert read[0].decode() == succeed("predict", model, "regression.csv")
     assert Path("pipe.csv").is_fifo()
 
