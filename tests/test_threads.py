@@ -217,7 +217,7 @@ def marked(threads, n, step, times=1):
 
 def all_meet(threads):
     """Whether as many items as there are threads are sooner or later at work at the same time."""
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 120.0
     while time.monotonic() < deadline:  # helpers may still be compiling, or have no core
         met = np.zeros(threads.n_threads, dtype=np.int64)
         meet(threads.team(), np.zeros(1, dtype=np.int64), met)
