@@ -141,6 +141,8 @@ def test_best_for_every_price_on_the_way(curve):
     scores = [curve.best_row(budget)["score"] for budget in np.linspace(0, total, 40)]
     assert scores == sorted(scores)
     assert curve.best().cost_ == curve.best(total).cost_
+    with pytest.raises(ValueError, match="budget must be an amount, or None for any; got nan"):
+        curve.best(float("nan"))
     with pytest.raises(ValueError, match="budget must not be negative, got -1"):
         curve.best(-1)
     with pytest.raises(TypeError, match="budget must be a number, got 'cheap'"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sklearn.metrics import balanced_accuracy_score
 pytest.importorskip("pandas")
 
 from curves import searched_curve, thyroid_curve, wide_curve
-from greedymiser import CostModel, MiserRanker, MiserRegressor, tradeoff_curve
+from greedymiser import CostModel, MiserRanker, MiserRegressor, TradeoffCurve, tradeoff_curve
 from greedymiser._core.amounts import money, plain_score_name, rounded_score
 from greedymiser.curve.summary import (
     FrontStep,
@@ -20,6 +21,7 @@ from greedymiser.curve.summary import (
     recommendation,
     recommended,
     resource_groups,
+    step_table,
 )
 
 
@@ -169,3 +171,43 @@ def test_numbers_are_said_as_people_say_them():
     assert money(1234.5, "") == "1,234"
     assert rounded_score(0.86213, 0.013) == "0.86"
     assert plain_score_name("a name of my own_making") == "a name of my own_making"
+
+
+def unknown(model, X, y):
+    return np.nan
+
+
+def test_a_curve_without_any_score_is_printed_and_pickled():
+    curve = regression_curve(scoring=unknown)
+    assert front_steps(curve) == []
+    assert recommendation(curve) == "no model has a score"
+    assert "cost" in str(curve)
+    assert "no model has a score" in curve._repr_html_()
+    assert len(pickle.loads(pickle.dumps(curve)).models) == 3
+    with pytest.raises(ValueError, match="no model of the curve has a score"):
+        curve.plot()
+
+
+def test_what_is_recommended_goes_by_what_is_chosen_by():
+    given = [(0, 0.5, 0.5), (1, 0.9, 0.7), (2, 0.7, 0.78), (5, 0.75, 0.8)]
+    steps = [replace(step(cost, score), choice_score=choice) for cost, score, choice in given]
+    assert recommended(steps) == 3
+    steps[-1] = replace(steps[-1], error=0.03)
+    assert recommended(steps) == 2
+    assert recommendation(thyroid_curve(), steps) == "97% of the best score for $2 of $5"
+    nowhere = [step(0, -np.inf), step(1, -1.0), step(4, -0.9, 0.2)]
+    assert recommendation(thyroid_curve(), nowhere) == "nearly the best score for $1 of $4"
+
+
+def test_tables_show_what_models_are_chosen_by():
+    curve = searched_curve()
+    heads, _ = step_table(curve, front_steps(curve))
+    assert "chosen by" not in heads
+    traces = curve.traces.assign(choice_score=2.0 * curve.traces["score"])
+    heads, rows = step_table(
+        other := TradeoffCurve(traces, curve.models, curve.scoring), front_steps(other)
+    )
+    at = heads.index("chosen by")
+    shown = [float(row[at]) for row in rows]
+    assert shown == sorted(shown)
+    assert shown == pytest.approx([2 * float(row[1].split(" ")[0]) for row in rows], abs=2e-3)

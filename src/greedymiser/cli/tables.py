@@ -29,10 +29,13 @@ def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     rows = [[str(number), *row] for number, row in enumerate(cells, 1)]
     show_table("", ["model", *heads], rows, left="what it adds")
     certain = ", ± one standard error" if any(step.error for step in steps) else ""
+    chosen = ""
+    if any(step.choice_score is not None for step in steps):
+        chosen = " Models are chosen by what these rows and cross-fitting say together."
     say(
         f"Recommended: {recommendation(trained)}.",
         f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; "
-        "higher is better.",
+        f"higher is better.{chosen}",
         "",
     )
 

@@ -218,7 +218,10 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
         tried += " and the best set" if n_sets == 1 else f" and the {n_sets} best sets"
         tried += " of features"
     were = "was" if n_tradeoffs + n_sets == 1 else "were"
-    told = f"{tried} {were} tried within the budget; this model has the best validation score."
+    score = "validation score"
+    if "choice_score" in points:
+        score = "score of the validation rows and of cross-fitting together"
+    told = f"{tried} {were} tried within the budget; this model has the best {score}."
     if best.get("found_by") == "gates":
         return f"{told} It is a cascade of {best['n_iter']:g} sets, with gates between them"
     if best.get("found_by") == "search":

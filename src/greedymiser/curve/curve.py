@@ -157,7 +157,9 @@ class TradeoffCurve:
         if budget is not None:
             if not isinstance(budget, Real):
                 raise TypeError(f"budget must be a number, got {budget!r}")
-            if not budget >= 0:
+            if np.isnan(budget):
+                raise ValueError("budget must be an amount, or None for any; got nan")
+            if budget < 0:
                 raise ValueError(f"budget must not be negative, got {budget}")
             affordable = affordable[affordable["cost"] <= budget]
         if affordable.empty:

@@ -214,7 +214,7 @@ class FrontierSearch:
         search = FrontierSearch(*given)
         search.archive = {key: replace(found) for key, found in self.archive.items()}
         search.below = below
-        search._around.chains = self._around.chains
+        search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun = self._has_begun
         return search
 
@@ -525,7 +525,6 @@ class Frontier:
         with self._lock:
             if low in self._filled:
                 return False
-            self._filled.add(low)
             n_before = len(self.models)
             with self.models.threads:
                 if self._search is None:  # it was interrupted
@@ -537,6 +536,7 @@ class Frontier:
                 else:
                     between = [f for f in self._search.left_out if low < f.cost < high]
                 self._add(search, between, (low, high, scores[position + 1]))
+            self._filled.add(low)  # not before: somebody may have interrupted it
             return len(self.models) > n_before
 
     def _run(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
@@ -561,7 +561,9 @@ class Frontier:
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
             self.models.usual_shift = search.usual_shift
+        # All that takes long comes first: an interruption must not leave half of it behind.
         flat = search.finished(candidates, **paid)
+        beyond = self._beyond(candidates) if params.charge == "row" else []
         for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
         if params.charge == "row" and box is None:
@@ -572,9 +574,8 @@ class Frontier:
                 limit = params.row_budget
                 if limit is None or least.model.cost_max_ <= limit:
                     self.models.add_fitted(least)
-        if params.charge == "row":
-            for model, tradeoff in self._beyond(candidates):
-                self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+        for model, tradeoff in beyond:
+            self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
 
     def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.

@@ -88,6 +88,8 @@ def plot_curve(
     if curve.scoring == TOTAL_COST:
         return _plot_totals(curve, ax)
     steps = front_steps(curve)
+    if not steps:
+        raise ValueError("no model of the curve has a score, so there is nothing to draw")
     front = curve.pareto().sort_values(["cost", "score"])
     costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
     others = reference_models(curve, baselines or {})
@@ -242,7 +244,8 @@ def _draw_steps(
         [step.cost for step in steps], [step.score for step in steps], linestyle="none",
         marker="o", markersize=5, color=COLOURS[0], zorder=4,
     )  # fmt: skip
-    named = "best for each budget"
+    is_by_folds = any(step.choice_score is not None for step in steps)
+    named = "chosen for each budget" if is_by_folds else "best for each budget"
     tested = [step for step in steps if step.test_score is not None]
     handles: list[Any] = [
         Line2D([], [], marker="o", markersize=5, label=f"{named} (validation rows)"

@@ -140,6 +140,8 @@ def _data(
     curve: TradeoffCurve, X: Any, baselines: Mapping[str, Any], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     steps = front_steps(curve)
+    if not steps:
+        raise ValueError("no model of the curve has a score, so there is nothing to report")
     costs = curve.models[0].costs_
     front = curve.pareto().sort_values(["cost", "score"])
     line = [[float(c), float(s)] for c, s in zip(front["cost"], front["score"], strict=True)]
