@@ -35,6 +35,7 @@ from greedymiser import (
     to_lightgbm,
     tradeoff_curve,
 )
+from greedymiser._core.amounts import money, rounded_score
 from greedymiser.curve.search import _Whole
 from greedymiser.data.binning import BinMapper
 from greedymiser.losses import SquaredError
@@ -182,8 +183,13 @@ def test_csv_and_frame(curve, tmp_path):
     frame = curve.to_frame()
     frame.loc[0, "cost"] = -1.0
     assert curve.points.loc[0, "cost"] != -1.0
-    assert repr(curve).startswith("<TradeoffCurve of 7 models, cost 0 to ")
-    assert "\n" not in repr(curve)
+    front = curve.pareto()
+    first, last = (
+        f"{rounded_score(front['score'].iloc[i])} for {money(front['cost'].iloc[i], 'cents')}"
+        for i in (0, -1)
+    )
+    said = f"TradeoffCurve of 7 models, negative half the squared error from {first} to {last}"
+    assert repr(curve) == f"<{said}>"
     page = curve._repr_html_()
     assert page.count("<tr>") == len(str(curve).splitlines()) - 1
     assert "recommended" in page

@@ -592,6 +592,26 @@ def test_an_interrupted_search_keeps_the_path():
     assert len(curve.models) == 4
 
 
+@pytest.mark.parametrize("charge", ["model", "row"])
+def test_progress_moves_to_the_end(charge):
+    heard = []
+    curve = searched(
+        MiserRegressor(costs=COSTS, max_iter=10, charge=charge),
+        callback=lambda done, total: heard.append(done / total), tradeoffs=40,
+    )  # fmt: skip
+    assert heard == sorted(heard)
+    # Half is for the path, a quarter for the search, and it goes on while sets are compared again
+    # and trained as the user wants them.
+    assert sum(0.75 < share < 1 for share in heard) >= 3
+    assert sum(0.9 < share < 1 for share in heard) >= 1
+    if charge == "model":
+        shares = []
+        costs, scores = curve._first_front
+        for position in range(len(costs) - 1):
+            curve.frontier.fill(costs, scores, position, shares.append)
+        assert any(0 < share <= 1 for share in shares)
+
+
 def test_progress_tells_steps_and_the_time_left(capsys):
     heard = []
     searched(verbose=1, callback=lambda done, total: heard.append((done, total)))
