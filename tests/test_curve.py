@@ -196,6 +196,19 @@ def test_csv_and_frame(curve, tmp_path):
     assert (curve.scoring, curve.cost_unit) == ("negative half the squared error", "cents")
 
 
+def test_trade_offs_are_where_models_differ():
+    """One feature for a cent must not take half of them."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 4))
+    y = X @ [1.0, 0.6, 0.5, 0.4]
+    curve = tradeoff_curve(
+        MiserRegressor(costs=[0.01, 0.5, 1.0, 2.0], max_iter=30, n_jobs=1), X[:300], y[:300],
+        X_val=X[300:], y_val=y[300:], search="path", tradeoffs=8,
+    )  # fmt: skip
+    assert len(curve.points) == 8
+    assert len(curve.points.drop_duplicates(["cost", "score"])) >= 6
+
+
 def test_given_tradeoffs_are_trained_once_each_and_callbacks_count():
     (X, y), (X_val, y_val) = data(), data(200, 1)
     heard = []
