@@ -17,10 +17,8 @@ from greedymiser.losses import Loss
 from greedymiser.model.family import ModelFamily, as_family
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.request import Outcome, Plan, Request
-from greedymiser.on_demand.row_walk import RowWalk
-from greedymiser.on_demand.served_model import ServedModel
 from greedymiser.on_demand.sources import Source, Sources
-from greedymiser.on_demand.stage_walk import StageWalk
+from greedymiser.on_demand.walks import RowWalk, ServedModel, StageWalk
 
 ObjectWalk = StageWalk | RowWalk
 

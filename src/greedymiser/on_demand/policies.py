@@ -79,10 +79,10 @@ class SourcePolicy:
     max_wait: float = 0.002
 
     def __post_init__(self) -> None:
-        _check_count("retries", self.retries, 0)
+        whole_number("retries", self.retries, 0)
         for name in ("limit", "breaker", "max_batch"):
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), 1)
+                whole_number(name, getattr(self, name), 1)
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
         for name in ("retry_wait", "breaker_reset", "max_wait"):
@@ -152,9 +152,11 @@ def check_seconds(argument: str, seconds: Any) -> float:
     return found
 
 
-def _check_count(argument: str, value: Any, least: int) -> None:
+def whole_number(argument: str, value: Any, least: int) -> int:
+    """Check an argument that counts something."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{argument} must be an integer of at least {least}, got {value!r}")
+    return int(value)
 
 
 _PLAIN = SourcePolicy()

@@ -14,17 +14,19 @@ from numpy.typing import ArrayLike, NDArray
 from greedymiser.losses.ndcg import query_order
 from greedymiser.model.links import decisions
 from greedymiser.model.predictor import as_predictor
-from greedymiser.on_demand.bills import Bills
 from greedymiser.on_demand.fallbacks import FallbackWalk, ObjectWalk, read_fallbacks, walk_of
-from greedymiser.on_demand.fetcher import Fetcher
-from greedymiser.on_demand.observers import AnsweredObject, Observers
-from greedymiser.on_demand.policies import Deadline, SourcePolicy, check_seconds
-from greedymiser.on_demand.receipts import ObjectReceipt, Receipts
+from greedymiser.on_demand.fetcher import (
+    FailureLog,
+    Fetcher,
+    FetchingWalk,
+    each_object,
+)
+from greedymiser.on_demand.metrics import AnsweredObject, Observers
+from greedymiser.on_demand.policies import Deadline, SourcePolicy, check_seconds, whole_number
+from greedymiser.on_demand.receipts import Bills, ObjectReceipt, Receipts
 from greedymiser.on_demand.request import Plan, Request
-from greedymiser.on_demand.scheduler import FailureLog, FetchingWalk, each_object, whole_number
-from greedymiser.on_demand.served_model import ServedModel
-from greedymiser.on_demand.shares import asked_shares
 from greedymiser.on_demand.sources import Sources
+from greedymiser.on_demand.walks import ServedModel, asked_shares
 
 Floats = NDArray[np.float64]
 

@@ -283,7 +283,7 @@ class Sources:
         the transformer (a string to a vectorizer). Objects are transformed one at a time wherever
         they are used, so that training and serving see the same bits.
         """
-        from greedymiser.on_demand.transformers import sources_of
+        from greedymiser.on_demand.adapters import sources_of
 
         sources = cls()
         sources_of(transformer, sources)
@@ -306,7 +306,7 @@ class Sources:
         full_feature_names : bool
             Columns are called ``view__feature``, for features of the same name.
         """
-        from greedymiser.on_demand.feast_views import sources_of_store
+        from greedymiser.on_demand.adapters import sources_of_store
 
         sources = cls(raw="entity")
         sources_of_store(store, features, sources, full_feature_names)
