@@ -12,11 +12,12 @@ import inspect
 import math
 import os
 import queue
+import sys
 import threading
 import time
 from asyncio import CancelledError
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context, copy_context
 from functools import partial
@@ -27,7 +28,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import EventLoopToken, RunVar, checkpoint, current_token
 
-from greedymiser.on_demand.fetcher import Call, Scheduler, Workplace, call_here
+from greedymiser.on_demand.fetcher import Call, Scheduler, Workplace, call_here, running_backend
 from greedymiser.on_demand.policies import Deadline, SourcePolicy, retry_wait
 from greedymiser.on_demand.request import Exit, Outcome, Request, refusal
 from greedymiser.on_demand.sources import Source, split_batch
@@ -122,20 +123,51 @@ class _LoopState:
 
     def __init__(self) -> None:
         self.limiters: dict[str, anyio.CapacityLimiter] = {}
-        self.gatherings: dict[str, _Gathering] = {}
+        # Calls that others may still join, by source; and tasks, which asyncio would forget.
+        self.open: dict[str, _SharedCall] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
 
 
 _states: RunVar[WeakKeyDictionary[Workplace, _LoopState]] = RunVar("greedymiser on demand")
 
 
-class _Gathering:
-    """Requests for a source that takes many objects, which wait for one call."""
+class _SharedCall:
+    """A call of a source that takes many objects, for those that came together.
+
+    It belongs to none of them: it runs as long as one of them waits, in a task of its own.
+    """
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        # Calls of those who wait, each with the one that wants it made.
+        self.members: list[tuple[Call, LoopCaller]] = []
         self.is_full, self.is_done = anyio.Event(), anyio.Event()
-        # None if the one that was to make the call was cancelled.
+        self.scope = anyio.CancelScope()
+        # What is called once nobody may join any more, and how it ended.
+        self.requests: list[Request] = []
         self.outcome: Outcome | None = None
+
+    @property
+    def n_objects(self) -> int:
+        return sum(len(call.requests) for call, _ in self.members)
+
+    def leave(self, call: Call) -> None:
+        """Someone does not wait any longer; what was begun goes on for the others."""
+        self.members = [member for member in self.members if member[0] is not call]
+        if not self.members:
+            self.scope.cancel()
+
+    def share(self, call: Call) -> Outcome:
+        """What the call has brought for one of those who waited."""
+        outcome, n, n_all = self.outcome, len(call.requests), len(self.requests)
+        assert outcome is not None
+        share = outcome._replace(seconds=outcome.seconds * n / max(n_all, 1))
+        if outcome.error is not None:
+            return share
+        first = next(i for i, one in enumerate(self.requests) if one is call.requests[0])
+        try:
+            return share._replace(value=split_batch(outcome.value, n_all)[first : first + n])
+        except (TypeError, ValueError) as fault:
+            return share._replace(value=None, error=fault)
 
 
 class LoopCaller:
@@ -230,40 +262,77 @@ class LoopCaller:
             self._place.tell_of_cache(name, error)
 
     async def _together(self, call: Call, policy: SourcePolicy) -> Outcome:
-        """Wait for other requests for the same source, and share one call with them."""
-        gatherings, name = self._state.gatherings, call.source.name
-        while True:
-            gathering = gatherings.get(name)
-            is_first = gathering is None
-            if gathering is None:
-                gathering = gatherings[name] = _Gathering()
-            first = len(gathering.requests)
-            gathering.requests += call.requests
-            if len(gathering.requests) >= (policy.max_batch or 1):
-                gatherings.pop(name, None)
-                gathering.is_full.set()
-            if is_first:
-                await self._lead(gathering, call.source, policy)
-            else:
-                limit = self._deadline.left if self._deadline is not None else None
-                with anyio.move_on_after(limit):
-                    await gathering.is_done.wait()
-                if not gathering.is_done.is_set():
-                    return self._late(time.monotonic(), 0.0)
-            if gathering.outcome is not None:
-                return _share(gathering.outcome, first, len(call.requests), gathering)
-
-    async def _lead(self, gathering: _Gathering, source: Source, policy: SourcePolicy) -> None:
+        """Share a call with other requests for the same source; each waits as long as it may."""
+        source, deadline = call.source, self._deadline
+        refused = self._place.health[source.name].refusal(deadline)
+        if refused is not None:
+            self._tell.ended(source.name, len(call.requests), refused)
+            return refused
+        shared = self._join(call, policy)
+        limit = None if deadline is None else self._time_for(call, deadline)
+        start = time.perf_counter()
         try:
-            with anyio.move_on_after(policy.max_wait):
-                await gathering.is_full.wait()
-            if self._state.gatherings.get(source.name) is gathering:
-                del self._state.gatherings[source.name]
-            gathering.outcome = await self._try(Call(source, gathering.requests), policy)
+            with anyio.move_on_after(limit):
+                await shared.is_done.wait()
         finally:
-            if self._state.gatherings.get(source.name) is gathering:
-                del self._state.gatherings[source.name]
-            gathering.is_done.set()  # others look for another one to make the call, if need be
+            if not (is_done := shared.is_done.is_set()):
+                shared.leave(call)
+        if is_done:
+            return shared.share(call)
+        assert limit is not None
+        return self._late(start, limit) if shared.requests else _too_late(deadline)
+
+    def _join(self, call: Call, policy: SourcePolicy) -> _SharedCall:
+        """The call to share: one that others wait for, if there is room, or a new one."""
+        name, most = call.source.name, policy.max_batch or 1
+        shared = self._state.open.get(name)
+        if shared is not None and shared.n_objects + len(call.requests) > most:
+            del self._state.open[name]
+            shared.is_full.set()
+            shared = None
+        if shared is None:
+            shared = self._state.open[name] = _SharedCall()
+            self._start(self._make_shared, shared, call.source, policy)
+        shared.members.append((call, self))
+        if shared.n_objects == most:
+            del self._state.open[name]
+            shared.is_full.set()
+        return shared
+
+    def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """Start a task that belongs to nobody who waits for it; anyio has none of that kind."""
+        if running_backend() == "trio":
+            system: Any = sys.modules["trio"]
+            system.lowlevel.spawn_system_task(function, *arguments, context=copy_context())
+            return
+        task = asyncio.get_running_loop().create_task(function(*arguments))
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    async def _make_shared(self, shared: _SharedCall, source: Source, policy: SourcePolicy) -> None:
+        try:
+            with shared.scope:
+                with anyio.move_on_after(policy.max_wait):
+                    await shared.is_full.wait()
+                if self._state.open.get(source.name) is shared:
+                    del self._state.open[source.name]
+                shared.requests = [one for call, _ in shared.members for one in call.requests]
+                # As long as the last of them can wait.
+                callers = [caller for _, caller in shared.members]
+                deadlines = [caller._deadline for caller in callers]
+                known = [deadline for deadline in deadlines if deadline is not None]
+                last = max(known, key=lambda d: d.left) if len(known) == len(callers) else None
+                is_limited = all(caller._is_limited for caller in callers)
+                caller = LoopCaller(self._place, last, is_limited)
+                shared.outcome = await caller._try(Call(source, shared.requests), policy)
+        except Exception as error:  # a task that nobody waits for must not fail
+            shared.outcome = Outcome(None, error, 0.0)
+        finally:
+            if self._state.open.get(source.name) is shared:
+                del self._state.open[source.name]
+            if shared.outcome is None:
+                shared.outcome = refusal("it was not called, since the event loop ends")
+            shared.is_done.set()
 
     async def _try(self, call: Call, policy: SourcePolicy) -> Outcome:
         """Make a call, and make it again if it fails and there is time."""
@@ -281,24 +350,41 @@ class LoopCaller:
     # -- one attempt ------------------------------------------------------------------------------
 
     async def _attempt(self, call: Call, policy: SourcePolicy | None) -> Outcome:
-        source, deadline = call.source, self._deadline
+        if policy is None and self._deadline is None:
+            return await self._admitted(call, None)
+        source = call.source
         health = self._place.health[source.name]
-        if policy is not None or deadline is not None:
-            refused = health.refusal(source, deadline, reserve=True)
-            if refused is not None:
-                self._tell.ended(source.name, len(call.requests), refused)
-                return refused
+        refused = health.refusal(self._deadline, begins=True)
+        if refused is not None:
+            self._tell.ended(source.name, len(call.requests), refused)
+            return refused
+        outcome: Outcome | None = None
+        try:
+            outcome = await self._admitted(call, policy)
+        finally:
+            if outcome is None or outcome.is_callers_fault:
+                health.release()
+            else:
+                health.note(outcome)
+        return outcome
+
+    async def _admitted(self, call: Call, policy: SourcePolicy | None) -> Outcome:
+        """Make a call that nothing speaks against, once there is a place for it."""
+        source, deadline = call.source, self._deadline
         limiter = self._limiter(source) if self._is_limited else None
         ticket = object()
         if limiter is not None and not await self._enter(limiter, ticket, source):
-            assert deadline is not None
-            return refusal(f"it was not called, since {deadline.seconds:g} s have passed")
+            outcome = _too_late(deadline)
+            self._tell.ended(source.name, len(call.requests), outcome)
+            return outcome
         try:
             # The clock of a time-out starts here: waiting for others is not the source's fault.
             limit = None if policy is None else policy.timeout
+            is_callers = False
             if deadline is not None:
                 left = self._time_for(call, deadline)
-                limit = left if limit is None else min(limit, left)
+                is_callers = limit is None or left < limit
+                limit = left if is_callers else limit
             self._tell.source_called(source.name, len(call.requests))
             arguments = call.arguments(self._place.raw)
             if source.is_coroutine:
@@ -308,8 +394,8 @@ class LoopCaller:
         finally:
             if limiter is not None:
                 limiter.release_on_behalf_of(ticket)
-        if policy is not None or deadline is not None:
-            health.note(outcome)
+        if is_callers and outcome.given_up and outcome.was_made:
+            outcome = outcome._replace(is_callers_fault=True)
         self._tell.ended(source.name, len(call.requests), outcome)
         return outcome
 
@@ -396,16 +482,9 @@ def _given_up(limit: float) -> str:
     return f"it did not answer within {limit:.4g} s"
 
 
-def _share(outcome: Outcome, first: int, n: int, gathering: _Gathering) -> Outcome:
-    """What a call for many brought for some of them."""
-    n_all = len(gathering.requests)
-    share = outcome._replace(seconds=outcome.seconds * n / n_all)
-    if outcome.error is None:
-        try:
-            return share._replace(value=split_batch(outcome.value, n_all)[first : first + n])
-        except (TypeError, ValueError) as fault:
-            return share._replace(value=None, error=fault)
-    return share
+def _too_late(deadline: Deadline | None) -> Outcome:
+    assert deadline is not None
+    return refusal(f"it was not called, since {deadline.seconds:g} s have passed")
 
 
 async def await_call(source: Source, arguments: Sequence[Any]) -> Outcome:

@@ -85,6 +85,8 @@ class Scheduler:
     refused : function, optional
         Says why a source would not be called now, if so. Where one is given an object whose plan
         has such a source is asked at once what it needs instead, before anything is called.
+    policies : mapping from source to SourcePolicy
+        Their ``max_batch`` is the most objects of a call.
     """
 
     def __init__(
@@ -93,8 +95,10 @@ class Scheduler:
         settlement: Settlement,
         most_objects: float,
         refused: Callable[[Source], Outcome | None] | None = None,
+        policies: Mapping[str, SourcePolicy] | None = None,
     ):
         self._walk = walk
+        self._policies = policies or {}
         self._settlement = settlement
         self._most_objects = most_objects
         self._refused = refused
@@ -183,7 +187,11 @@ class Scheduler:
     def _send(self, names: Iterable[str]) -> None:
         """Call sources for all that wait for them."""
         for name in names:
-            self._ready.append(self._batches.pop(name))
+            source, requests = self._batches.pop(name)
+            policy = self._policies.get(name)
+            most = (policy and policy.max_batch) or len(requests)
+            for first in range(0, len(requests), most):
+                self._ready.append(Call(source, requests[first : first + most]))
 
 
 def run_here(scheduler: Scheduler, raw: str, observers: Observers) -> None:
@@ -494,14 +502,15 @@ class Fetcher:
             def refused(source: Source) -> Outcome | None:
                 return self.refusal(source, deadline)
 
-        return Scheduler(walk, self._settlement, self._most_objects, refused)
+        policies = self._workplace.policies
+        return Scheduler(walk, self._settlement, self._most_objects, refused, policies)
 
     def refusal(self, source: Source, deadline: Deadline | None) -> Outcome | None:
         """Why a source would not be called now, if so."""
         place = self._workplace
         if place.is_stuck(source):
             return refusal("it was not called, since too many earlier calls still hang")
-        return place.health[source.name].refusal(source, deadline, reserve=False)
+        return place.health[source.name].refusal(deadline)
 
     def slowest(self, source: Source) -> float | None:
         """The longest time that a source took of late; None where nothing is known."""

@@ -181,6 +181,16 @@ class OnDemandPredictor:
         return [served.predictor for served in self._fallbacks]
 
     @property
+    def classes_(self) -> NDArray[Any]:
+        """Class labels, in the order of the columns of ``predict_proba``."""
+        return self.predictor.classes_
+
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        return self.predictor.said_
+
+    @property
     def fetches(self) -> list[str]:
         """Sources and intermediates that the model may need, in an order in which they can run."""
         return [source.name for source in self._model.plan]

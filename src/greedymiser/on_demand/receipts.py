@@ -177,11 +177,15 @@ class Receipts(Sequence[ObjectReceipt]):
                 receipt.not_called,
                 receipt.stopped,
                 receipt.fallback,
+                receipt.why_fallback,
+                receipt.cached,
+                receipt.in_vain,
             )
             for receipt in self._receipts
         ]
-        names = ["index", "cost", "n_trees", "tree_cost", "seconds", "fetched", "failed"]
-        return pd.DataFrame(rows, columns=[*names, "missing", "not_called", "stopped", "fallback"])
+        names = ["index", "cost", "n_trees", "tree_cost", "seconds", "fetched", "failed", "missing"]
+        names += ["not_called", "stopped", "fallback", "why_fallback", "cached", "in_vain"]
+        return pd.DataFrame(rows, columns=names)
 
     def __repr__(self) -> str:
         costs = f", {self.costs.mean():g} each on average" if len(self) else ""
