@@ -16,7 +16,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from greedymiser import EarlyExitClassifier, MiserClassifier, MiserRegressor, as_predictor
+from greedymiser import (
+    CostModel,
+    EarlyExitClassifier,
+    MiserClassifier,
+    MiserRegressor,
+    as_predictor,
+)
+from greedymiser.model.gating import Gate, Gates
 from greedymiser.on_demand import (
     AcquisitionError,
     AcquisitionWarning,
@@ -229,6 +236,125 @@ def test_fallbacks_of_fallbacks(X, objects, model, others):
     assert np.array_equal(found, others[-1].predict_proba(X[:3]))
     assert receipts[0].fallback == 1
     assert list(receipts[0].failures) == ["bureau", "late"]
+
+
+STATES = (["age"], ["age", "income"], ["age", "fraud", "income"], NAMES)
+
+
+@pytest.fixture(scope="module")
+def gated(X):
+    """A cascade of four states, and their models: who is young and unsure goes on."""
+    costs = CostModel(PRICES)
+    y = X["age"] + 2 * X["bureau"] + X["fraud"] + X["income"] > 0
+    models, stages, gates, n_trees = [], [], [], 0
+    for names in STATES:
+        seen = X * X.columns.isin(names)
+        given = {"max_iter": 6, "min_samples_leaf": 5, "learning_rate": 0.4, "costs": costs}
+        model = as_predictor(MiserClassifier(**given).fit(seen, y))
+        assert model.features_used_ == names
+        n_trees += model.stages[0].n_trees
+        models.append(model)
+        stages.append(replace(model.stages[0], n_trees=n_trees))
+        if names is not STATES[-1]:
+            risk = model.predict_proba(X)[:, 1]
+            extended = np.column_stack([seen, risk])
+            goes_on = np.where((np.abs(risk - 0.5) < 0.3) & (X["age"] > -1), 1.0, -1.0)
+            tree = MiserRegressor(max_iter=3, learning_rate=1.0, min_samples_leaf=5)
+            ensemble = as_predictor(tree.fit(extended, goes_on)).stages[0].ensemble
+            gates.append(Gate(ensemble, 0.0))
+    rule = Gates(tuple(gates), 4, models[-1].loss)
+    return replace(models[-1], stages=tuple(stages), rule=rule), models
+
+
+def reached(cascade, X, failing):
+    """The state in which each row ends if it cannot go to one that needs what fails."""
+    found = np.zeros(len(X), dtype=int)
+    is_going = np.ones(len(X), dtype=bool)
+    for k in range(len(STATES) - 1):
+        needed = {name for names in STATES[: k + 2] for name in names}
+        raw = np.zeros((1, len(X)))
+        cascade.advance(k, X.to_numpy(), raw)
+        is_going &= cascade.stays(k, raw, None, X.to_numpy()) & needed.isdisjoint(failing)
+        found[is_going] = k + 1
+    return found
+
+
+@quietly
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("failing", subsets(), ids=lambda s: "+".join(sorted(s)) or "none")
+def test_a_gated_cascade_answers_in_the_best_state_that_can_be_reached(
+    X, objects, gated, failing, is_async
+):
+    cascade, states = gated
+    plain = classifier(X, ["income"])
+    service = Service(failing, is_async=is_async)
+    served = OnDemandPredictor(cascade, service.sources, fallbacks=[plain], batch_size=64)
+    if failing >= {"age", "income"}:
+        with pytest.raises(AcquisitionError, match="age is down"):
+            served.predict_proba(objects)
+        return
+    found, receipts = served.predict_proba(objects, return_receipts=True)
+    if "age" in failing:  # the first state needs it
+        assert np.array_equal(found, plain.predict_proba(X))
+        assert {receipt.fallback for receipt in receipts} == {0}
+        return
+    state = reached(cascade, X, failing)
+    wanted = reached(cascade, X, set())
+    assert set(wanted) == {0, 1, 2, 3}
+    expected = np.array([model.predict_proba(X) for model in states])
+    assert np.array_equal(found, expected[state, np.arange(len(X))])
+    for i, receipt in enumerate(receipts):
+        assert receipt.fallback is None
+        assert bool(receipt.why_fallback) == (state[i] < wanted[i])
+        assert receipt.missing == ()
+        assert receipt.in_vain == ()
+        assert receipt.cost == sum(PRICES[name] for name in receipt.fetched)
+        if receipt.why_fallback:
+            new = set(STATES[state[i] + 1]).difference(STATES[state[i]])
+            assert receipt.why_fallback.split("'")[1] in new & failing
+            assert set(receipt.fetched) == {*STATES[state[i]], *new}
+            assert receipt.stopped.endswith("more is not to be had")
+            assert receipt.n_trees == cascade.stages[state[i]].n_trees
+        else:
+            assert set(receipt.fetched) == set(STATES[state[i]])
+
+
+@quietly
+def test_a_gated_cascade_as_a_fallback(X, objects, model, gated):
+    """It answers in the states that can be reached, too."""
+    cascade, states = gated
+    service = Service(["fraud"], is_async=True)
+    served = OnDemandPredictor(model, service.sources, fallbacks=[cascade])
+    found, receipts = served.predict_proba(objects, return_receipts=True)
+    expected = np.array([state.predict_proba(X) for state in states])
+    assert np.array_equal(found, expected[reached(cascade, X, {"fraud"}), np.arange(len(X))])
+    assert {receipt.fallback for receipt in receipts} == {0}
+    assert all(receipt.cost == sum(PRICES.values()) for receipt in receipts)
+    assert all("fraud is down" in receipt.why_fallback for receipt in receipts)
+
+
+@quietly
+@on_every_backend
+def test_states_answer_before_the_deadline(X, objects, gated, backend):
+    cascade, states = gated
+    service = Service(hanging=["income"], is_async=True)
+    served = OnDemandPredictor(cascade, service.sources, fallbacks="states", deadline=0.5)
+
+    async def main():
+        return await served.apredict_proba(objects[:20])
+
+    found = anyio.run(main, backend=backend)
+    assert np.array_equal(found, states[0].predict_proba(X[:20]))
+
+
+def test_states_that_cannot_be(X, model, gated):
+    sources = Service().sources
+    with pytest.raises(ValueError, match="fallbacks='states' is for gated cascades"):
+        OnDemandPredictor(model, sources, fallbacks="states")
+    with pytest.raises(ValueError, match="fallbacks must be models or 'states', got 'gates'"):
+        OnDemandPredictor(gated[0], sources, fallbacks="gates")
+    with pytest.raises(ValueError, match="fallback 0 needs all that the first state of the model"):
+        OnDemandPredictor(gated[0], sources, fallbacks=[model])
 
 
 def test_a_curve_is_a_list_of_fallbacks(X, objects):

@@ -80,11 +80,13 @@ class OnDemandPredictor:
     batch_size : int
         Objects that are looked at together; their intermediates are in memory at the same time.
         Larger by what a ranker needs to see queries whole.
-    fallbacks : curve, family of models, or list of models, optional
+    fallbacks : curve, family of models, list of models, or "states", optional
         What answers an object where a source fails, is too slow, or is not called by its policy:
         the best model that needs only what is there or can still be had. Of a curve (or a family
-        that ``load`` has read) the best is the one with the best score, of a list the first. If
-        none can answer, ``on_error`` says what happens. Receipts tell which model it was, and why.
+        that ``load`` has read) the best is the one with the best score, of a list the first. A
+        gated cascade itself answers in the best state that can be reached, and others are asked
+        only where it is none; ``"states"`` stands for no others. If none can answer, ``on_error``
+        says what happens. Receipts tell which model it was, and why.
     deadline : float, optional
         Seconds after which the answer must be there, for each call of ``predict`` and the like,
         which take their own, too. A tenth of it (at most 20 ms) is kept for the model. What of late
@@ -145,6 +147,7 @@ class OnDemandPredictor:
         self._warned: set[str] = set()
         self._model = ServedModel(self.predictor, sources)
         self._fallbacks = read_fallbacks(fallbacks, self._model, sources)
+        self._falls_back = bool(self._fallbacks) or (fallbacks is not None and self._model.is_gated)
         self._is_strict = on_error == "raise"
         self._bills = Bills(self._model, self._fallbacks)
         models = [self._model, *self._fallbacks]
@@ -161,7 +164,7 @@ class OnDemandPredictor:
             n_jobs=n_jobs,
             concurrency=concurrency,
             observers=self._observers,
-            has_fallbacks=bool(self._fallbacks),
+            has_fallbacks=self._falls_back,
         )
 
     def _read_prefetch(self, prefetch: float | None, sources: Sources) -> Plan:
@@ -296,7 +299,7 @@ class OnDemandPredictor:
     def _answer(self, prediction: _Prediction, respond: Callable[[Floats], Any]) -> Any:
         result = prediction.result()
         effect = "its columns count as missing"
-        if self._fallbacks:
+        if self._falls_back:
             effect = "a fallback answers where one can"
         result.log.tell(stacklevel=4, effect=effect, warned=self._warned)
         answer = respond(result.raw)
@@ -419,7 +422,7 @@ class _Prediction:
         for batch in self._batches:
             main = walk_of(served._model, batch.requests, batch.query, served._prefetch)
             walk: ObjectWalk | FallbackWalk = main
-            if served._fallbacks:
+            if served._falls_back:
                 walk = FallbackWalk(
                     main,
                     served._fallbacks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,11 +15,11 @@ from numpy.typing import NDArray
 from greedymiser._core.text_tables import aligned, html_table
 from greedymiser.model.conditions import Conditions
 from greedymiser.model.row_costs import Owned
-from greedymiser.on_demand.fallbacks import FallbackWalk, ObjectWalk, Taken
+from greedymiser.on_demand.fallbacks import Detour, FallbackWalk, ObjectWalk
 from greedymiser.on_demand.measuring import pretty_seconds
 from greedymiser.on_demand.request import Request
 from greedymiser.on_demand.sources import AcquisitionError
-from greedymiser.on_demand.walks import RowWalk, ServedModel, StageWalk
+from greedymiser.on_demand.walks import RowWalk, ServedModel
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class ObjectReceipt:
     # and not needed (it is not).
     cached: tuple[str, ...] = ()
     in_vain: tuple[str, ...] = ()
-    # Which of the fallbacks answered, from 0, and why; None where the model itself did.
+    # Which of the fallbacks answered, from 0; None where the model itself did. And why: not empty
+    # where a fallback answered, or a gated cascade in an earlier state than its gates wanted.
     fallback: int | None = None
     why_fallback: str = ""
 
@@ -374,42 +376,46 @@ class Bills:
         self._main = Billing(model)
         self._model = model
         self._fallbacks = [Billing(served) for served in fallbacks]
+        self._billing = {id(each.served): each for each in (self._main, *self._fallbacks)}
 
     def receipts(self, walk: ObjectWalk | FallbackWalk) -> list[ObjectReceipt]:
         if not isinstance(walk, FallbackWalk):
             return self._main.receipts(walk)
         found = self._main.receipts(walk.main)
         for i, request in enumerate(walk.main.requests):
-            taken = walk.taken.get(request.index)
-            if taken is not None:
-                found[i] = self._fallback(walk.main, request, taken)
+            detour = walk.detours.get(request.index)
+            if detour is not None:
+                if detour.fallback is not None:
+                    found[i] = self._fallbacks[detour.fallback].receipts(detour.walk)[0]
+                found[i] = self._with_detour(found[i], request, detour)
         return found
 
-    def _fallback(self, main: StageWalk | RowWalk, request: Request, taken: Taken) -> ObjectReceipt:
-        """An object pays for what was called for the model before, and for the fallback's path."""
-        billing = self._fallbacks[taken.number]
-        receipt = billing.receipts(taken.walk)[0]
-        names, maker = self._model.names, self._model.maker
-        called = [f for f in main.features_asked(request) if maker[names[f]] in request.seconds]
-        resources = {**self._main.prices_of(called), **receipt.resources}
-        n_trees = main.n_trees_met(request)
-        tree_cost = receipt.tree_cost + n_trees * self._model.predictor.costs.tree_cost
-        needed = {s.name for f in called for s in self._model.supplies[f].plan}
-        for walk in taken.before:  # fallbacks that failed, too
+    def _with_detour(
+        self, receipt: ObjectReceipt, request: Request, detour: Detour
+    ) -> ObjectReceipt:
+        """An object also pays for what was called before, or for a state that it did not reach."""
+        resources = dict(receipt.resources)
+        needed: set[str] = set()
+        for walk in (*detour.before, detour.walk) if detour.is_over else detour.before:
             served = walk.served
-            asked = [
+            called = [
                 f
                 for f in walk.features_asked(request)
                 if served.maker[served.names[f]] in request.seconds
             ]
-            billing = next(b for b in self._fallbacks if b.served is served)
-            resources.update(billing.prices_of(asked))
-            needed.update(s.name for f in asked for s in served.supplies[f].plan)
+            resources.update(self._billing[id(served)].prices_of(called))
+            needed.update(s.name for f in called for s in served.supplies[f].plan)
+        n_trees = [walk.n_trees_met(request) for walk in detour.before]
+        prices = [walk.served.predictor.costs.tree_cost for walk in detour.before]
+        tree_cost = receipt.tree_cost + sum(map(operator.mul, n_trees, prices))
+        stopped = receipt.stopped
+        if detour.is_over:
+            stopped = f"after {receipt.n_trees} trees: more is not to be had"
         return replace(
             receipt,
             cost=math.fsum([*resources.values(), tree_cost]),
             resources=resources,
-            n_trees=receipt.n_trees + n_trees,
+            n_trees=receipt.n_trees + sum(n_trees),
             tree_cost=tree_cost,
             not_called=tuple(
                 s.name
@@ -417,6 +423,7 @@ class Bills:
                 if s.name in request.unavailable and s.name not in request.seconds
             ),
             in_vain=tuple(name for name in receipt.in_vain if name not in needed),
-            fallback=taken.number,
-            why_fallback=taken.why,
+            stopped=stopped,
+            fallback=detour.fallback,
+            why_fallback=detour.why,
         )

@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from greedymiser.costs.prices import did_you_mean, quoted_names
 from greedymiser.files import load as load_model
+from greedymiser.model.gating import Gates
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.predictor import OnDemandPredictor
 from greedymiser.on_demand.receipts import ObjectReceipt
@@ -69,7 +70,8 @@ def app_for(
     load : function, optional
         Reads a model file; ``greedymiser.load`` by default.
     **options
-        For ``OnDemandPredictor``. A family of models (a saved curve) is its own ``fallbacks``.
+        For ``OnDemandPredictor``. A family of models (a saved curve) is its own ``fallbacks``, and
+        so are the states of a gated cascade.
 
     Examples
     --------
@@ -134,8 +136,11 @@ class _Service:
         predictor = as_predictor(model)
         sources = feature_sources(predictor) if self._sources is None else self._sources
         options = dict(self._options)
-        if getattr(predictor, "models", None) and self._sources is not None:
-            options.setdefault("fallbacks", predictor)
+        if self._sources is not None:  # a curve and a gated cascade are their own
+            if getattr(predictor, "models", None):
+                options.setdefault("fallbacks", predictor)
+            elif isinstance(predictor.rule, Gates):
+                options.setdefault("fallbacks", "states")
         return OnDemandPredictor(predictor, sources, **options)
 
     def _read(self, path: Path) -> tuple[tuple[int, int, int], OnDemandPredictor]:
@@ -314,7 +319,7 @@ def receipt_as_json(receipt: ObjectReceipt) -> dict[str, Any]:
 
 def _reason(receipt: ObjectReceipt) -> str:
     """Why a fallback has answered, without what a source raised."""
-    failure = next(iter(receipt.failures.values()))
+    failure = next(f for f in receipt.failures.values() if str(f) == receipt.why_fallback)
     if isinstance(failure, SourceTimeoutError):  # the reason is in our words
         return f"source {failure.source!r}: {failure.reason}"
     return f"source {failure.source!r} failed"

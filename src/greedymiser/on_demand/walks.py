@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.model.exit_rules import query_starts
+from greedymiser.model.gating import Gates
 from greedymiser.model.predictor import Predictor
 from greedymiser.on_demand.request import Placement, Plan, Request
 from greedymiser.on_demand.sources import Source, Sources
@@ -56,6 +57,11 @@ class ServedModel:
         # All that may be called, in a possible order.
         self.plan = tuple(source for stage in self.stages for source in stage.plan)
         self.source_names = frozenset(source.name for source in self.plan)
+        # The states of a gated cascade are models of their own: where something fails, the state
+        # that was reached answers. So only what the first one needs must be had.
+        self.is_gated = isinstance(predictor.rule, Gates) and predictor.charge == "model"
+        first = self.stages[:1] if self.is_gated else self.stages
+        self.vital = frozenset(source.name for stage in first for source in stage.plan)
         labels = {self.names[f] for f in predictor.categories if f in self.names}
         self.labelled = frozenset(labels.union(sources.categorical_names))
 
@@ -142,8 +148,9 @@ class StageWalk:
         self._place = {request.index: i for i, request in enumerate(requests)}
         self.rows = np.full((n, self._predictor.n_features), np.nan)
         self.raw = self._predictor.begin(n)
-        # The stage after which an object left, or in which it went another way.
+        # The stage after which an object left, and the last for which something was fetched.
         self.left = np.full(n, len(self._predictor.stages) - 1, dtype=np.intp)
+        self._began = self.left.copy()
         # The stage for which something is fetched, and the objects that are still here.
         self._stage = -1
         self._going: Places = np.arange(n)
@@ -174,17 +181,27 @@ class StageWalk:
     def leave(self, request: Request) -> None:
         """An object goes another way."""
         i = self._place[request.index]
-        self.left[i] = self._stage
+        self._began[i] = self._stage
         self._going = self._going[self._going != i]
+
+    def has_state(self, request: Request) -> bool:
+        """Whether an object has reached a state whose model can answer it."""
+        return self.served.is_gated and self._stage > 0
+
+    def stop(self, request: Request) -> None:
+        """Let the model of the state answer that an object has reached."""
+        self.leave(request)
+        self.left[self._place[request.index]] = self._stage - 1
+        request.forget()
 
     def features_asked(self, request: Request) -> list[int]:
         """Features that an object was to be asked for, up to the stage in which it is, or was."""
-        last = min(int(self.left[self._place[request.index]]), self._stage)
+        last = min(int(self._began[self._place[request.index]]), self._stage)
         return [f for k in range(last + 1) for f in self._predictor.stage_features(k)]
 
     def n_trees_met(self, request: Request) -> int:
         """Trees that an object has met that went another way."""
-        k = int(self.left[self._place[request.index]])
+        k = int(self._began[self._place[request.index]])
         return self._predictor.stages[k - 1].n_trees if k > 0 else 0
 
     def finish(self) -> Floats:
@@ -202,7 +219,7 @@ class StageWalk:
         self.raw[:, going] = scores
         query = None if self._query is None else query_starts(self._query[going])
         stays = self._predictor.stays(k, scores, query, self.rows[going])
-        self.left[going[~stays]] = k
+        self.left[going[~stays]] = self._began[going[~stays]] = k
         for i in going[~stays].tolist():
             self.requests[i].forget()
         self._going = going[stays]
@@ -290,6 +307,13 @@ class RowWalk:
     def leave(self, request: Request) -> None:
         """An object goes another way."""
         self._gone[self._place[request.index]] = True
+
+    def has_state(self, request: Request) -> bool:
+        """Whether an object has reached a state: paths through trees have none."""
+        return False
+
+    def stop(self, request: Request) -> None:
+        raise AssertionError("there is no state to stop in")
 
     def features_asked(self, request: Request) -> list[int]:
         """Features that an object was asked for, the one included for which it waits."""
