@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context, copy_context
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -49,22 +49,79 @@ CALLS_IN_A_ROW = 3
 
 async def run_on_loop(scheduler: Scheduler, caller: LoopCaller) -> None:
     """Make all calls of a scheduler, side by side."""
-    try:
-        # Not in this task: who cancels it does not mean a source, and a source may cancel its own.
-        async with anyio.create_task_group() as group:
-            _Tasks(scheduler, caller, group).start_others()
-    except BaseExceptionGroup as errors:
-        # The first failure cancelled all others; it says more than the group.
-        error = first_error(errors)
-        if isinstance(error, Exit):
-            raise error.reason from None
-        raise error from error.__cause__
+    # Not in this task: who cancels it does not mean a source, and a source may cancel its own.
+    if running_backend() == "trio":
+        try:
+            async with anyio.create_task_group() as group:
+                _Tasks(scheduler, caller, group).start_others()
+            return
+        except BaseExceptionGroup as errors:
+            # The first failure cancelled all others; it says more than the group.
+            error = first_error(errors)
+    else:
+        tasks = _AsyncioTasks(caller)
+        _Tasks(scheduler, caller, tasks).start_others()
+        found = await tasks.join()
+        if found is None:
+            return
+        error = found
+    if isinstance(error, Exit):
+        raise error.reason from None
+    raise error from error.__cause__
+
+
+class _AsyncioTasks:
+    """Tasks of which all end if one fails. Those of anyio take three times as long to start."""
+
+    def __init__(self, caller: LoopCaller):
+        self._loop = asyncio.get_running_loop()
+        self._caller = caller
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+        self._all_done: asyncio.Future[None] | None = None
+
+    def start_soon(self, function: Callable[..., Coroutine[Any, Any, None]], call: Call) -> None:
+        task = self._loop.create_task(function(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+        else:  # by us, or by someone else, who means us all
+            error = None if self._caller.is_ending else CancelledError()
+        if error is not None:
+            self._error = self._error or error
+            self._end()
+        if not self._tasks and self._all_done is not None and not self._all_done.done():
+            self._all_done.set_result(None)
+
+    def _end(self) -> None:
+        """Cancel all, once: what a source shields from it is waited for."""
+        if not self._caller.is_ending:
+            self._caller.is_ending = True
+            for task in self._tasks:
+                task.cancel()
+
+    async def join(self) -> BaseException | None:
+        """Wait for all; the first error, if there is one."""
+        cancelled: CancelledError | None = None
+        while self._tasks:
+            self._all_done = self._loop.create_future()
+            try:
+                await self._all_done
+            except CancelledError as error:  # we are
+                cancelled = error
+                self._end()
+        error, self._error = self._error or cancelled, None
+        return error
 
 
 class _Tasks:
     """Makes calls as tasks. One that has made a call makes the next: tasks take long to start."""
 
-    def __init__(self, scheduler: Scheduler, caller: LoopCaller, group: TaskGroup):
+    def __init__(self, scheduler: Scheduler, caller: LoopCaller, group: TaskGroup | _AsyncioTasks):
         self._scheduler, self._caller, self._group = scheduler, caller, group
         # That of all calls; what they change in it is not for others.
         self._context = copy_context()
@@ -198,12 +255,18 @@ class LoopCaller:
         self._deadline = deadline
         self._is_limited = is_limited
         self._tell = workplace.observers
+        # Whether its tasks are cancelled.
+        self.is_ending = False
+
+    @cached_property
+    def _state(self) -> _LoopState:
+        """What all calls share on this event loop; most need nothing of it."""
         try:
             states = _states.get()
         except LookupError:
             states = WeakKeyDictionary()
             _states.set(states)
-        self._state = states.setdefault(workplace, _LoopState())
+        return states.setdefault(self._place, _LoopState())
 
     async def make(self, call: Call) -> Outcome:
         """Make a call, when limits allow it."""
@@ -439,13 +502,13 @@ class LoopCaller:
     ) -> Outcome:
         """Call a coroutine function, and cancel it when its time is over."""
         if limit is None:
-            return await await_call(source, arguments)
+            return await self._await_call(source, arguments)
         outcome: Outcome | None = None
         error: BaseException = TimeoutError()
         start = time.perf_counter()
         try:
             with anyio.move_on_after(limit) as scope:
-                outcome = await await_call(source, arguments)
+                outcome = await self._await_call(source, arguments)
         except Exception as beside:  # tasks of a source may fail while they are cancelled
             error = beside
         if outcome is None:
@@ -455,6 +518,22 @@ class LoopCaller:
         if outcome.error is not None and scope.cancel_called:
             return outcome._replace(given_up=_given_up(limit))
         return outcome
+
+    async def _await_call(self, source: Source, arguments: Sequence[Any]) -> Outcome:
+        """Call a coroutine function; what it raises is caught, but for a cancellation of ours."""
+        start = time.perf_counter()
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = await source.apply(arguments)
+        except (Exception, *LEAVING) as raised:
+            error = raised
+        except CancelledError as raised:
+            # Has someone cancelled this task, or something that the source waited for?
+            if self.is_ending or anyio.get_current_task().has_pending_cancellation():
+                raise
+            error = raised
+        return Outcome(value, error, time.perf_counter() - start)
 
     async def _call_on_thread(
         self, source: Source, arguments: Sequence[Any], limit: float | None
@@ -485,23 +564,6 @@ def _given_up(limit: float) -> str:
 def _too_late(deadline: Deadline | None) -> Outcome:
     assert deadline is not None
     return refusal(f"it was not called, since {deadline.seconds:g} s have passed")
-
-
-async def await_call(source: Source, arguments: Sequence[Any]) -> Outcome:
-    """Call a coroutine function; what it raises is caught, but for a cancellation from outside."""
-    start = time.perf_counter()
-    value: Any = None
-    error: BaseException | None = None
-    try:
-        value = await source.apply(arguments)
-    except (Exception, *LEAVING) as raised:
-        error = raised
-    except CancelledError as raised:
-        # Has someone cancelled this task, or something that the source waited for?
-        if anyio.get_current_task().has_pending_cancellation():
-            raise
-        error = raised
-    return Outcome(value, error, time.perf_counter() - start)
 
 
 async def _until_done(future: Future[T]) -> T:

@@ -24,7 +24,7 @@ from greedymiser.data.tables import is_frame
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Values = NDArray[np.float64] | list[Any]
-"""Values of a source's columns: numbers, or a list where some of them are labels."""
+"""Values of a source's columns: numbers, or a list where some of them may be labels."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
@@ -511,8 +511,12 @@ def split_batch(returned: Any, n: int) -> Sequence[Any]:
 def read_values(source: Source, returned: Any, labelled: frozenset[str]) -> Values:
     """Values of a source's columns, in their order; raise if they are not what was promised.
 
-    Columns in ``labelled`` may hold labels. Where there are any the values come as a list.
+    Columns in ``labelled`` may hold labels. Where there are any, or only one number, the values
+    come as a list.
     """
+    columns = source.columns
+    if type(returned) in (float, int) and len(columns) == 1 and columns[0] not in labelled:
+        return [float(returned)]  # as most of them are, and an array of one takes long to make
     values = _in_order(source, returned)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         numbers = values.astype(np.float64)

@@ -258,6 +258,7 @@ class RowWalk:
         self.may_miss: set[int] | None = None
         # Those that went another way.
         self._gone = np.zeros(n, dtype=bool)
+        self._alone = np.zeros(1, dtype=np.intp)
         self._enter(np.arange(n), 0)
 
     def release(self) -> list[tuple[Request, Plan]]:
@@ -357,6 +358,8 @@ class RowWalk:
     # -- steps ------------------------------------------------------------------------------------
 
     def _active(self) -> Places:
+        if len(self.left) == 1:  # NumPy would take longer to find out
+            return self._alone if self.left[0] < 0 and not self._gone[0] else self._alone[:0]
         return np.flatnonzero((self.left < 0) & ~self._gone)
 
     def _walk(self, going: Places) -> None:
@@ -374,6 +377,11 @@ class RowWalk:
 
     def _settle(self, ended: Places) -> Places:
         """Decide who goes on after its stage; those enter the next one."""
+        if len(self._predictor.stages) == 1:
+            self.left[ended] = 0
+            for i in ended.tolist():
+                self.requests[i].forget()
+            return ended[:0]
         on = []
         # As they are now: who enters the next stage must not be settled there as well.
         stages = self._stage[ended]
