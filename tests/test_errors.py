@@ -76,7 +76,9 @@ def test_a_frame_may_leave_out_a_class_that_is_never_to_be_said():
         ([[0, np.nan], [1, 0]], ValueError, "of class 'a' when 'b' is said is nan"),
         ([[0, 1], [-np.inf, 0]], ValueError, "of class 'b' when 'a' is said is -inf"),
         ({"a": {"b": 1}, "c": {"a": 1}}, ValueError, "a row for 'c', which is no class of y"),
-        ({"a": {"b": 1}}, ValueError, "of class 'b' are 0 whatever is said"),
+        ({"a": {"b": 1}}, ValueError, "no row for the class 'b'"),
+        ({"a": {"b": 1}, "b": {}}, ValueError, "of class 'b' are 0 whatever is said"),
+        ({}, ValueError, r"a row .* for each of the classes \['a', 'b'\], got {}"),
         ({"a": {"b": "much"}, "b": {"a": 1}}, TypeError, r"\['a'\]\['b'\] must be a number"),
         ({"a": 3.0, "b": {"a": 1}}, TypeError, r"\['a'\] must map what is said"),
         ("expensive", TypeError, "a matrix, a data frame or"),
@@ -88,6 +90,15 @@ def test_a_frame_may_leave_out_a_class_that_is_never_to_be_said():
 def test_what_is_wrong_is_named(given_costs, kind, words):
     with pytest.raises(kind, match=words):
         as_error_costs(given_costs, ["a", "b"])
+
+
+def test_a_misspelt_answer_is_no_new_answer():
+    classes = ["ill", "well"]
+    words = "saying 'wel', which is no class of y, but none .* 'well'; did you mean 'well'"
+    with pytest.raises(ValueError, match=words):
+        as_error_costs({"ill": {"wel": 50}, "well": {"ill": 10}}, classes)
+    with pytest.raises(ValueError, match="'wel', which is no class .* did you mean 'well'"):
+        as_error_costs({"ill": {"well": 50}, "wel": {"ill": 10}}, classes)
 
 
 @given(st.integers(2, 5), st.integers(0, 2), st.integers(0, 2**32 - 1))
