@@ -233,6 +233,41 @@ def test_the_best_of_a_curve_costs_least_in_all(patients, charge):
         assert row["test_score"] == pytest.approx(-total_cost(best, X[600:], y[600:]).total)
 
 
+def test_a_search_scores_by_its_scoring(patients):
+    X, y = patients
+    model = MiserClassifier(costs=[0.2, 3.0, 1.0], max_iter=5, error_costs=ERRORS)
+    search = MiserSearchCV(model, tradeoffs=[0.01], cv=2, scoring="total_cost").fit(X, y)
+    assert search.score(X, y) == -total_cost(search, X, y).total
+    weight = np.where(y == "ill", 3.0, 1.0)
+    assert search.score(X, y, weight) == -total_cost(search, X, y, sample_weight=weight).total
+    search.set_params(scoring="balanced_accuracy")
+    right = [np.mean(search.predict(X)[y == kind] == kind) for kind in ("ill", "well")]
+    assert search.score(X, y) == pytest.approx(np.mean(right))
+    search.set_params(scoring=None)
+    assert search.score(X, y) == np.mean(search.predict(X) == y)
+
+
+def test_early_exits_are_chosen_by_the_total(patients):
+    X, y = patients
+    model = MiserClassifier(costs=[0.2, 6.0, 6.0], max_iter=30, tradeoff=0.01, error_costs=ERRORS)
+    model.fit(X[:400], y[:400])
+    exits = EarlyExitClassifier(model, every=2, scoring="total_cost").fit(X[400:], y[400:])
+    totals = {
+        threshold: total_cost(
+            EarlyExitClassifier(model, every=2, threshold=threshold).fit(X, y), X[400:], y[400:]
+        ).total
+        for threshold in (0.0, 0.7, 0.9, 1.0)
+    }
+    found = total_cost(exits, X[400:], y[400:]).total
+    assert found <= min(totals.values())
+    assert found < totals[1.0]
+    curve = exits.curve(X[400:], y[400:], thresholds=[0.7])
+    assert curve["score"].tolist() == pytest.approx([-totals[0.7]])
+    with pytest.raises(ValueError, match="error_costs must be given"):
+        plain = MiserClassifier(max_iter=2).fit(X, y)
+        EarlyExitClassifier(plain, scoring="total_cost").fit(X, y)
+
+
 @pytest.mark.parametrize("errors", [ERRORS, WITH_REFERRAL])
 def test_a_saved_model_decides_as_before(patients, tmp_path, errors):
     X, y = patients
