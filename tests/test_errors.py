@@ -97,7 +97,7 @@ def test_a_misspelt_answer_is_no_new_answer():
     words = "saying 'wel', which is no class of y, but none .* 'well'; did you mean 'well'"
     with pytest.raises(ValueError, match=words):
         as_error_costs({"ill": {"wel": 50}, "well": {"ill": 10}}, classes)
-    with pytest.raises(ValueError, match="'wel', which is no class .* did you mean 'well'"):
+    with pytest.raises(ValueError, match=r"'wel', which is no class .* did you mean 'well'"):
         as_error_costs({"ill": {"well": 50}, "wel": {"ill": 10}}, classes)
 
 
@@ -263,8 +263,8 @@ def test_early_exits_are_chosen_by_the_total(patients):
     assert found < totals[1.0]
     curve = exits.curve(X[400:], y[400:], thresholds=[0.7])
     assert curve["score"].tolist() == pytest.approx([-totals[0.7]])
+    plain = MiserClassifier(max_iter=2).fit(X, y)
     with pytest.raises(ValueError, match="error_costs must be given"):
-        plain = MiserClassifier(max_iter=2).fit(X, y)
         EarlyExitClassifier(plain, scoring="total_cost").fit(X, y)
 
 
