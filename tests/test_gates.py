@@ -53,13 +53,35 @@ def test_a_band_is_the_best_of_all_bands(rows):
     inputs = inputs_of(scores[:, None], said=1)
     gate = fit_gate("band", inputs, gains)
     best = naive.best_band(scores.tolist(), gains.tolist())
-    if gate is None:
-        assert best <= max(gains.sum(), 0.0)
-    else:
-        on = estimates_of(gate, inputs) > 0
-        assert gains[on].sum() == best > gains.sum()
+    on = estimates_of(gate, inputs) > 0
+    assert gains[on].sum() == max(best, 0.0)
+    if gate.ensemble.n_trees:
+        assert best > gains.sum()
         inside = scores[on]
         assert on.tolist() == ((scores >= inside.min()) & (scores <= inside.max())).tolist()
+
+
+@pytest.mark.parametrize("all_gain", [False, True])
+def test_a_band_tells_everybody_from_nobody(all_gain):
+    inputs = inputs_of(np.arange(50.0)[:, None], said=1)
+    gains = np.full(50, 1.0 if all_gain else -1.0)
+    gate = fit_gate("band", inputs, gains)
+    assert gate.ensemble.n_trees == 0
+    for said in (estimates_of(gate, inputs), judged_by("band", inputs, gains)):
+        assert ((said > 0) == all_gain).all()
+
+
+def judged_by(kind, inputs, gains):
+    return cross_fitted(kind, inputs, gains, None, np.arange(len(gains)) % 5)
+
+
+def test_a_band_that_judges_a_row_has_not_seen_it():
+    """Gains are chance: a band is worth something to the rows that it was made for alone."""
+    rng = np.random.default_rng(4)
+    inputs, gains = inputs_of(rng.random((500, 1)), said=1), rng.standard_normal(500)
+    seen = estimates_of(fit_gate("band", inputs, gains), inputs) > 0
+    honest = judged_by("band", inputs, gains) > 0
+    assert gains[seen].sum() > 10.0 > gains[honest].sum()
 
 
 def test_a_tree_finds_who_gains():

@@ -145,7 +145,8 @@ def fit_gate(
     Returns
     -------
     Gate or None
-        It says how much a row gains; of a band, 1 or -1. None where there is nothing to learn from.
+        It says how much a row gains; of a band, 1 or -1. One without trees says the same of all
+        rows. None where there is nothing to learn from.
     """
     if kind == BAND:
         return _fit_band(inputs, target, weight)
@@ -371,14 +372,21 @@ def _fit_band(inputs: GateInputs, target: Floats, weight: Floats | None) -> Gate
     lowest = np.minimum.accumulate(sums)[:-1]
     rises = sums[1:] - lowest
     last = int(np.argmax(rises))
-    if not rises[last] > 0 or (sums[-1] >= rises[last]):
-        return None  # nobody, or everybody
+    if not rises[last] > 0:
+        return _same_for_all(inputs, -1.0)
+    if sums[-1] >= rises[last]:
+        return _same_for_all(inputs, 1.0)
     first = int(np.argmin(sums[: last + 1]))
     distinct = scores[order][ends - 1]
     low = -np.inf if first == 0 else _between(distinct[first - 1], distinct[first])
     is_open = last == len(distinct) - 1
     high = np.inf if is_open else _between(distinct[last], distinct[last + 1])
     return Gate(_band(inputs, inputs.positions[column], low, high), 0.0)
+
+
+def _same_for_all(inputs: GateInputs, said: float) -> Gate:
+    """A gate without trees, which lets everybody on or nobody."""
+    return Gate(Ensemble.empty(np.array([said]), inputs.n_columns), 0.0)
 
 
 def _between(lower: float, upper: float) -> float:

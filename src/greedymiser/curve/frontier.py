@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.candidates import common_round
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
@@ -369,17 +370,26 @@ class FrontierSearch:
         """
         if candidate.fold_scores is None:
             return self.usual_shift
+        return self.weighed(float(np.mean(candidate.fold_scores)) - candidate.score)
+
+    def weighed(self, difference: float) -> float:
+        """What the rows of folds and those of validation make together of their difference."""
         prepared = self._trainer.prepared
         assert prepared.validation is not None
         n_folds, n_validation = len(prepared.train.y), len(prepared.validation.cases.y)
-        difference = float(np.mean(candidate.fold_scores)) - candidate.score
-        return difference * n_folds / (n_folds + n_validation)
+        return difference * n_folds / (n_folds + n_validation) if self._n_folds else 0.0
 
     @property
     def usual_shift(self) -> float:
         """The median of what cross-fitting says beside validation; 0 where it was not asked."""
         known = [one for one in self.archive.values() if one.fold_scores is not None]
         return float(np.median([self.shift(one) for one in known])) if known else 0.0
+
+    @property
+    def cautious_shift(self) -> float:
+        """What to add where folds were not asked and many are compared: the best are lucky."""
+        known = [one for one in self.archive.values() if one.fold_scores is not None]
+        return self.usual_shift - float(np.std([self.shift(one) for one in known] or [0.0]))
 
     def _best_of(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that no other beats by the score to choose by, the cheapest first."""
@@ -446,7 +456,8 @@ class FrontierSearch:
 
         folds = self._pool.run_folds(fold_scores, self._n_folds, self._params) if some else []
         for found, *traces in zip(some, *folds, strict=True) if folds else ():
-            scores = _scores_of_best_round(traces)
+            best = common_round(traces)
+            scores = np.array([trace[min(best, len(trace) - 1)] for trace in traces])
             if np.isfinite(scores).all():
                 found.fold_scores = scores
         return any(found.fold_scores is not None for found in candidates)
@@ -560,13 +571,13 @@ class Frontier:
         params = replace(self.models.params, tradeoff=0.0)
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
-            self.models.usual_shift = search.usual_shift
+            is_flat = params.charge == "model"
+            self.models.usual_shift = search.usual_shift if is_flat else search.cautious_shift
         flat = search.finished(candidates, **paid)
         for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
         if params.charge == "row" and box is None:
-            for gated in gated_candidates(self.models, self.sets, flat):
-                self.models.add_fitted(gated)
+            self._add_gated(search, flat)
             if self.models.blank.scoring == TOTAL_COST:
                 least = total_cost_candidate(self.models)
                 limit = params.row_budget
@@ -575,6 +586,20 @@ class Frontier:
         if params.charge == "row":
             for model, tradeoff in self._beyond(candidates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+
+    def _add_gated(self, search: FrontierSearch, flat: Sequence[FlatModel]) -> None:
+        """Hand cascades over the flat frontier to the curve.
+
+        Their folds were scored by quicker models than they are served with. What that makes of the
+        score of a flat model, which was compared with a quick one as well, is made up for.
+        """
+        more = [found.resources for found in search.frontier()]
+        gated, plain = gated_candidates(self.models, self.sets, flat, more)
+        known = [one for one in flat if one.resources in plain]
+        usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
+        for candidate, score in gated:
+            shift = float(np.median(usual)) + search.weighed(score - candidate.score)
+            self.models.add_fitted(candidate, shift)
 
     def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
@@ -725,11 +750,3 @@ def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
         params = replace(params, learning_rate=FAST_RATE, max_iter=n_iter)
     most = max(FAST_TREES // n_outputs, LEAST_ROUNDS)
     return replace(params, max_iter=min(params.max_iter, most))
-
-
-def _scores_of_best_round(traces: Sequence[Floats]) -> Floats:
-    """Scores of the folds at the round that is best for all; one that ended early stays."""
-    n = max(map(len, traces))
-    longer = np.array([np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces])
-    best = int(np.argmax(np.nan_to_num(longer.mean(axis=0), nan=-np.inf)))
-    return longer[:, best]
