@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -19,7 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from greedymiser.cascades.gates import BAND, GateInputs, cross_fitted, fit_gate
+from greedymiser.cascades.gates import (
+    BAND,
+    GateInputs,
+    bands_of_shares,
+    cross_fitted,
+    fit_gate,
+)
 from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
 from greedymiser.model.gating import Gate, n_said, said_of
@@ -32,11 +39,17 @@ Bits = int
 """A set of resources: bit r is set where resource r is in it."""
 
 # Sets of the frontier that unions are made of, and states at most.
-MOST_SETS, MOST_STATES = 10, 30
+MOST_SETS, MOST_STATES = 14, 40
 # Trade-offs of the policies, from the one at which nothing pays, and how far down they go.
-N_TRADEOFFS, SPAN = 8, 300.0
-# Shares of the rows that the gate of a pair sends on.
-SHARES = (0.03, 0.06, 0.1, 0.15, 0.22, 0.32, 0.45, 0.6, 0.8)
+N_TRADEOFFS, SPAN = 4, 100.0
+# Shares of the rows that the gate of a pair sends on; pairs whose gates are more than bands.
+SHARES = (
+    0.03, 0.06, 0.09, 0.12, 0.16, 0.2, 0.24, 0.28, 0.33, 0.38, 0.44, 0.5, 0.57, 0.64, 0.72, 0.8,
+    0.9,
+)  # fmt: skip
+MOST_TREED = 12
+# States of longer chains.
+MOST_CHAINED = 12
 # Rows that gates learn from at most; columns beside what the model says.
 MOST_ROWS, MOST_COLUMNS = 20_000, 12
 # Parts that rows are divided into; fewer where there are many rows.
@@ -45,8 +58,8 @@ FOLDS, FEW_FOLDS = 5, 2
 LEAST_ROWS = 100
 # Cascades whose scores are looked at, by their losses, and those that are kept: frontiers, one
 # behind the other, and how many of each at most.
-LOSS_LAYERS, MOST_SCORED = 4, 300
-KEPT_LAYERS = (30, 20)
+LOSS_LAYERS, MOST_SCORED = 4, 800
+KEPT_LAYERS = (50, 30)
 
 
 class ResourceSets(Protocol):
@@ -364,7 +377,8 @@ class CascadeFamily:
         states = self.known
         if states is None:
             return []
-        found = [*self._policies(states), *self._pairs(states)]
+        found = self._pairs(states)
+        found += self._policies(states, found)
         limit = self._models.params.row_budget
         if limit is not None:
             found = [cascade for cascade in found if self._dearest(cascade) <= limit]
@@ -385,11 +399,19 @@ class CascadeFamily:
             return []
         return np.geomspace(2.0 * max(rates), 2.0 * max(rates) / SPAN, N_TRADEOFFS).tolist()
 
-    def _policies(self, states: States) -> Iterator[Cascade]:
+    def _policies(self, states: States, pairs: Sequence[Cascade]) -> Iterator[Cascade]:
+        """Chains of any length over the states of the best pairs."""
+        best = layers([(pair.mean_price, -pair.loss) for pair in pairs], 1)
+        used = [bits for layer in best for i in layer for bits in pairs[i].resources]
+        ranked = [bits for bits, _ in Counter([0, *used]).most_common() if bits]
+        kept = sorted([0, *map(self.states.index, ranked[: MOST_CHAINED - 1])])
         for tradeoff in self._tradeoffs(states):
-            policy = induce(states, tradeoff, kinds=self._kinds)
+            policy = induce(states.part(kept), tradeoff, kinds=self._kinds)
             if len(policy.stages) > 1:
-                yield self._cascade(states, policy, tradeoff)
+                stages = tuple(replace(one, state=kept[one.state]) for one in policy.stages)
+                stopped = np.array(kept)[policy.stopped]
+                whole = replace(policy, stages=stages, stopped=stopped)
+                yield self._cascade(states, whole, tradeoff)
 
     def _cascade(self, states: States, policy: Policy, tradeoff: float) -> Cascade:
         stages = policy.stages
@@ -408,19 +430,21 @@ class CascadeFamily:
     def _pairs(self, states: States) -> list[Cascade]:
         """Two states and a gate between them, for shares of the rows from few to most.
 
-        All pairs are tried with the simplest gates, and those with the others that promise most.
+        All pairs are tried with bands, which take little time, and those that come out best with
+        the other gates.
         """
         pairs = list(self._worth_a_gate(states))
-        simple, others = ["score", "band"], ["paid", "tree"]
-        if not set(self._kinds) & set(simple):
-            simple = others
-        found = [c for pair in pairs for c in self._paired(states, pair, simple)]
-        others = [kind for kind in others if kind not in simple]
-        if set(others) & set(self._kinds):
+        others = [kind for kind in ("tree", "paid", "score") if kind in self._kinds]
+        found: list[Cascade] = []
+        if BAND in self._kinds:
+            found = [c for pair in pairs for c in self._banded(states, pair)]
             best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
-            for first, second in dict.fromkeys(found[i].resources for layer in best for i in layer):
-                pair = self.states.index(first), self.states.index(second)
-                found += self._paired(states, pair, others)
+            ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
+            pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
+            others = others[:1]
+        for pair in pairs:
+            for kind in others:
+                found += self._gated(states, pair, kind)
         return found
 
     def _worth_a_gate(self, states: States) -> Iterator[tuple[int, int]]:
@@ -445,22 +469,17 @@ class CascadeFamily:
         both = self._sets.price(self.states[first] | self.states[second])
         return float(both - states.prices[first]) + states.entered(second)
 
-    def _paired(
-        self, states: States, pair: tuple[int, int], kinds: Sequence[str]
-    ) -> Iterator[Cascade]:
+    def _banded(self, states: States, pair: tuple[int, int]) -> Iterator[Cascade]:
         first, second = pair
         gain = states.values[first] - states.values[second]
-        price = self._price_beyond(states, first, second)
-        for kind in kinds:
-            if kind in self._kinds:
-                offers = self._bands if kind == BAND else self._thresholds
-                for gate, on, least in offers(states, first, gain, kind):
-                    yield self._pair(states, pair, gate, kind, on, least / price)
+        inputs = states.inputs(first)
+        for gate, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
+            if on.any() and not on.all():
+                yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
 
-    def _thresholds(
-        self, states: States, first: int, gain: Floats, kind: str
-    ) -> Iterator[tuple[Gate, NDArray[np.bool_], float]]:
-        """A gate, whom it sends on that did not teach it, and what they must gain."""
+    def _gated(self, states: States, pair: tuple[int, int], kind: str) -> Iterator[Cascade]:
+        first, second = pair
+        gain = states.values[first] - states.values[second]
         inputs = states.inputs(first)
         gate = fit_gate(kind, inputs, gain, states.weight)
         if gate is None or gate.ensemble.n_trees == 0:
@@ -470,24 +489,9 @@ class CascadeFamily:
             threshold = max(float(np.quantile(said, 1.0 - share)), 0.0)
             on = said > threshold
             if on.any() and not on.all():
-                yield Gate(gate.ensemble, threshold), on, threshold
+                yield self._pair(states, pair, Gate(gate.ensemble, threshold), kind, on, threshold)
             if threshold == 0.0:
                 break
-
-    def _bands(
-        self, states: States, first: int, gain: Floats, kind: str
-    ) -> Iterator[tuple[Gate, NDArray[np.bool_], float]]:
-        """The same for bands, which are found anew for whatever a row must gain."""
-        inputs, seen = states.inputs(first), set[bytes]()
-        top = float(np.quantile(gain, 0.99))
-        for least in np.geomspace(top, top / 100, 5).tolist() if top > 0 else []:
-            gate = fit_gate(kind, inputs, gain - least, states.weight)
-            if gate is None or gate.ensemble.n_trees == 0:
-                continue
-            on = cross_fitted(kind, inputs, gain - least, states.weight, states.folds) > 0
-            if on.any() and not on.all() and on.tobytes() not in seen:
-                seen.add(on.tobytes())
-                yield gate, on, least
 
     def _pair(
         self,
@@ -496,17 +500,18 @@ class CascadeFamily:
         gate: Gate,
         kind: str,
         on: NDArray[np.bool_],
-        tradeoff: float,
+        least: float,
     ) -> Cascade:
+        """``least`` is what a row gains at least that goes on."""
         first, second = pair
-        start = states.price(0, first)
+        start, beyond = states.price(0, first), self._price_beyond(states, first, second)
         policy = Policy(
             (PolicyStage(first, gate, kind), PolicyStage(second)),
             np.empty(0),
-            start + np.where(on, self._price_beyond(states, first, second), 0.0),
+            start + np.where(on, beyond, 0.0),
             np.where(on, second, first),
         )
-        return self._cascade(states, policy, tradeoff)
+        return self._cascade(states, policy, least / beyond)
 
     # -- the best of them -------------------------------------------------------------------------
 

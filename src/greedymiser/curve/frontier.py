@@ -66,8 +66,10 @@ FITS_TOGETHER = 16
 MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 
 # Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
-# terms of the one at which nothing pays at the first root.
+# terms of the one at which nothing pays at the first root. Where there are gates, fewer of both:
+# they are seldom as good, and the best of many is best by luck.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
+FEW_OPENINGS, FEW_BEYOND = 4, (1.0, 0.25)
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -576,19 +578,20 @@ class Frontier:
         flat = search.finished(candidates, **paid)
         for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
+        has_gates = False
         if params.charge == "row" and box is None:
-            self._add_gated(search, flat)
+            has_gates = self._add_gated(search, flat)
             if self.models.blank.scoring == TOTAL_COST:
                 least = total_cost_candidate(self.models)
                 limit = params.row_budget
                 if limit is None or least.model.cost_max_ <= limit:
                     self.models.add_fitted(least)
         if params.charge == "row":
-            for model, tradeoff in self._beyond(candidates):
+            for model, tradeoff in self._beyond(candidates, has_gates):
                 self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
 
-    def _add_gated(self, search: FrontierSearch, flat: Sequence[FlatModel]) -> None:
-        """Hand cascades over the flat frontier to the curve.
+    def _add_gated(self, search: FrontierSearch, flat: Sequence[FlatModel]) -> bool:
+        """Hand cascades over the flat frontier to the curve; whether there are any.
 
         Their folds were scored by quicker models than they are served with. What that makes of the
         score of a flat model, which was compared with a quick one as well, is made up for.
@@ -600,8 +603,11 @@ class Frontier:
         for candidate, score in gated:
             shift = float(np.median(usual)) + search.weighed(score - candidate.score)
             self.models.add_fitted(candidate, shift)
+        return bool(gated)
 
-    def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
+    def _beyond(
+        self, candidates: Sequence[Candidate], has_gates: bool
+    ) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
@@ -612,7 +618,8 @@ class Frontier:
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
         used = [found for found in _by_area(candidates) if found.used]
-        sets = sorted({found.used for found in used[:MOST_OPENINGS]}, key=self.sets.price)
+        most = FEW_OPENINGS if has_gates else MOST_OPENINGS
+        sets = sorted({found.used for found in used[:most]}, key=self.sets.price)
         if self.sets.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             sets = [0, *sets]
@@ -622,7 +629,7 @@ class Frontier:
         for paid in sets:
             features = self.sets.features(paid)
             opening = Opening(self.sets.marked(paid), features, n_iter)
-            for factor in BEYOND:
+            for factor in FEW_BEYOND if has_gates else BEYOND:
                 tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
         models = self.models.pool.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
