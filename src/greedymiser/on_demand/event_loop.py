@@ -111,8 +111,8 @@ class _AsyncioTasks:
             self._all_done = self._loop.create_future()
             try:
                 await self._all_done
-            except CancelledError as error:  # we are
-                cancelled = error
+            except CancelledError as ours:
+                cancelled = ours
                 self._end()
         error, self._error = self._error or cancelled, None
         return error
