@@ -209,7 +209,7 @@ def miser_curves(
     rows = []
     for point, model in zip(curve.points.itertuples(), curve.models, strict=True):
         chosen = model.truncate(int(point.n_iter))
-        row = _result_row(MISER, split, point.tradeoff, chosen, valid, test, costs)
+        row = result_row(MISER, split, point.tradeoff, chosen, valid, test, costs)
         rows.append(row)
         if point.tradeoff == 0:
             rows.append(row | {"method": STAGEWISE})
@@ -221,10 +221,11 @@ def miser_curves(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _result_row(
+def result_row(
     method: str, split: ImageSplit, parameter: float, model: Any, valid: LabelledImages,
     test: LabelledImages, costs: CostModel,
 ) -> dict[str, Any]:  # fmt: skip
+    """What a model costs and scores, as a row of the table of curves."""
     used = [costs.position(feature) for feature in model.features_used_]
     names = costs.feature_names or []
     return {
