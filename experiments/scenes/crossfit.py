@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.scenes.images import Floats, Indices, likeness
+from experiments.scenes.images import Floats, Indices
 from experiments.scenes.methods import ImageSplit
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.estimators import MiserClassifier
 
 N_FOLDS = 5
 # What is added to the diagonal of a kernel, whose own diagonal is 1.
-RIDGE = 0.1
+RIDGE = 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,38 +122,32 @@ def opinions(
     return leads(said)
 
 
-def single_opinions(
-    distances: Mapping[str, Floats], labels: Indices, split: ImageSplit, *,
-    mean_of_folds: bool = False,
-) -> Floats:  # fmt: skip
+def single_opinions(kernels: Mapping[str, Floats], labels: Indices, split: ImageSplit) -> Floats:
     """The machines of single descriptors: one column per descriptor and class."""
-    kernels = (likeness(distances[name], split.known) for name in distances)
-    return np.concatenate(
-        [opinions(rows, labels, split, mean_of_folds=mean_of_folds) for rows in kernels], axis=1
-    )
+    return np.concatenate([opinions(rows, labels, split) for rows in kernels.values()], axis=1)
 
 
 def joint_opinions(
-    distances: Mapping[str, Floats], labels: Indices, split: ImageSplit,
+    kernels: Mapping[str, Floats], labels: Indices, split: ImageSplit,
     sets: Sequence[Sequence[str]], *, mean_of_folds: bool = False,
 ) -> Floats:  # fmt: skip
     """The machines of averaged kernels of growing sets: one column per set and class."""
     columns = [
         opinions(rows, labels, split, mean_of_folds=mean_of_folds)
-        for rows in averaged_kernels(distances, split, sets)
+        for rows in averaged_kernels(kernels, sets)
     ]
     return np.concatenate(columns, axis=1)
 
 
 def averaged_kernels(
-    distances: Mapping[str, Floats], split: ImageSplit, sets: Sequence[Sequence[str]]
+    kernels: Mapping[str, Floats], sets: Sequence[Sequence[str]]
 ) -> Iterator[Floats]:
-    """The averaged kernel of each of some growing sets, between all images and the known ones."""
+    """The averaged kernel of each of some growing sets."""
     total, added = np.zeros(1, dtype=np.float32), set[str]()
     for chosen in sets:
         for name in chosen:
             if name not in added:
-                total = total + likeness(distances[name], split.known)
+                total = total + kernels[name]
                 added.add(name)
         yield total / len(added)
 

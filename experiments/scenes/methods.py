@@ -15,6 +15,7 @@ from experiments.scenes.images import Floats, Images, Indices, likeness
 from greedymiser.cascades import EarlyExitClassifier
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.estimators import MiserClassifier
+from greedymiser.model.predictor import as_predictor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -236,7 +237,7 @@ def result_row(
         "valid_score": valid.accuracy(model),
         "cost": test.cost(model),
         "score": test.accuracy(model),
-        "n_trees": model.ensemble_.n_trees,
+        "n_trees": as_predictor(model).stages[-1].n_trees,
         "n_features": len(used),
         "n_descriptors": len({names[f].partition(": ")[0] for f in used}),
     }
@@ -280,7 +281,7 @@ def _free_exit(exits: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def svm_table(
-    distances: Mapping[str, Floats], labels: Indices, split: ImageSplit,
+    kernels: Mapping[str, Floats], labels: Indices, split: ImageSplit,
     sets: Sequence[Sequence[str]], costs: CostModel,
 ) -> pd.DataFrame:  # fmt: skip
     """The averaged-kernel machines of growing sets of descriptors; costs come in later."""
@@ -292,7 +293,7 @@ def svm_table(
     for chosen in sets:
         for name in chosen:
             if name not in added:
-                total += likeness(distances[name], split.known)
+                total += kernels[name]
                 added.add(name)
         mean = total / len(added)
         model = AveragedKernelSVM(chosen, costs).fit(mean[split.known], labels[split.known])

@@ -25,6 +25,7 @@ from experiments.scenes.images import (
     ImageDistances,
     Images,
     Indices,
+    Kernels,
     check_readable,
     codebooks_of,
     embeddings,
@@ -226,7 +227,7 @@ def _svm(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFra
     costs, sets = seen.prices.svm, cheap_sets(seen.prices)
     table = workspace.using(sets=sets).table(
         f"kernels/split-{split.number}",
-        lambda: svm_table(seen.distances, seen.labels, split, sets, costs),
+        lambda: svm_table(Kernels(seen.distances, split.known), seen.labels, split, sets, costs),
         (*SPLITS, "sets"),
     )
     whole, subsets = (

@@ -14,7 +14,7 @@ pytest.importorskip("pandas", reason="the experiments need pandas: greedymiser[f
 
 import pandas as pd
 
-from experiments.scenes import machines, stacking
+from experiments.scenes import gated_machines, machines, stacking
 from experiments.scenes.crossfit import CrossFitted, bought_sets, fold_of, leads, opinions
 from experiments.scenes.methods import COLUMNS, ImageSplit
 from experiments.tests.test_scene15 import CLASSES, PER_CLASS, encoded, texture, write_archive
@@ -126,11 +126,56 @@ def test_the_cheapest_descriptors_fill_a_budget():
     assert found == {1.5: ["b"], 2.5: ["b", "c"], 99.0: ["b", "c", "a"]}
 
 
-def test_log_loss_is_that_of_the_probabilities():
-    raw = np.array([[2.0, 0.0], [0.0, 1.0]])
-    chances = np.exp(raw) / np.exp(raw).sum(axis=0)
-    expected = -np.mean(np.log([chances[0, 0], chances[1, 1]]))
-    assert stacking.log_loss(np.array([0, 1]), raw) == pytest.approx(expected)
+# Gates between machines
+
+
+@pytest.fixture(scope="module")
+def states():
+    """A cheap machine that is sure of half the images, and a dear one that knows all."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % 2
+    truth = np.where(labels[:, None] == np.arange(2), 1.0, -1.0)
+    is_easy = rng.random(400) < 0.5
+    cheap = np.where(is_easy[:, None], truth, 0.01 * truth * rng.choice([-1, 1], (400, 1)))
+    X = np.concatenate([cheap, truth], axis=1)
+    costs = CostModel.from_resources(
+        {"a": 1.0, "b": 9.0, "set 0: machine": 0.01, "set 1: machine": 0.01},
+        {
+            f"set {i}: {k}": [*"ab"[: i + 1], f"set {i}: machine"]
+            for i in range(2)
+            for k in range(2)
+        },
+    )
+    rows = np.arange(200)
+    split = ImageSplit(0, rows[:100], rows[100:], np.arange(200, 300), np.arange(300, 400))
+    seen = stacking.Opinions.of(X, labels, split, costs, {})
+    return gated_machines.MachineStates(seen, [["a"], ["a", "b"]]), is_easy
+
+
+def test_a_machine_for_everybody_costs_its_set(states):
+    machine, _ = states
+    outcome = machine.run(gated_machines.Leaving((1,), ()), machine.opinions.test.X)
+    assert outcome.paid == pytest.approx(np.full(100, 10.01))
+    assert outcome.accuracy(machine.opinions.test.y) == 1.0
+
+
+def test_only_unsure_images_go_on_and_pay_for_both_machines(states):
+    machine, is_easy = states
+    rule = gated_machines.partial(gated_machines.is_unsure, 0.8)
+    outcome = machine.run(gated_machines.Leaving((0, 1), (rule,)), machine.opinions.test.X)
+    assert outcome.paid == pytest.approx(np.where(is_easy[300:], 1.01, 10.02))
+    assert outcome.accuracy(machine.opinions.test.y) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["policies", "exits"])
+def test_gates_and_exits_find_who_has_to_go_on(states, kind):
+    machine, is_easy = states
+    offers = getattr(machine, kind)()
+    rows = gated_machines.chosen_for_budgets(machine, kind, offers, (0.5, 2.0, 6.5, 20.0))
+    assert [row["parameter"] for row in rows] == [2.0, 6.5, 20.0]  # 0.5 buys nothing
+    assert rows[1]["score"] == 1.0
+    assert rows[1]["cost"] == pytest.approx(1.01 + 9.01 * np.mean(~is_easy[300:]))
+    assert [row["n_descriptors"] for row in rows[1:]] == [2, 2]
 
 
 @pytest.fixture(scope="module")
@@ -152,16 +197,17 @@ def test_a_small_run_from_end_to_end(data, tmp_path):
     assert list(curves.columns) == COLUMNS
     assert {
         machines.JOINT, f"{machines.JOINT}, mean of folds", machines.SVM_SUBSETS,
-        stacking.STAGED, stacking.GATES, stacking.FRONTIER, stacking.CROSS_MISER,
+        gated_machines.GATED_MACHINES, gated_machines.EXITS, stacking.GATES,
+        stacking.FRONTIER, stacking.CROSS_MISER,
     } == set(curves["method"])  # fmt: skip
     assert curves["score"].between(0, 1).all()
     # A budget is kept by validation images.
-    limited = curves[curves["method"].isin([stacking.STAGED, stacking.GATES, stacking.FRONTIER])]
+    limited = curves[curves["method"].isin([stacking.GATES, stacking.FRONTIER])]
     assert (limited["valid_cost"] <= limited["parameter"] + 1e-9).all()
     # Textures are easy: whoever may look at everything sees them.
     best = curves.groupby("method")["score"].max()
     assert best[machines.JOINT] > 0.8
-    assert best[stacking.GATES] > 0.8
+    assert best[gated_machines.GATED_MACHINES] > 0.8
     assert results.figures["machines"].read_bytes().startswith(b"\x89PNG")
     pd.testing.assert_frame_equal(
         machines.run(data, Workspace(tmp_path, {}), **SMALL).tables["curves"], curves
