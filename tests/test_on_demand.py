@@ -55,8 +55,8 @@ from greedymiser.on_demand import (
     Sources,
     SourceTimeoutError,
     build_matrix,
+    fetcher,
     measure_costs,
-    scheduler,
 )
 from greedymiser.on_demand.request import Request
 from random_examples import examples
@@ -871,7 +871,7 @@ def test_a_cancellation_that_a_source_raises_is_a_failure(
     regressor, rows, monkeypatch, way, policy
 ):
     clock = itertools.count()
-    monkeypatch.setattr(scheduler.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(fetcher.time, "perf_counter", lambda: next(clock))
 
     def low(raw):
         raise asyncio.CancelledError("inner")

@@ -189,8 +189,8 @@ class CurveModels:
                 trace["test_cost"] = costs
         return trace
 
-    def add_fitted(self, candidate: FittedCandidate) -> None:
-        """Take in a fitted model of another kind."""
+    def add_fitted(self, candidate: FittedCandidate, shift: float | None = None) -> None:
+        """Take in a fitted model of another kind; ``shift`` as in ``add``."""
         import pandas as pd
 
         bill = candidate.cost if candidate.feature_cost is None else candidate.feature_cost
@@ -209,7 +209,7 @@ class CurveModels:
         if candidate.test_cost is not None:
             row["test_cost"] = candidate.test_cost
         entry = (candidate.tradeoff, candidate.cost, candidate.found_by)
-        self._entries.append(_Entry(candidate.model, pd.DataFrame([row]), *entry))
+        self._entries.append(_Entry(candidate.model, pd.DataFrame([row]), *entry, shift))
 
     # -- classes that count equally ----------------------------------------------------------------
 

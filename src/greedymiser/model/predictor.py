@@ -196,6 +196,11 @@ class Predictor:
             raise AttributeError(f"a {self.kind} has no classes, and so no class probabilities")
         return self.classes
 
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        return self.classes_ if self.error_costs is None else self.error_costs.said
+
     def receipt(self) -> Receipt:
         """What was bought in training, when, at what price."""
         return Receipt(self.purchases)
