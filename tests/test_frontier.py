@@ -31,7 +31,7 @@ from greedymiser import (
 from greedymiser.curve.candidates import ResourceSets
 from greedymiser.curve.checkpoints import ABOUT, CheckpointError
 from greedymiser.curve.curve import chosen_by
-from greedymiser.curve.frontier import Candidate, Frontier, by_area
+from greedymiser.curve.frontier import Candidate, Frontier, FrontierSearch, by_area
 from greedymiser.losses import SquaredError
 
 COSTS = CostModel(
@@ -290,6 +290,23 @@ def found_and_resumed(below):
     return search, resumed
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_fill_that_was_not_finished_is_done_when_it_is_asked_for_again(monkeypatch, error):
+    curve, whole = (searched(tradeoffs=2, effort=1e-9) for _ in range(2))
+    n_models = len(curve.models)
+
+    def stop(*given, **more):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrontierSearch, "finished", stop)
+        with pytest.raises(error):
+            curve.best(11.0)
+    assert curve.best(11.0).cost_ == whole.best(11.0).cost_
+    assert len(curve.models) == len(whole.models) > n_models
+    assert bits(curve) == bits(whole)
+
+
 @pytest.mark.parametrize("below", [6.0, 12.0, 1e9])
 def test_a_fill_goes_on_from_what_is_known(below):
     search, resumed = found_and_resumed(below)
@@ -343,6 +360,15 @@ def test_packages_are_reduced_step_by_step(many_classes):
         assert len(sizes) >= least
         assert sizes == sorted(set(sizes), reverse=True)
         assert all(part & ~package == 0 for part in search._around.chains[package])
+
+
+def test_a_search_that_goes_on_leaves_the_parts_of_packages_as_they_were(many_classes):
+    search = many_classes.frontier._search
+    before = {package: list(parts) for package, parts in search._around.chains.items()}
+    assert before
+    for parts in search.resumed(1e9, 0.02)._around.chains.values():
+        parts.append(0)
+    assert search._around.chains == before
 
 
 def test_sets_are_expanded_and_cross_fitted_however_many_classes_there_are(many_classes):
@@ -564,6 +590,26 @@ def test_an_interrupted_search_keeps_the_path():
             tradeoffs=4, effort=0.05, callback=interrupt,
         )  # fmt: skip
     assert len(curve.models) == 4
+
+
+@pytest.mark.parametrize("charge", ["model", "row"])
+def test_progress_moves_to_the_end(charge):
+    heard = []
+    curve = searched(
+        MiserRegressor(costs=COSTS, max_iter=10, charge=charge),
+        callback=lambda done, total: heard.append(done / total), tradeoffs=40,
+    )  # fmt: skip
+    assert heard == sorted(heard)
+    # Half is for the path, a quarter for the search, and it goes on while sets are compared again
+    # and trained as the user wants them.
+    assert sum(0.75 < share < 1 for share in heard) >= 3
+    assert sum(0.9 < share < 1 for share in heard) >= 1
+    if charge == "model":
+        shares = []
+        costs, scores = curve._first_front
+        for position in range(len(costs) - 1):
+            curve.frontier.fill(costs, scores, position, shares.append)
+        assert any(0 < share <= 1 for share in shares)
 
 
 def test_progress_tells_steps_and_the_time_left(capsys):

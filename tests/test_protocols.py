@@ -107,6 +107,10 @@ def test_rows_are_counted_one_by_one(seed, n_resources, min_share):
     protocol = predictor.protocol(X, min_share=min_share)
     check_protocol(protocol, predictor, X, np.zeros(40, dtype=int))
     assert str(protocol).startswith("40 rows at a mean cost of ")
+    # In a notebook, a row for each question below the head.
+    page = protocol._repr_html_()
+    assert page.count("<tr>") == 1 + sum(1 for depth, _ in protocol.start.each() if depth)
+    assert "40 rows at a mean cost of " in page
 
 
 def check_paid(protocol, predictor, X):

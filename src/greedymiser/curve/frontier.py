@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,8 +150,6 @@ class FrontierSearch:
         Sets to begin with, beside single purchases.
     effort : float
         More than 1 for a longer search, less for a shorter one.
-    tell : callable, optional
-        Called after every fit with the share of the allowance that is spent.
     """
 
     def __init__(
@@ -160,7 +159,6 @@ class FrontierSearch:
         params: Parameters,
         starts: Iterable[ResourceBits] = (),
         effort: float = 1.0,
-        tell: Callable[[float], object] | None = None,
     ):
         trainer, costs = pool.trainer, sets.costs
         self.sets = sets
@@ -178,7 +176,6 @@ class FrontierSearch:
         self._has_begun = False
         # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
-        self._tell = tell
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
         self._full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
         self._allow(effort)
@@ -214,7 +211,7 @@ class FrontierSearch:
         search = FrontierSearch(*given)
         search.archive = {key: replace(found) for key, found in self.archive.items()}
         search.below = below
-        search._around.chains = self._around.chains
+        search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun = self._has_begun
         return search
 
@@ -280,8 +277,7 @@ class FrontierSearch:
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
-            if self._tell is not None:
-                self._tell(self.allowance.share_spent)
+            self._trainer.phases.reached(self.allowance.share_spent)
         kept = set(map(id, self.frontier()))
         for candidate in self.archive.values():
             if id(candidate) not in kept:
@@ -439,6 +435,7 @@ class FrontierSearch:
             if found.fold_scores is None:
                 some.append(found)
         allowed = [self.sets.features(found.resources) for found in some]
+        self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
         def fold_scores(trainer: Trainer) -> list[Floats]:
             models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
@@ -462,6 +459,7 @@ class FrontierSearch:
         params = replace(self._final_params, **changes)
         done: list[FlatModel] = []
         waiting = [found.resources for found in _by_area(candidates) if found.used]
+        self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
             some = self._next(waiting, self._final_cells, params.max_iter // 2)
             tasks = [(params, self.sets.features(resources), True) for resources in some]
@@ -498,23 +496,33 @@ class Frontier:
         self._lock = threading.Lock()
 
     def search(self, tell: Callable[[float], object] | None = None) -> None:
-        """Search, and add what the frontier is made of to the curve's models."""
-        self._search = self._run(tell)
-        self._add(self._search, self._search.judged())
+        """Search, and add what the frontier is made of to the curve's models.
 
-    def flat_models(self, tell: Callable[[float], object] | None = None) -> list[FlatModel]:
+        ``tell`` hears how much of all that is done.
+        """
+        with self._telling(tell):
+            self._search = self._run()
+            self._add(self._search, self._search.judged())
+
+    def flat_models(self) -> list[FlatModel]:
         """Search, and train the models of the frontier, the cheapest first, as if all paid alike.
 
         They are not handed to the curve.
         """
-        self._search = self._run(tell)
+        self._search = self._run()
         return self._search.finished(self._search.judged())
 
     def find(self) -> list[Candidate]:
         """Search, and tell what the frontier is made of."""
         return self._run().frontier()
 
-    def fill(self, costs: Sequence[float], scores: Sequence[float], position: int) -> bool:
+    def fill(
+        self,
+        costs: Sequence[float],
+        scores: Sequence[float],
+        position: int,
+        tell: Callable[[float], object] | None = None,
+    ) -> bool:
         """Train what is missing above one of the points of a curve; whether there was anything.
 
         ``costs`` and ``scores`` are those of all points that no other beats, the cheapest first.
@@ -525,30 +533,42 @@ class Frontier:
         with self._lock:
             if low in self._filled:
                 return False
-            self._filled.add(low)
             n_before = len(self.models)
-            with self.models.threads:
+            with self.models.threads, self._telling(tell):
                 if self._search is None:  # it was interrupted
                     self._search = self._prepared()
                 search = self._search.resumed(high, max(self._effort, 1.0) * FILL_EFFORT)
                 if _is_open(costs, scores, position):
+                    self.models.trainer.phases.begin(0.6)
                     search.go_on()
                     between = [found for found in search.judged() if low < found.cost < high]
                 else:
                     between = [f for f in self._search.left_out if low < f.cost < high]
                 self._add(search, between, (low, high, scores[position + 1]))
+            self._filled.add(low)  # not before: somebody may have interrupted it
             return len(self.models) > n_before
 
-    def _run(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
-        search = self._prepared(tell)
+    @contextmanager
+    def _telling(self, tell: Callable[[float], object] | None) -> Iterator[None]:
+        phases = self.models.trainer.phases
+        phases.restart()
+        phases.tell = tell
+        try:
+            yield
+        finally:
+            phases.tell = None
+
+    def _run(self) -> FrontierSearch:
+        search = self._prepared()
+        self.models.trainer.phases.begin(0.5)
         search.run()
         return search
 
-    def _prepared(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
+    def _prepared(self) -> FrontierSearch:
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
-        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort, tell)
+        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort)
 
     def _add(
         self,
@@ -561,10 +581,14 @@ class Frontier:
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
             self.models.usual_shift = search.usual_shift
+        # All that takes long comes first: an interruption must not leave half of it behind.
         flat = search.finished(candidates, **paid)
+        beyond = self._beyond(candidates) if params.charge == "row" else []
         for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
         if params.charge == "row" and box is None:
+            # Every set again, in folds.
+            self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
             for gated in gated_candidates(self.models, self.sets, flat):
                 self.models.add_fitted(gated)
             if self.models.blank.scoring == TOTAL_COST:
@@ -572,9 +596,8 @@ class Frontier:
                 limit = params.row_budget
                 if limit is None or least.model.cost_max_ <= limit:
                     self.models.add_fitted(least)
-        if params.charge == "row":
-            for model, tradeoff in self._beyond(candidates):
-                self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+        for model, tradeoff in beyond:
+            self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
 
     def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
@@ -599,6 +622,7 @@ class Frontier:
             opening = Opening(self.sets.marked(paid), features, n_iter)
             for factor in BEYOND:
                 tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
+        self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 

@@ -16,6 +16,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
+from greedymiser._core.progress import PATIENCE, Bar, somebody_looks
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.costs.cost_model import Feature, Receipt
 from greedymiser.curve.curve import (
@@ -307,12 +308,17 @@ class MiserSearchCV(BestModel):
             clone(base).look_at(whole.given)
             if self._asks_row_by_row(base, whole):
                 return self._fit_least_total(base, whole, threads)
-            traces, paths = self._train_folds(base, whole, threads)
-            self.n_splits_ = len(traces)
-            sets = self._search_folds(paths)
-            for allowed, (name, _) in sets.items():
-                features = np.frombuffer(allowed, dtype=bool)
-                traces += [_trace_with(path, features).assign(resources=name) for path in paths]
+            folds = self._folds(base, whole)
+            self.n_splits_ = len(folds)
+            # Every fold has a path, a search, and the sets that any of them has found.
+            with Bar(3 * len(folds), "steps", is_shown=somebody_looks(), delay=PATIENCE) as bar:
+                traces, paths = self._train_folds(base, whole, folds, threads, bar)
+                sets = self._search_folds(paths, bar)
+                for path in paths:
+                    for allowed, (name, _) in sets.items():
+                        features = np.frombuffer(allowed, dtype=bool)
+                        traces.append(_trace_with(path, features).assign(resources=name))
+                    bar.advance()
             self.cv_results_ = _mean_over_folds(traces, self.n_splits_)
             best = best_first(self.cv_results_).iloc[0]
             self.best_score_ = float(best["score"])
@@ -351,13 +357,13 @@ class MiserSearchCV(BestModel):
         return self
 
     def _train_folds(
-        self, base: Miser, whole: _Whole, threads: Threads
+        self, base: Miser, whole: _Whole, folds: list[tuple[Any, Any]], threads: Threads, bar: Bar
     ) -> tuple[list[pd.DataFrame], list[TradeoffPath]]:
         """The trace of each fold's path; and the paths, if anyone is to search along them."""
         tradeoffs = self._grid(base, whole, threads)
         traces: list[pd.DataFrame] = []
         paths: list[TradeoffPath] = []
-        for learn, check in self._folds(base, whole):
+        for learn, check in folds:
             parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
             try:
                 models = CurveModels(clone(base), *parts, threads)
@@ -370,9 +376,12 @@ class MiserSearchCV(BestModel):
             traces.append(models.tables()[0].assign(resources=""))
             if self.search == "frontier" and isinstance(self.tradeoffs, Integral):
                 paths.append(path)  # and its rows: without a search, one fold's are enough
+            bar.advance()
         return traces, paths
 
-    def _search_folds(self, paths: Sequence[TradeoffPath]) -> dict[bytes, tuple[str, list[str]]]:
+    def _search_folds(
+        self, paths: Sequence[TradeoffPath], bar: Bar
+    ) -> dict[bytes, tuple[str, list[str]]]:
         """Sets that the search has found in any fold, by the features that they pay for.
 
         Each has a name of its own, and the names of its resources.
@@ -389,6 +398,7 @@ class MiserSearchCV(BestModel):
                 if names:
                     # Names may hold anything: only their list, as Python writes it, is unique.
                     found[sets.features(candidate.resources).tobytes()] = repr(names), names
+            bar.advance()
         return found
 
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:

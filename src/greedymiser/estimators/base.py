@@ -64,15 +64,23 @@ class Miser(Fitted, TrainingParameters):
     budget : float or None
         A hard limit on ``cost_``, trees included; with ``charge="row"``, on the mean cost of the
         training rows.
-    loss : str or object
-        See the estimator; or an object with ``values`` and ``gradients``, like those of
-        ``greedymiser.losses``.
     step : {"newton", "gradient"}
         Trees fit the Newton step, or the negative gradient with plain means as in the paper.
     init : {"prior", "zero"}
         Start from the best constant, or from 0 as in the paper.
-    learning_rate, max_iter, max_depth, max_leaf_nodes, min_samples_leaf, l2_regularization : \
-            as in HistGradientBoosting
+    learning_rate : float
+        What the values of every tree are multiplied by: less takes more rounds.
+    max_iter : int
+        Most rounds of boosting. A round has one tree, or one for each class where there are more
+        than two.
+    max_depth : int or None
+        Most splits on the way from the root of a tree to a leaf; None for no limit.
+    max_leaf_nodes : int or None
+        Most leaves of a tree; None for no limit.
+    min_samples_leaf : int
+        Fewest training rows in a leaf.
+    l2_regularization : float
+        Added to the sum of Hessians of a leaf, so that leaves with few rows say less.
     max_bins : int
         Most bins of values per feature, at most 255.
     categorical_features : "from_dtype", array-like of bool, int or str, or None

@@ -69,8 +69,8 @@ def check_budget(estimator: Miser, prepared: Prepared) -> None:
     dearest = _dearest(estimator, prepared)
     if dearest > estimator.row_budget:
         raise ValueError(
-            f"row_budget={estimator.row_budget:g} is less than the {dearest:g} that the dearest "
-            "row costs before the model is continued (warm_start=True); truncate it first"
+            f"row_budget={estimator.row_budget:g} is less than the {dearest:g} that the most "
+            "expensive row costs before the model is continued (warm_start=True); truncate it first"
         )
 
 
