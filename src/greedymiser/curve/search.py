@@ -31,7 +31,7 @@ from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff, tradeoff_in_money
 from greedymiser.curve.total_cost import least_total
 from greedymiser.data.tables import Parted
-from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
+from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
 from greedymiser.losses.ndcg import ndcg_depth
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
@@ -493,7 +493,7 @@ def _fitted_with(
 ) -> Miser:
     """A fitted estimator that uses only some features."""
     prepared, params = estimator.prepare(given, NOTHING_GIVEN, threads), Parameters.of(estimator)
-    watch = watch_with(estimator, prepared.schema)
+    watch = validation_of(estimator, prepared.schema)
     model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
     model.raise_if_cut_short()
     return fitted_like(estimator, prepared.schema, model)
