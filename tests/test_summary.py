@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
 
-pd = pytest.importorskip("pandas")
+pytest.importorskip("pandas")
 
 from curves import searched_curve, thyroid_curve, wide_curve
 from greedymiser import CostModel, MiserRanker, MiserRegressor, TradeoffCurve, tradeoff_curve
@@ -225,6 +225,8 @@ def test_of_totals_one_model_is_recommended_everywhere():
 
     Cross-fitting has a say: the second is best by ``choice_score``, the third by ``score``.
     """
+    import pandas as pd
+
     traces = pd.DataFrame(
         {
             "tradeoff": 0.0, "model": [0, 1, 2], "n_iter": [0, 3, 5], "n_trees": [0, 3, 5],
