@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import balanced_accuracy_score
@@ -38,6 +38,7 @@ from greedymiser.curve.trainer import GivingUp, Rival
 from greedymiser.losses import SquaredError
 from greedymiser.training.boosting import Action, Progress, Record
 from greedymiser.training.parameters import Parameters
+from random_examples import examples
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}
@@ -113,7 +114,7 @@ def test_same_curve_on_any_number_of_threads():
     assert one == five
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.5]), min_size=5, max_size=5),
     st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=6, max_size=6),
@@ -166,6 +167,7 @@ def test_the_budget_of_the_estimator_holds_for_the_search():
     assert (curve.points["found_by"] == "search").any()
 
 
+@pytest.mark.slow
 def test_the_search_by_cross_validation_finds_sets():
     trap = TRAPS["dear_against_decoys"](n=600)
     search = MiserSearchCV(
@@ -305,6 +307,7 @@ def dear_and_cheap(n=5000, n_cheap=8):
     return X, y, [60.0] + [1.0] * n_cheap
 
 
+@pytest.mark.slow
 def test_every_step_at_the_dear_end_has_its_model():
     X, y, costs = dear_and_cheap()
     half = len(y) // 2
@@ -360,6 +363,7 @@ def test_a_fill_goes_on_from_what_is_known(above, below):
     assert all(above < search.sets.price(some) < below for some in new)
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_the_order_of_questions():
     budgets = [0.7, 3.0, 5.0, 7.5, 11.0, 16.0]
     told = []
@@ -393,6 +397,7 @@ def many_classes():
     return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=2, effort=0.35)
 
 
+@pytest.mark.slow
 def test_packages_are_reduced_step_by_step(many_classes):
     search = many_classes.frontier._search
     assert search.allowance.is_spent
@@ -554,6 +559,7 @@ def test_sets_close_in_cost_are_not_thinned_before_steps_without_gain():
 # -- finished models are safe -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path):
     whole = bits(searched())
     rng = random.Random(0)
@@ -632,6 +638,26 @@ def test_an_interrupted_search_keeps_the_path():
             tradeoffs=4, effort=0.05, callback=interrupt,
         )  # fmt: skip
     assert len(curve.models) == 4
+
+
+@pytest.mark.parametrize("charge", ["model", "row"])
+def test_progress_moves_to_the_end(charge):
+    heard = []
+    curve = searched(
+        MiserRegressor(costs=COSTS, max_iter=10, charge=charge),
+        callback=lambda done, total: heard.append(done / total), tradeoffs=40,
+    )  # fmt: skip
+    assert heard == sorted(heard)
+    # Half is for the path, a quarter for the search, and it goes on while sets are compared again
+    # and trained as the user wants them.
+    assert sum(0.75 < share < 1 for share in heard) >= 3
+    assert sum(0.9 < share < 1 for share in heard) >= 1
+    if charge == "model":
+        shares = []
+        costs, scores = curve._first_front
+        for position in range(len(costs) - 1):
+            curve.frontier.fill(costs, scores, position, shares.append)
+        assert any(0 < share <= 1 for share in shares)
 
 
 def test_progress_tells_steps_and_the_time_left(capsys):

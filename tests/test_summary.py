@@ -99,9 +99,11 @@ def test_recommendations_are_sentences():
     steps = [step(0, 0.5), step(2.3, 0.792), step(3, 0.8)]
     assert recommendation(curve, steps[:1]) == "the best score costs $0"
     steps[-1] = step(3, 0.8, 0.02)
-    assert recommendation(curve, steps) == "99% of the best score for $2.30 of $3"
+    assert recommendation(curve, steps) == "$2.30 buys 99% of the best score, which costs $3"
     negative = [step(0, -1.0), step(1, -0.102), step(4, -0.1)]
-    assert recommendation(curve, negative) == "99.7% of what can be gained for $1 of $4"
+    assert recommendation(curve, negative) == (
+        "$1 buys 99.7% of the gain of the best score, which costs $4"
+    )
 
 
 def test_errors_are_those_of_the_jackknife():
@@ -194,9 +196,13 @@ def test_what_is_recommended_goes_by_what_is_chosen_by():
     assert recommended(steps) == 3
     steps[-1] = replace(steps[-1], error=0.03)
     assert recommended(steps) == 2
-    assert recommendation(thyroid_curve(), steps) == "97% of the best score for $2 of $5"
+    assert recommendation(thyroid_curve(), steps) == (
+        "$2 buys 97% of the best score, which costs $5"
+    )
     nowhere = [step(0, -np.inf), step(1, -1.0), step(4, -0.9, 0.2)]
-    assert recommendation(thyroid_curve(), nowhere) == "nearly the best score for $1 of $4"
+    assert recommendation(thyroid_curve(), nowhere) == (
+        "$1 buys nearly the best score, which costs $4"
+    )
 
 
 def test_tables_show_what_models_are_chosen_by():

@@ -222,7 +222,7 @@ def step_table(
     heads = ["cost", "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
     rows = []
     for i, step in enumerate(steps):
-        adds = step.change(most) or (_first_words(step) if i == 0 else same_purchases(curve))
+        adds = step.change(most) or (first_purchases(step) if i == 0 else same_purchases(curve))
         if marked and (step.position, step.n_iter) == (marked.position, marked.n_iter):
             adds += "  <- recommended"
         cells = [money(step.cost, curve.cost_unit), _score_cell(step.score, step.error)]
@@ -242,7 +242,8 @@ def same_purchases(curve: TradeoffCurve) -> str:
     return "the same, for more rows" if is_by_row(curve) else "more trees"
 
 
-def _first_words(step: FrontStep) -> str:
+def first_purchases(step: FrontStep) -> str:
+    """What the cheapest step has where it buys nothing."""
     return f"{step.n_features} free features" if step.n_features else "nothing: a constant"
 
 
@@ -377,11 +378,12 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
     whole = money(best.cost, curve.cost_unit)
     reached, most, start = chosen.chosen_by, best.chosen_by, steps[0].chosen_by
     if reached > 0:
-        return f"{_percent(reached / most)} of the best score for {cost} of {whole}"
-    if not math.isfinite(most - start) or most == start:
-        return f"nearly the best score for {cost} of {whole}"
-    share = (reached - start) / (most - start)
-    return f"{_percent(share)} of what can be gained for {cost} of {whole}"
+        bought = f"{_percent(reached / most)} of the best score"
+    elif not math.isfinite(most - start) or most == start:
+        bought = "nearly the best score"
+    else:
+        bought = f"{_percent((reached - start) / (most - start))} of the gain of the best score"
+    return f"{cost} buys {bought}, which costs {whole}"
 
 
 def total_in_words(curve: TradeoffCurve) -> str:

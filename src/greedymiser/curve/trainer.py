@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.progress import Phases
 from greedymiser._core.threads import Threads
 from greedymiser.curve.checkpoints import Checkpoint
 from greedymiser.engines.cpu.engine import CpuEngine
@@ -86,6 +87,8 @@ class Trainer:
     in_kernels: bool
     checkpoint: Checkpoint | None = None
     name: str = "models"
+    # Told of every model; the same for all copies.
+    phases: Phases = field(default_factory=Phases)
 
     def train(
         self,
@@ -103,7 +106,11 @@ class Trainer:
         prepared = self.prepared
         if is_patient is not None:
             prepared = replace(prepared, is_patient=is_patient)
-        given = params, allowed, opening, record, rival
+        model = self._kept_or_trained(prepared, params, allowed, opening, record, rival)
+        self.phases.step()
+        return model
+
+    def _kept_or_trained(self, prepared: Prepared, *given: Any) -> Model:
         if self.checkpoint is None:
             return self._trained(prepared, *given)
         key = _file_key(self.name, prepared.is_patient, *given)
@@ -185,7 +192,16 @@ class TrainerPool:
             return [work(*task) for task in tasks]
         return self._threads.run(work, tasks)
 
-    def run_folds(self, function: Callable[[Trainer], Any], folds: Sequence[Trainer]) -> list[Any]:
+    def run_folds(
+        self, function: Callable[[Trainer], Any], n_folds: int, params: Parameters
+    ) -> list[Any]:
+        """Call a function with trainers on parts of the rows, each of which validates on the rest.
+
+        Nothing comes back where the rows cannot be divided.
+        """
+        return self.run_on(function, self.folds(n_folds, params))
+
+    def run_on(self, function: Callable[[Trainer], Any], folds: Sequence[Trainer]) -> list[Any]:
         """Call a function with each of some trainers that ``folds`` has made."""
         if not self.is_parallel:
             return [function(trainer) for trainer in folds]
