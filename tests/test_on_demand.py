@@ -31,7 +31,7 @@ import pytest
 import sniffio
 from anyio.from_thread import run_sync
 from anyio.lowlevel import current_token
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from greedymiser import (
@@ -59,6 +59,7 @@ from greedymiser.on_demand import (
     measure_costs,
 )
 from greedymiser.on_demand.request import Request
+from random_examples import examples
 
 # Long enough for any machine; whoever waits so long has failed.
 PATIENCE = 20.0
@@ -312,7 +313,7 @@ ROW_SOURCES = Sources()
 ROW_SOURCES.add(whole_row, COLUMNS)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(st.lists(st.floats(width=32), min_size=6, max_size=6), min_size=1, max_size=12),
     st.integers(1, 5),

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.candidates import common_round
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
-from greedymiser.curve.models import CurveModels, best_cost
+from greedymiser.curve.models import CurveModels, FittedCandidate, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.total_cost import total_cost_candidate
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
@@ -65,8 +67,10 @@ FITS_TOGETHER = 16
 MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 
 # Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
-# terms of the one at which nothing pays at the first root.
+# terms of the one at which nothing pays at the first root. Where there are gates, fewer of both:
+# they are seldom as good, and the best of many is best by luck.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
+FEW_OPENINGS, FEW_BEYOND = 4, (1.0, 0.25)
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -149,8 +153,6 @@ class FrontierSearch:
         Sets to begin with, beside single purchases.
     effort : float
         More than 1 for a longer search, less for a shorter one.
-    tell : callable, optional
-        Called after every fit with the share of the allowance that is spent.
     """
 
     def __init__(
@@ -160,7 +162,6 @@ class FrontierSearch:
         params: Parameters,
         starts: Iterable[ResourceBits] = (),
         effort: float = 1.0,
-        tell: Callable[[float], object] | None = None,
     ):
         trainer, costs = pool.trainer, sets.costs
         self.sets = sets
@@ -178,7 +179,6 @@ class FrontierSearch:
         self._has_begun = False
         # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
-        self._tell = tell
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
         self._full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
         self._allow(effort)
@@ -214,7 +214,7 @@ class FrontierSearch:
         search = FrontierSearch(*given)
         search.archive = {key: replace(found) for key, found in self.archive.items()}
         search.below = below
-        search._around.chains = self._around.chains
+        search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun = self._has_begun
         return search
 
@@ -280,8 +280,7 @@ class FrontierSearch:
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
-            if self._tell is not None:
-                self._tell(self.allowance.share_spent)
+            self._trainer.phases.reached(self.allowance.share_spent)
         kept = set(map(id, self.frontier()))
         for candidate in self.archive.values():
             if id(candidate) not in kept:
@@ -369,17 +368,26 @@ class FrontierSearch:
         """
         if candidate.fold_scores is None:
             return self.usual_shift
+        return self.weighed(float(np.mean(candidate.fold_scores)) - candidate.score)
+
+    def weighed(self, difference: float) -> float:
+        """What the rows of folds and those of validation make together of their difference."""
         prepared = self._trainer.prepared
         assert prepared.validation is not None
         n_folds, n_validation = len(prepared.train.y), len(prepared.validation.cases.y)
-        difference = float(np.mean(candidate.fold_scores)) - candidate.score
-        return difference * n_folds / (n_folds + n_validation)
+        return difference * n_folds / (n_folds + n_validation) if self._n_folds else 0.0
 
     @property
     def usual_shift(self) -> float:
         """The median of what cross-fitting says beside validation; 0 where it was not asked."""
         known = [one for one in self.archive.values() if one.fold_scores is not None]
         return float(np.median([self.shift(one) for one in known])) if known else 0.0
+
+    @property
+    def cautious_shift(self) -> float:
+        """What to add where folds were not asked and many are compared: the best are lucky."""
+        known = [one for one in self.archive.values() if one.fold_scores is not None]
+        return self.usual_shift - float(np.std([self.shift(one) for one in known] or [0.0]))
 
     def _best_of(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that no other beats by the score to choose by, the cheapest first."""
@@ -439,6 +447,7 @@ class FrontierSearch:
             if found.fold_scores is None:
                 some.append(found)
         allowed = [self.sets.features(found.resources) for found in some]
+        self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
         def fold_scores(trainer: Trainer) -> list[Floats]:
             models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
@@ -446,7 +455,8 @@ class FrontierSearch:
 
         folds = self._pool.run_folds(fold_scores, self._n_folds, self._params) if some else []
         for found, *traces in zip(some, *folds, strict=True) if folds else ():
-            scores = _scores_of_best_round(traces)
+            best = common_round(traces)
+            scores = np.array([trace[min(best, len(trace) - 1)] for trace in traces])
             if np.isfinite(scores).all():
                 found.fold_scores = scores
         return any(found.fold_scores is not None for found in candidates)
@@ -462,6 +472,7 @@ class FrontierSearch:
         params = replace(self._final_params, **changes)
         done: list[FlatModel] = []
         waiting = [found.resources for found in _by_area(candidates) if found.used]
+        self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
             some = self._next(waiting, self._final_cells, params.max_iter // 2)
             tasks = [(params, self.sets.features(resources), True) for resources in some]
@@ -498,23 +509,33 @@ class Frontier:
         self._lock = threading.Lock()
 
     def search(self, tell: Callable[[float], object] | None = None) -> None:
-        """Search, and add what the frontier is made of to the curve's models."""
-        self._search = self._run(tell)
-        self._add(self._search, self._search.judged())
+        """Search, and add what the frontier is made of to the curve's models.
 
-    def flat_models(self, tell: Callable[[float], object] | None = None) -> list[FlatModel]:
+        ``tell`` hears how much of all that is done.
+        """
+        with self._telling(tell):
+            self._search = self._run()
+            self._add(self._search, self._search.judged())
+
+    def flat_models(self) -> list[FlatModel]:
         """Search, and train the models of the frontier, the cheapest first, as if all paid alike.
 
         They are not handed to the curve.
         """
-        self._search = self._run(tell)
+        self._search = self._run()
         return self._search.finished(self._search.judged())
 
     def find(self) -> list[Candidate]:
         """Search, and tell what the frontier is made of."""
         return self._run().frontier()
 
-    def fill(self, costs: Sequence[float], scores: Sequence[float], position: int) -> bool:
+    def fill(
+        self,
+        costs: Sequence[float],
+        scores: Sequence[float],
+        position: int,
+        tell: Callable[[float], object] | None = None,
+    ) -> bool:
         """Train what is missing above one of the points of a curve; whether there was anything.
 
         ``costs`` and ``scores`` are those of all points that no other beats, the cheapest first.
@@ -525,30 +546,42 @@ class Frontier:
         with self._lock:
             if low in self._filled:
                 return False
-            self._filled.add(low)
             n_before = len(self.models)
-            with self.models.threads:
+            with self.models.threads, self._telling(tell):
                 if self._search is None:  # it was interrupted
                     self._search = self._prepared()
                 search = self._search.resumed(high, max(self._effort, 1.0) * FILL_EFFORT)
                 if _is_open(costs, scores, position):
+                    self.models.trainer.phases.begin(0.6)
                     search.go_on()
                     between = [found for found in search.judged() if low < found.cost < high]
                 else:
                     between = [f for f in self._search.left_out if low < f.cost < high]
                 self._add(search, between, (low, high, scores[position + 1]))
+            self._filled.add(low)  # not before: somebody may have interrupted it
             return len(self.models) > n_before
 
-    def _run(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
-        search = self._prepared(tell)
+    @contextmanager
+    def _telling(self, tell: Callable[[float], object] | None) -> Iterator[None]:
+        phases = self.models.trainer.phases
+        phases.restart()
+        phases.tell = tell
+        try:
+            yield
+        finally:
+            phases.tell = None
+
+    def _run(self) -> FrontierSearch:
+        search = self._prepared()
+        self.models.trainer.phases.begin(0.5)
         search.run()
         return search
 
-    def _prepared(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
+    def _prepared(self) -> FrontierSearch:
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
-        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort, tell)
+        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort)
 
     def _add(
         self,
@@ -560,23 +593,46 @@ class Frontier:
         params = replace(self.models.params, tradeoff=0.0)
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
-            self.models.usual_shift = search.usual_shift
+            is_flat = params.charge == "model"
+            self.models.usual_shift = search.usual_shift if is_flat else search.cautious_shift
+        # All that takes long comes first: an interruption must not leave half of it behind.
         flat = search.finished(candidates, **paid)
+        gated: list[tuple[FittedCandidate, float]] = []
+        if params.charge == "row" and box is None:
+            # Every set again, in folds.
+            self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
+            gated = self._gated(search, flat)
+        beyond = self._beyond(candidates, bool(gated)) if params.charge == "row" else []
         for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
-        if params.charge == "row" and box is None:
-            for gated in gated_candidates(self.models, self.sets, flat):
-                self.models.add_fitted(gated)
-            if self.models.blank.scoring == TOTAL_COST:
-                least = total_cost_candidate(self.models)
-                limit = params.row_budget
-                if limit is None or least.model.cost_max_ <= limit:
-                    self.models.add_fitted(least)
-        if params.charge == "row":
-            for model, tradeoff in self._beyond(candidates):
-                self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+        for candidate, shift in gated:
+            self.models.add_fitted(candidate, shift)
+        if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
+            least = total_cost_candidate(self.models)
+            limit = params.row_budget
+            if limit is None or least.model.cost_max_ <= limit:
+                self.models.add_fitted(least)
+        for model, tradeoff in beyond:
+            self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
 
-    def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
+    def _gated(
+        self, search: FrontierSearch, flat: Sequence[FlatModel]
+    ) -> list[tuple[FittedCandidate, float]]:
+        """Cascades over the flat frontier, each with the shift of its score.
+
+        Their folds were scored by quicker models than they are served with. What that makes of the
+        score of a flat model, which was compared with a quick one as well, is made up for.
+        """
+        more = [found.resources for found in search.frontier()]
+        gated, plain = gated_candidates(self.models, self.sets, flat, more)
+        known = [one for one in flat if one.resources in plain]
+        usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
+        shift = float(np.median(usual))
+        return [(model, shift + search.weighed(score - model.score)) for model, score in gated]
+
+    def _beyond(
+        self, candidates: Sequence[Candidate], has_gates: bool
+    ) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
@@ -587,7 +643,8 @@ class Frontier:
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
         used = [found for found in _by_area(candidates) if found.used]
-        sets = sorted({found.used for found in used[:MOST_OPENINGS]}, key=self.sets.price)
+        most = FEW_OPENINGS if has_gates else MOST_OPENINGS
+        sets = sorted({found.used for found in used[:most]}, key=self.sets.price)
         if self.sets.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             sets = [0, *sets]
@@ -597,8 +654,9 @@ class Frontier:
         for paid in sets:
             features = self.sets.features(paid)
             opening = Opening(self.sets.marked(paid), features, n_iter)
-            for factor in BEYOND:
+            for factor in FEW_BEYOND if has_gates else BEYOND:
                 tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
+        self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 
@@ -725,11 +783,3 @@ def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
         params = replace(params, learning_rate=FAST_RATE, max_iter=n_iter)
     most = max(FAST_TREES // n_outputs, LEAST_ROUNDS)
     return replace(params, max_iter=min(params.max_iter, most))
-
-
-def _scores_of_best_round(traces: Sequence[Floats]) -> Floats:
-    """Scores of the folds at the round that is best for all; one that ended early stays."""
-    n = max(map(len, traces))
-    longer = np.array([np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces])
-    best = int(np.argmax(np.nan_to_num(longer.mean(axis=0), nan=-np.inf)))
-    return longer[:, best]

@@ -147,6 +147,8 @@ def as_family(curve: Any, finish: Callable[[Any], Predictor] = as_predictor) -> 
     if isinstance(curve, ModelFamily):
         return curve
     front = curve.pareto().sort_values("cost", ignore_index=True)
+    if front.empty:
+        raise ValueError("no model of the curve has a score, so there is none to keep")
     # A constant that is all that a small budget buys is a model, too.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

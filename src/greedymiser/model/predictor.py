@@ -496,11 +496,11 @@ class Predictor:
 
     def _queries(self, n: int, qid: ArrayLike | None) -> tuple[NDArray[np.intp] | None, Starts]:
         """Order that brings queries together (None if they are), and where each starts."""
+        if qid is None:
+            return None, np.array([0, n], dtype=np.intp) if self.compares_rows else None
         check_queries(qid, n)
         if not self.compares_rows:
             return None, None
-        if qid is None:
-            return None, np.array([0, n], dtype=np.intp)
         order, starts = query_order(qid)
         return (None if (np.diff(order) > 0).all() else order), starts
 

@@ -94,7 +94,7 @@ class OnDemandPredictor:
         early that a fallback can still fetch what it needs.
     prefetch : float, optional
         Fetch at once what at least this share of the rows of ``sample`` needs, instead of when an
-        object gets there: faster, and dearer. Receipts tell what was bought in vain.
+        object gets there: faster, and more expensive. Receipts tell what was bought in vain.
     sample : array or data frame, optional
         Rows like those that will be served, with the columns of the model.
     policies : mapping from source to SourcePolicy, optional
