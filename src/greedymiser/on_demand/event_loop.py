@@ -124,7 +124,7 @@ class _Tasks:
 
     def start(self) -> None:
         """Start all calls that can be made now."""
-        while (call := self._scheduler.take()) is not None:
+        while not self._caller.is_ending and (call := self._scheduler.take()) is not None:
             self._context.copy().run(self._group.start_soon, self._make, call)
 
     async def _make(self, call: Call) -> None:
