@@ -58,10 +58,11 @@ MOST_ROWS, MOST_COLUMNS = 20_000, 12
 FOLDS, FEW_FOLDS = 5, 2
 # Fewer rows teach gates nothing.
 LEAST_ROWS = 100
-# Cascades whose scores are looked at, by their losses, and those that are kept: frontiers, one
-# behind the other, and how many of each at most.
-LOSS_LAYERS, MOST_SCORED = 4, 800
-KEPT_LAYERS = (50, 30)
+# Cascades whose scores are looked at, by their losses, and those that validation rows judge:
+# frontiers, one behind the other, and how many at most. Other rows may like those better that are a
+# little behind.
+LOSS_LAYERS, MOST_SCORED = 6, 1000
+SCORE_LAYERS, MOST_JUDGED = 5, 150
 # By how much the rows that go on may be more or fewer than was thought, to be made up for.
 MOST_ASTRAY = 0.3
 
@@ -579,13 +580,12 @@ class CascadeFamily:
         plain = [self.score(np.full(states.n_rows, i, dtype=np.intp)) for i in usable]
         points = [(self.plain_price(i), score) for i, score in zip(usable, plain, strict=True)]
         points += [(cascade.mean_price, self.score(cascade.stopped)) for cascade in tried]
-        kept: list[tuple[Cascade, float]] = []
-        for layer, most in zip(layers(points, len(KEPT_LAYERS)), KEPT_LAYERS, strict=False):
-            gated = [i for i in layer if i >= len(usable)]
-            best = (
-                most_valuable(*zip(*(points[i] for i in gated), strict=True), most) if gated else []
-            )
-            kept += [(tried[gated[k] - len(usable)], points[gated[k]][1]) for k in best]
+        kept = [
+            (tried[i - len(usable)], points[i][1])
+            for layer in layers(points, SCORE_LAYERS)
+            for i in layer
+            if i >= len(usable)
+        ][:MOST_JUDGED]
         return Best(kept, dict(zip((self.states[i] for i in usable), plain, strict=True)))
 
     def score_at(self, best: Best, cascade: Cascade, score: float, cost: float) -> float | None:

@@ -12,6 +12,7 @@ Everything is deterministic: work is counted in cells of histograms, not in seco
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.cascades.candidates import common_round
+from greedymiser.cascades.candidates import common_round, layers
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
@@ -70,6 +71,8 @@ MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 # they are seldom as good, and the best of many is best by luck.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
 FEW_OPENINGS, FEW_BEYOND = 4, (1.0, 0.25)
+# Cascades that come onto a curve: those that none of them beats, and the best without those.
+GATED_LAYERS = 2
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -600,9 +603,12 @@ class Frontier:
         gated, plain = gated_candidates(self.models, self.sets, flat, more)
         known = [one for one in flat if one.resources in plain]
         usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
-        for candidate, score in gated:
-            shift = float(np.median(usual)) + search.weighed(score - candidate.score)
-            self.models.add_fitted(candidate, shift)
+        shifts = [
+            float(np.median(usual)) + search.weighed(score - one.score) for one, score in gated
+        ]
+        points = [(one.cost, one.score + by) for (one, _), by in zip(gated, shifts, strict=True)]
+        for i in itertools.chain.from_iterable(layers(points, GATED_LAYERS)):
+            self.models.add_fitted(gated[i][0], shifts[i])
         return bool(gated)
 
     def _beyond(
