@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import balanced_accuracy_score
@@ -31,8 +31,9 @@ from greedymiser import (
 from greedymiser.curve.candidates import ResourceSets
 from greedymiser.curve.checkpoints import ABOUT, CheckpointError
 from greedymiser.curve.curve import chosen_by
-from greedymiser.curve.frontier import Candidate, Frontier, by_area
+from greedymiser.curve.frontier import Candidate, Frontier, FrontierSearch, by_area
 from greedymiser.losses import SquaredError
+from random_examples import examples
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}
@@ -108,7 +109,7 @@ def test_same_curve_on_any_number_of_threads():
     assert one == five
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.5]), min_size=5, max_size=5),
     st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=6, max_size=6),
@@ -161,6 +162,7 @@ def test_the_budget_of_the_estimator_holds_for_the_search():
     assert (curve.points["found_by"] == "search").any()
 
 
+@pytest.mark.slow
 def test_the_search_by_cross_validation_finds_sets():
     trap = TRAPS["dear_against_decoys"](n=600)
     search = MiserSearchCV(
@@ -263,6 +265,7 @@ def dear_and_cheap(n=5000, n_cheap=8):
     return X, y, [60.0] + [1.0] * n_cheap
 
 
+@pytest.mark.slow
 def test_every_step_at_the_dear_end_has_its_model():
     X, y, costs = dear_and_cheap()
     half = len(y) // 2
@@ -290,6 +293,23 @@ def found_and_resumed(below):
     return search, resumed
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_fill_that_was_not_finished_is_done_when_it_is_asked_for_again(monkeypatch, error):
+    curve, whole = (searched(tradeoffs=2, effort=1e-9) for _ in range(2))
+    n_models = len(curve.models)
+
+    def stop(*given, **more):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrontierSearch, "finished", stop)
+        with pytest.raises(error):
+            curve.best(11.0)
+    assert curve.best(11.0).cost_ == whole.best(11.0).cost_
+    assert len(curve.models) == len(whole.models) > n_models
+    assert bits(curve) == bits(whole)
+
+
 @pytest.mark.parametrize("below", [6.0, 12.0, 1e9])
 def test_a_fill_goes_on_from_what_is_known(below):
     search, resumed = found_and_resumed(below)
@@ -301,6 +321,7 @@ def test_a_fill_goes_on_from_what_is_known(below):
     assert all(search.sets.price(some) < below for some in new)
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_the_order_of_questions():
     budgets = [0.7, 3.0, 5.0, 7.5, 11.0, 16.0]
     told = []
@@ -334,6 +355,7 @@ def many_classes():
     return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=2, effort=0.2)
 
 
+@pytest.mark.slow
 def test_packages_are_reduced_step_by_step(many_classes):
     search = many_classes.frontier._search
     assert search.allowance.is_spent
@@ -343,6 +365,15 @@ def test_packages_are_reduced_step_by_step(many_classes):
         assert len(sizes) >= least
         assert sizes == sorted(set(sizes), reverse=True)
         assert all(part & ~package == 0 for part in search._around.chains[package])
+
+
+def test_a_search_that_goes_on_leaves_the_parts_of_packages_as_they_were(many_classes):
+    search = many_classes.frontier._search
+    before = {package: list(parts) for package, parts in search._around.chains.items()}
+    assert before
+    for parts in search.resumed(1e9, 0.02)._around.chains.values():
+        parts.append(0)
+    assert search._around.chains == before
 
 
 def test_sets_are_expanded_and_cross_fitted_however_many_classes_there_are(many_classes):
@@ -486,6 +517,7 @@ def test_sets_close_in_cost_are_not_thinned_before_steps_without_gain():
 # -- finished models are safe -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path):
     whole = bits(searched())
     rng = random.Random(0)
@@ -564,6 +596,26 @@ def test_an_interrupted_search_keeps_the_path():
             tradeoffs=4, effort=0.05, callback=interrupt,
         )  # fmt: skip
     assert len(curve.models) == 4
+
+
+@pytest.mark.parametrize("charge", ["model", "row"])
+def test_progress_moves_to_the_end(charge):
+    heard = []
+    curve = searched(
+        MiserRegressor(costs=COSTS, max_iter=10, charge=charge),
+        callback=lambda done, total: heard.append(done / total), tradeoffs=40,
+    )  # fmt: skip
+    assert heard == sorted(heard)
+    # Half is for the path, a quarter for the search, and it goes on while sets are compared again
+    # and trained as the user wants them.
+    assert sum(0.75 < share < 1 for share in heard) >= 3
+    assert sum(0.9 < share < 1 for share in heard) >= 1
+    if charge == "model":
+        shares = []
+        costs, scores = curve._first_front
+        for position in range(len(costs) - 1):
+            curve.frontier.fill(costs, scores, position, shares.append)
+        assert any(0 < share <= 1 for share in shares)
 
 
 def test_progress_tells_steps_and_the_time_left(capsys):

@@ -172,6 +172,7 @@ def test_no_row_pays_more_than_the_row_budget():
     assert model.prediction_costs(strange).max() <= 6.0
 
 
+@pytest.mark.slow
 def test_a_tighter_tradeoff_never_costs_more():
     X, y = rows_of(800)
     base = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
@@ -234,6 +235,7 @@ def test_several_classes():
     assert 1.0 < model.prediction_costs(X).mean() < 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "poisson"])
 def test_regression_by_any_loss(loss):
     X, _ = rows_of()

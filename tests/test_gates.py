@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -19,6 +19,7 @@ from greedymiser.cascades.gates import (
 from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, SquaredError
 from greedymiser.model.gated_protocols import leaves_of
 from greedymiser.model.gating import Gate, Gates, n_said, said_names, said_of
+from random_examples import examples
 
 
 def inputs_of(columns, said=0, **more):
@@ -34,7 +35,7 @@ def inputs_of(columns, said=0, **more):
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_cells_are_those_of_a_plain_loop(n, m, seed):
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 5, (m, n)).astype(np.uint16)
@@ -48,7 +49,7 @@ def test_cells_are_those_of_a_plain_loop(n, m, seed):
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-4, 4)), min_size=2, max_size=25))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_band_is_the_best_of_all_bands(rows):
     scores, gains = (np.array(part, dtype=np.float64) for part in zip(*rows, strict=True))
     inputs = inputs_of(scores[:, None], said=1)
@@ -76,7 +77,6 @@ def test_a_band_tells_everybody_from_nobody(all_gain):
     st.lists(st.tuples(st.integers(0, 6), st.integers(-4, 4)), min_size=2, max_size=25),
     st.sampled_from([0.1, 0.3, 0.5, 0.9]),
 )
-@settings(max_examples=100, deadline=None)
 def test_a_band_of_a_share_is_the_best_that_is_no_wider(rows, share):
     scores, gains = (np.array(part, dtype=np.float64) for part in zip(*rows, strict=True))
     inputs = inputs_of(scores[:, None], said=1)

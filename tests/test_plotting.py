@@ -125,7 +125,7 @@ def test_curve_is_labelled():
     assert "$20" in [label.get_text() for label in ax.get_xticklabels()]
     assert ax.get_ylabel() == "validation negative log-loss"
     title = ax.get_title(loc="left")
-    assert title == "99.2% of what can be gained for $46.50 of $58.81"
+    assert title == "$46.50 buys 99.2% of the gain of the best score, which costs $58.81"
     assert not any("λ" in entry for entry in legend_of(ax))
 
 
@@ -349,7 +349,7 @@ def test_the_matrix_shows_who_buys_what():
     curve = thyroid_curve()
     ax = plot_features(curve)
     steps = [step for step in front_steps(curve) if step.resources]
-    names = [label.get_text().strip().split("  ")[0] for label in ax.get_yticklabels()]
+    names = [label.get_text().lstrip("└ ").split("  ")[0] for label in ax.get_yticklabels()]
     assert names[0] == "blood_draw"
     assert filled(ax, len(names)) == {
         (y, x)

@@ -125,7 +125,7 @@ def test_features_without_names(tmp_path):
 
 def test_where_it_comes_from_is_told(tmp_path):
     data = page_of(thyroid_curve(), tmp_path, about={"data": "loans.csv", "rows": 300}).data
-    assert data["provenance"].startswith("data loans.csv · rows 300 · ")
+    assert data["provenance"].startswith("data: loans.csv · rows: 300 · ")
     assert data["provenance"].endswith(f"greedymiser {__version__}")
 
 

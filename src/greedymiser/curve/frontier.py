@@ -12,10 +12,10 @@ Everything is deterministic: work is counted in cells of histograms, not in seco
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from greedymiser.cascades.candidates import common_round, layers
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
-from greedymiser.curve.models import CurveModels, best_cost
+from greedymiser.curve.models import CurveModels, FittedCandidate, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.total_cost import total_cost_candidate
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
@@ -155,8 +155,6 @@ class FrontierSearch:
         Sets to begin with, beside single purchases.
     effort : float
         More than 1 for a longer search, less for a shorter one.
-    tell : callable, optional
-        Called after every fit with the share of the allowance that is spent.
     """
 
     def __init__(
@@ -166,7 +164,6 @@ class FrontierSearch:
         params: Parameters,
         starts: Iterable[ResourceBits] = (),
         effort: float = 1.0,
-        tell: Callable[[float], object] | None = None,
     ):
         trainer, costs = pool.trainer, sets.costs
         self.sets = sets
@@ -184,7 +181,6 @@ class FrontierSearch:
         self._has_begun = False
         # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
-        self._tell = tell
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
         self._full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
         self._allow(effort)
@@ -220,7 +216,7 @@ class FrontierSearch:
         search = FrontierSearch(*given)
         search.archive = {key: replace(found) for key, found in self.archive.items()}
         search.below = below
-        search._around.chains = self._around.chains
+        search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun = self._has_begun
         return search
 
@@ -286,8 +282,7 @@ class FrontierSearch:
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
-            if self._tell is not None:
-                self._tell(self.allowance.share_spent)
+            self._trainer.phases.reached(self.allowance.share_spent)
         kept = set(map(id, self.frontier()))
         for candidate in self.archive.values():
             if id(candidate) not in kept:
@@ -454,6 +449,7 @@ class FrontierSearch:
             if found.fold_scores is None:
                 some.append(found)
         allowed = [self.sets.features(found.resources) for found in some]
+        self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
         def fold_scores(trainer: Trainer) -> list[Floats]:
             models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
@@ -478,6 +474,7 @@ class FrontierSearch:
         params = replace(self._final_params, **changes)
         done: list[FlatModel] = []
         waiting = [found.resources for found in _by_area(candidates) if found.used]
+        self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
             some = self._next(waiting, self._final_cells, params.max_iter // 2)
             tasks = [(params, self.sets.features(resources), True) for resources in some]
@@ -514,23 +511,33 @@ class Frontier:
         self._lock = threading.Lock()
 
     def search(self, tell: Callable[[float], object] | None = None) -> None:
-        """Search, and add what the frontier is made of to the curve's models."""
-        self._search = self._run(tell)
-        self._add(self._search, self._search.judged())
+        """Search, and add what the frontier is made of to the curve's models.
 
-    def flat_models(self, tell: Callable[[float], object] | None = None) -> list[FlatModel]:
+        ``tell`` hears how much of all that is done.
+        """
+        with self._telling(tell):
+            self._search = self._run()
+            self._add(self._search, self._search.judged())
+
+    def flat_models(self) -> list[FlatModel]:
         """Search, and train the models of the frontier, the cheapest first, as if all paid alike.
 
         They are not handed to the curve.
         """
-        self._search = self._run(tell)
+        self._search = self._run()
         return self._search.finished(self._search.judged())
 
     def find(self) -> list[Candidate]:
         """Search, and tell what the frontier is made of."""
         return self._run().frontier()
 
-    def fill(self, costs: Sequence[float], scores: Sequence[float], position: int) -> bool:
+    def fill(
+        self,
+        costs: Sequence[float],
+        scores: Sequence[float],
+        position: int,
+        tell: Callable[[float], object] | None = None,
+    ) -> bool:
         """Train what is missing above one of the points of a curve; whether there was anything.
 
         ``costs`` and ``scores`` are those of all points that no other beats, the cheapest first.
@@ -541,30 +548,42 @@ class Frontier:
         with self._lock:
             if low in self._filled:
                 return False
-            self._filled.add(low)
             n_before = len(self.models)
-            with self.models.threads:
+            with self.models.threads, self._telling(tell):
                 if self._search is None:  # it was interrupted
                     self._search = self._prepared()
                 search = self._search.resumed(high, max(self._effort, 1.0) * FILL_EFFORT)
                 if _is_open(costs, scores, position):
+                    self.models.trainer.phases.begin(0.6)
                     search.go_on()
                     between = [found for found in search.judged() if low < found.cost < high]
                 else:
                     between = [f for f in self._search.left_out if low < f.cost < high]
                 self._add(search, between, (low, high, scores[position + 1]))
+            self._filled.add(low)  # not before: somebody may have interrupted it
             return len(self.models) > n_before
 
-    def _run(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
-        search = self._prepared(tell)
+    @contextmanager
+    def _telling(self, tell: Callable[[float], object] | None) -> Iterator[None]:
+        phases = self.models.trainer.phases
+        phases.restart()
+        phases.tell = tell
+        try:
+            yield
+        finally:
+            phases.tell = None
+
+    def _run(self) -> FrontierSearch:
+        search = self._prepared()
+        self.models.trainer.phases.begin(0.5)
         search.run()
         return search
 
-    def _prepared(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
+    def _prepared(self) -> FrontierSearch:
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
-        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort, tell)
+        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort)
 
     def _add(
         self,
@@ -578,23 +597,30 @@ class Frontier:
         if box is None:
             is_flat = params.charge == "model"
             self.models.usual_shift = search.usual_shift if is_flat else search.cautious_shift
+        # All that takes long comes first: an interruption must not leave half of it behind.
         flat = search.finished(candidates, **paid)
+        gated: list[tuple[FittedCandidate, float]] = []
+        if params.charge == "row" and box is None:
+            # Every set again, in folds.
+            self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
+            gated = self._gated(search, flat)
+        beyond = self._beyond(candidates, bool(gated)) if params.charge == "row" else []
         for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
-        has_gates = False
-        if params.charge == "row" and box is None:
-            has_gates = self._add_gated(search, flat)
-            if self.models.blank.scoring == TOTAL_COST:
-                least = total_cost_candidate(self.models)
-                limit = params.row_budget
-                if limit is None or least.model.cost_max_ <= limit:
-                    self.models.add_fitted(least)
-        if params.charge == "row":
-            for model, tradeoff in self._beyond(candidates, has_gates):
-                self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+        for candidate, shift in gated:
+            self.models.add_fitted(candidate, shift)
+        if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
+            least = total_cost_candidate(self.models)
+            limit = params.row_budget
+            if limit is None or least.model.cost_max_ <= limit:
+                self.models.add_fitted(least)
+        for model, tradeoff in beyond:
+            self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
 
-    def _add_gated(self, search: FrontierSearch, flat: Sequence[FlatModel]) -> bool:
-        """Hand cascades over the flat frontier to the curve; whether there are any.
+    def _gated(
+        self, search: FrontierSearch, flat: Sequence[FlatModel]
+    ) -> list[tuple[FittedCandidate, float]]:
+        """Cascades over the flat frontier, each with the shift of its score.
 
         Their folds were scored by quicker models than they are served with. What that makes of the
         score of a flat model, which was compared with a quick one as well, is made up for.
@@ -603,13 +629,10 @@ class Frontier:
         gated, plain = gated_candidates(self.models, self.sets, flat, more)
         known = [one for one in flat if one.resources in plain]
         usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
-        shifts = [
-            float(np.median(usual)) + search.weighed(score - one.score) for one, score in gated
-        ]
-        points = [(one.cost, one.score + by) for (one, _), by in zip(gated, shifts, strict=True)]
-        for i in itertools.chain.from_iterable(layers(points, GATED_LAYERS)):
-            self.models.add_fitted(gated[i][0], shifts[i])
-        return bool(gated)
+        by = float(np.median(usual))
+        found = [(one, by + search.weighed(score - one.score)) for one, score in gated]
+        best = layers([(one.cost, one.score + shift) for one, shift in found], GATED_LAYERS)
+        return [found[i] for layer in best for i in layer]
 
     def _beyond(
         self, candidates: Sequence[Candidate], has_gates: bool
@@ -637,6 +660,7 @@ class Frontier:
             opening = Opening(self.sets.marked(paid), features, n_iter)
             for factor in FEW_BEYOND if has_gates else BEYOND:
                 tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
+        self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 

@@ -19,7 +19,7 @@ from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.curve.checkpoints import Checkpoint, fingerprints
 from greedymiser.curve.trainer import Trainer, TrainerPool
 from greedymiser.engines.interface import Floats, PlacedRows
-from greedymiser.estimators import Miser, fitted_like, watch_with, works_in_kernels
+from greedymiser.estimators import Miser, fitted_like, validation_of, works_in_kernels
 from greedymiser.model.links import has_log_link
 from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.scoring.known import known_score
@@ -116,7 +116,7 @@ class CurveModels:
         kept = None
         if checkpoint is not None:
             kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
-        watch = watch_with(estimator, prepared.schema)
+        watch = validation_of(estimator, prepared.schema)
         start = blank_model(prepared, self.params)
         in_kernels = works_in_kernels(estimator, prepared.schema)
         self.trainer = Trainer(prepared, start, watch, in_kernels, kept)

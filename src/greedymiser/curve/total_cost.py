@@ -35,7 +35,7 @@ from greedymiser.costs.cost_model import CostModel
 from greedymiser.costs.errors import ErrorCosts
 from greedymiser.curve.models import CurveModels, FittedCandidate
 from greedymiser.engines.cpu.engine import CpuEngine
-from greedymiser.estimators import MiserClassifier, watch_with
+from greedymiser.estimators import MiserClassifier, validation_of
 from greedymiser.model.gating import said_of
 from greedymiser.model.links import probabilities
 from greedymiser.training.parameters import Parameters
@@ -294,7 +294,7 @@ class _Learner:
     # -- models -----------------------------------------------------------------------------------
 
     def _watch(self) -> Watch:
-        return watch_with(clone(self.estimator).set_params(scoring="loss"), self.whole.schema)
+        return validation_of(clone(self.estimator).set_params(scoring="loss"), self.whole.schema)
 
     def cross_fitted(
         self, allowed: NDArray[np.bool_], params: Parameters, threads: Threads | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.progress import Phases
 from greedymiser._core.threads import Threads
 from greedymiser.curve.checkpoints import Checkpoint
 from greedymiser.engines.cpu.engine import CpuEngine
@@ -46,6 +47,8 @@ class Trainer:
     in_kernels: bool
     checkpoint: Checkpoint | None = None
     name: str = "models"
+    # Told of every model; the same for all copies.
+    phases: Phases = field(default_factory=Phases)
 
     def train(
         self,
@@ -58,6 +61,17 @@ class Trainer:
         prepared = self.prepared
         if is_patient is not None:
             prepared = replace(prepared, is_patient=is_patient)
+        model = self._kept_or_trained(prepared, params, allowed, opening)
+        self.phases.step()
+        return model
+
+    def _kept_or_trained(
+        self,
+        prepared: Prepared,
+        params: Parameters,
+        allowed: NDArray[np.bool_] | None,
+        opening: Opening | None,
+    ) -> Model:
         if self.checkpoint is None:
             return self._trained(prepared, params, allowed, opening)
         key = _file_key(self.name, params, allowed, prepared.is_patient, opening)

@@ -18,7 +18,7 @@ from greedymiser.data.lazy import or_lazily
 from greedymiser.engines.interface import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
 from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
-from greedymiser.estimators.validation import watch_with, works_in_kernels
+from greedymiser.estimators.validation import validation_of, works_in_kernels
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import decisions, gives_probabilities
 from greedymiser.training.boosting import Callback
@@ -35,8 +35,8 @@ __all__ = [
     "documented_like",
     "fitted_like",
     "table_for",
+    "validation_of",
     "warn_of_budget",
-    "watch_with",
     "works_in_kernels",
 ]
 
@@ -44,11 +44,19 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def documented_like(base: type) -> Callable[[_Class], _Class]:
-    """Put what a base class says of parameters and attributes into a docstring."""
+    """Put what a base class says of parameters and attributes into a docstring.
+
+    Parameters that the class describes itself follow those of the base class.
+    """
+    parameters, attributes = "    Parameters\n    ----------\n", "\n\n    Attributes\n"
 
     def document(estimator: _Class) -> _Class:
         shared = (base.__doc__ or "").partition("\n\n")[2].rstrip()
         own, heading, examples = (estimator.__doc__ or "").partition("    Examples\n")
+        own, _, described = own.partition(parameters)
+        if described:
+            described = f"\n{described.rstrip()}{attributes}"
+            shared = shared.replace(attributes, described, 1)
         text = f"{own.rstrip()}\n\n{shared}\n\n{heading}{examples}"
         estimator.__doc__ = text.rstrip() + "\n    "
         return estimator
@@ -61,11 +69,15 @@ def documented_like(base: type) -> Callable[[_Class], _Class]:
 class MiserRegressor(RegressorMixin, RegressorParameters, Miser):
     """Boosted regression trees that pay for their features.
 
-    ``loss`` is "squared_error" (the default), "absolute_error", "huber", "quantile", "poisson",
-    "gamma", or a loss object such as ``greedymiser.losses.Huber(delta=2.0)``.
-
-    ``quantile`` (a number between 0 and 1; None is 0.5) is the one that ``loss="quantile"``
-    predicts, and of no matter to other losses.
+    Parameters
+    ----------
+    loss : str or object
+        What is minimised: "squared_error" (which "auto" stands for), "absolute_error", "huber",
+        "quantile", "poisson" or "gamma". Or a loss object, such as
+        ``greedymiser.losses.Huber(delta=2.0)`` or one of your own with ``values`` and
+        ``gradients``.
+    quantile : float between 0 and 1, or None
+        The quantile that ``loss="quantile"`` predicts; None is 0.5. Other losses ignore it.
 
     Examples
     --------
@@ -96,22 +108,27 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
     """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
-    of them has bought is free for the others. ``loss`` is "log_loss" (the default) or a loss
-    object of your own with ``n_outputs`` raw outputs and a ``response`` that gives probabilities:
-    ``predict`` is the class that is likeliest by them. Without a ``response`` there is no
-    ``predict_proba``, and ``predict`` is the class with the largest raw prediction (of two classes,
-    the second if it is positive). Of equals it is the first class.
+    of them has bought is free for the others. ``predict`` is the likeliest class, and of equals the
+    first.
 
-    ``class_weight`` (a dict, "balanced" or None) multiplies the weights of the rows to learn from,
-    before any of them are set aside. "balanced" makes every class weigh the same.
-
-    ``error_costs`` say what errors cost, in the unit of ``costs``: a matrix in the order of
-    ``classes_`` (rows: the true class, columns: what is said), a data frame with the true classes
-    as index and what is said as columns, or ``{true: {said: cost}}``, 0 where nothing is written.
-    ``predict`` is then what is expected to cost least, and ``expected_costs`` tells what each
-    answer would cost. An answer need not be a class ("refer" to a person), and a negative cost is
-    a gain. ``predict_proba`` stays what it is. ``scoring="total_cost"`` scores by what rows cost
-    in all: minus the mean of their bills and of their errors.
+    Parameters
+    ----------
+    loss : str or object
+        What is minimised: "log_loss", which "auto" stands for. Or a loss object of your own with
+        ``n_outputs`` raw outputs and a ``response`` that gives probabilities. Without a
+        ``response`` there is no ``predict_proba``, and ``predict`` is the class with the largest
+        raw prediction (of two classes, the second if it is positive).
+    class_weight : dict, "balanced" or None
+        Multiplies the weights of the rows to learn from, before any of them are set aside.
+        "balanced" makes every class weigh the same.
+    error_costs : matrix, data frame, mapping or None
+        What errors cost, in the unit of ``costs``: a matrix in the order of ``classes_`` (rows: the
+        true class, columns: what is said), a data frame with the true classes as index and what is
+        said as columns, or ``{true: {said: cost}}``, 0 where nothing is written. ``predict`` is
+        then what is expected to cost least, and ``expected_costs`` tells what each answer would
+        cost. An answer need not be a class ("refer" to a person), and a negative cost is a gain.
+        ``predict_proba`` stays what it is. ``scoring="total_cost"`` scores by what rows cost in
+        all: minus the mean of their bills and of their errors.
 
     Examples
     --------
@@ -175,9 +192,14 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
 class MiserRanker(Miser):
     """Boosted trees that rank the documents of a query and pay for their features.
 
-    ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
-    as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
-    other k; a query without any relevant document counts as 1 in it.
+    ``scoring`` may also be "ndcg@5", or any other k; a query without any relevant document counts
+    as 1 in it.
+
+    Parameters
+    ----------
+    loss : str or object
+        What is minimised: "lambdamart" (which "auto" stands for), or "squared_error" as in the
+        paper. Or a loss object, such as ``greedymiser.losses.LambdaMART(truncation=10)``.
 
     Examples
     --------

@@ -48,6 +48,9 @@ LONGEST_LABEL = 34
 
 PRICES_IGNORED = "prices ignored"
 
+# What costs less than this part of the most expensive change of a step is not in its label.
+CHEAP = 0.2
+
 # Beyond so many times the cost of the best model, a reference is told in words only.
 FAR = 2.5
 
@@ -63,7 +66,8 @@ def plot_curve(
 
     Each step is the best model of the curve for budgets from its cost on, chosen by the validation
     score, with a band of one standard error. Labels say what it buys beyond the step before
-    ("+ TSH", "\N{MINUS SIGN} T3, + TT4"), as far as there is room. A ring marks the recommended
+    ("+ TSH", "\N{MINUS SIGN} T3, + TT4"), as far as there is room, and without what is cheap beside
+    the rest. A ring marks the recommended
     model: the cheapest that is nearly as good as the best. Where the curve has test scores, those
     of the same models are diamonds. A cross is a model that ignores prices.
 
@@ -88,6 +92,8 @@ def plot_curve(
     if curve.scoring == TOTAL_COST:
         return _plot_totals(curve, ax)
     steps = front_steps(curve)
+    if not steps:
+        raise ValueError("no model of the curve has a score, so there is nothing to draw")
     front = curve.pareto().sort_values(["cost", "score"])
     costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
     others = reference_models(curve, baselines or {})
@@ -109,7 +115,7 @@ def plot_curve(
     title = recommendation(curve, steps)
     without_math(ax.set_title(title[:1].upper() + title[1:], loc="left", fontsize="medium"))
     add_legend(ax, handles, below=True)
-    _write_labels(ax, steps, (costs, scores), others.values())
+    _write_labels(ax, steps, (costs, scores), others.values(), resource_prices(curve))
     return ax
 
 
@@ -242,7 +248,8 @@ def _draw_steps(
         [step.cost for step in steps], [step.score for step in steps], linestyle="none",
         marker="o", markersize=5, color=COLOURS[0], zorder=4,
     )  # fmt: skip
-    named = "best for each budget"
+    is_by_folds = any(step.choice_score is not None for step in steps)
+    named = "chosen for each budget" if is_by_folds else "best for each budget"
     tested = [step for step in steps if step.test_score is not None]
     handles: list[Any] = [
         Line2D([], [], marker="o", markersize=5, label=f"{named} (validation rows)"
@@ -278,6 +285,7 @@ def _write_labels(
     steps: Sequence[FrontStep],
     line: tuple[Floats, Floats],
     others: Collection[tuple[float, float]],
+    prices: Mapping[str, float],
 ) -> None:
     """Say what steps add, those that matter most first."""
     placer = LabelPlacer(ax)
@@ -293,13 +301,29 @@ def _write_labels(
     gains = [0.0, *np.diff([step.score for step in steps]).tolist()]
     for i in sorted(range(1, len(steps)), key=lambda i: (i != chosen, -gains[i])):
         step, bold = steps[i], {"fontweight": "bold"} if i == chosen else {}
-        for words in phrases(step):
+        for words in phrases(step, prices):
             if placer.place(words, step.cost, step.score, **bold) is not None:
                 break
 
 
-def phrases(step: FrontStep) -> list[str]:
-    """What a step adds, in fewer and fewer words; none where it adds nothing."""
+def resource_prices(curve: TradeoffCurve) -> dict[str, float]:
+    """What each resource costs by itself."""
+    costs = curve.models[0].costs_
+    return dict(zip(map(str, costs.resource_names), costs.resource_costs.tolist(), strict=True))
+
+
+def phrases(step: FrontStep, prices: Mapping[str, float]) -> list[str]:
+    """What a step adds, in fewer and fewer words; none where it adds nothing.
+
+    What is cheap beside the rest is left out: the table has it.
+    """
+    changed = [prices.get(name, 0.0) for name in (*step.adds, *step.drops)]
+    least = CHEAP * max(changed, default=0.0)
+    adds, drops = (
+        tuple(name for name in names if prices.get(name, 0.0) >= least)
+        for names in (step.adds, step.drops)
+    )
+    step = replace(step, adds=adds, drops=drops)
     shortest = replace(step, drops=()).change(1) or step.change(1)
     phrases = [words for words in (step.change(2), step.change(1)) if len(words) <= LONGEST_LABEL]
     return list(dict.fromkeys([*phrases, short(shortest, LONGEST_LABEL)])) if shortest else []

@@ -27,6 +27,7 @@ from greedymiser._core.version import __version__
 from greedymiser.curve.summary import (
     FrontStep,
     ValidationRows,
+    first_purchases,
     front_steps,
     is_by_row,
     model_at,
@@ -38,7 +39,7 @@ from greedymiser.curve.summary import (
 )
 from greedymiser.model.protocols import said_conditions
 from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
-from greedymiser.plotting.curves import FAR, phrases, reference_models
+from greedymiser.plotting.curves import FAR, phrases, reference_models, resource_prices
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve
@@ -140,6 +141,8 @@ def _data(
     curve: TradeoffCurve, X: Any, baselines: Mapping[str, Any], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     steps = front_steps(curve)
+    if not steps:
+        raise ValueError("no model of the curve has a score, so there is nothing to report")
     costs = curve.models[0].costs_
     front = curve.pareto().sort_values(["cost", "score"])
     line = [[float(c), float(s)] for c, s in zip(front["cost"], front["score"], strict=True)]
@@ -190,9 +193,9 @@ def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
 
 def _provenance(curve: TradeoffCurve, about: Mapping[str, Any]) -> str:
     """Where it comes from: what is told, the rows, the date and the version."""
-    told = [f"{name} {value}" for name, value in about.items()]
+    told = [f"{name}: {value}" for name, value in about.items()]
     if isinstance(curve.validation, ValidationRows):
-        told.append(f"{curve.validation.n_rows:,} validation rows")
+        told.append(f"validation rows: {curve.validation.n_rows:,}")
     told += [f"{date.today():%d %B %Y}", f"greedymiser {__version__}"]
     return " \N{MIDDLE DOT} ".join(told)
 
@@ -258,8 +261,8 @@ def _step_entry(curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any
         "n_trees": step.n_trees,
         "n_features": step.n_features,
         "change": step.change(3),
-        "labels": phrases(step),
-        "adds": step.change(6) or ("nothing: a constant" if i == 0 else same_purchases(curve)),
+        "labels": phrases(step, resource_prices(curve)),
+        "adds": step.change(6) or (first_purchases(step) if i == 0 else same_purchases(curve)),
         "resources": list(step.resources),
         "list": _shopping_list(model, step, unit),
         "note": note,
