@@ -469,8 +469,14 @@ def gated_candidates(
     Each comes with the score of training rows that neither its models nor its gates have seen; so
     do the sets of the states, by themselves.
     """
-    best = CascadeFamily(models, sets, flat, more).best()
-    return [(_candidate(models, cascade), score) for cascade, score in best.cascades], best.plain
+    family = CascadeFamily(models, sets, flat, more)
+    best, found = family.best(), []
+    for cascade, score in best.cascades:
+        candidate = _candidate(models, cascade)
+        unseen = family.score_at(best, cascade, score, candidate.cost)
+        if unseen is not None:
+            found.append((candidate, unseen))
+    return found, best.plain
 
 
 def _candidate(models: Any, cascade: Cascade) -> Any:
