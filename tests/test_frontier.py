@@ -335,6 +335,7 @@ def found_and_resumed(above, below):
     return search, resumed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_a_fill_that_was_not_finished_is_done_when_it_is_asked_for_again(monkeypatch, error):
     curve, whole = (searched(tradeoffs=2, effort=1e-9) for _ in range(2))
@@ -409,6 +410,7 @@ def test_packages_are_reduced_step_by_step(many_classes):
         assert all(part & ~package == 0 for part in search._around.chains[package])
 
 
+@pytest.mark.slow
 def test_a_search_that_goes_on_leaves_the_parts_of_packages_as_they_were(many_classes):
     search = many_classes.frontier._search
     before = {package: list(parts) for package, parts in search._around.chains.items()}
@@ -474,6 +476,7 @@ def test_rare_classes_are_named_where_the_score_counts_them_equally(tmp_path):
     assert not np.array_equal(free.ensemble_.baseline, plain.ensemble_.baseline)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scoring", ["neg_log_loss", "accuracy", "loss", "roc_auc_ovr"])
 def test_other_scores_leave_models_as_they_were_trained(scoring):
     curve, plain, _ = rare_classes(scoring)
@@ -640,6 +643,7 @@ def test_an_interrupted_search_keeps_the_path():
     assert len(curve.models) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("charge", ["model", "row"])
 def test_progress_moves_to_the_end(charge):
     heard = []

@@ -58,7 +58,7 @@ EXPECTED = [[2, 2, 5], [4, 3, 12], [1, 4, 4], [3, 8, 15]]
     [
         {},
         {"n_jobs": 3},
-        {"n_jobs": 2, "prefer": "processes"},
+        pytest.param({"n_jobs": 2, "prefer": "processes"}, marks=pytest.mark.subprocess),
         {"n_jobs": 1, "prefer": "processes"},
         {"timeout": PATIENCE},
     ],
@@ -109,7 +109,13 @@ def test_rows_of_a_frame_are_objects():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"n_jobs": 2}, {"n_jobs": 2, "prefer": "processes"}], ids=str
+    "options",
+    [
+        {},
+        {"n_jobs": 2},
+        pytest.param({"n_jobs": 2, "prefer": "processes"}, marks=pytest.mark.subprocess),
+    ],
+    ids=str,
 )
 def test_failures(options):
     texts = [*TEXTS * 5, "a bad day", *TEXTS, "bad"]

@@ -176,6 +176,7 @@ def test_a_found_model_is_saved(doubtful, tmp_path):
     assert (again.expected_costs(X) == search.expected_costs(X)).all()
 
 
+@pytest.mark.slow
 def test_a_budget_is_searched_for_as_ever(doubtful):
     X, y = doubtful
     search = searched(X, y, budget=2.0, tradeoffs=2)

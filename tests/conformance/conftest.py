@@ -83,8 +83,8 @@ def cluster():
         yield client
 
 
-# Left out of ``make test-quick``: others with the same code are in it.
-SLOW = {"cpu, 5 threads", "cpu, in pieces"}
+# Left out of ``make test-quick``: others with the same code are in it, or no code of ours.
+SLOW = {"cpu, 5 threads", "cpu, in pieces", "NumPy"}
 PARAMS = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ENGINES]
 
 
