@@ -128,7 +128,7 @@ def serve(port: int, is_soak: bool) -> None:
 
     warnings.simplefilter("ignore")
     logging.getLogger("greedymiser.on_demand").setLevel(logging.ERROR)
-    uvicorn.run(service(is_soak), port=port, log_level="error")
+    uvicorn.run(service(is_soak), port=port, log_level="critical", timeout_keep_alive=300)
 
 
 async def load(
@@ -145,9 +145,13 @@ async def load(
             nonlocal n_failed
             while time.perf_counter() < end:
                 start = time.perf_counter()
-                answer = await client.post(
-                    f"http://127.0.0.1:{port}/{kind.replace(' ', '-')}", json=RAW
-                )
+                try:
+                    answer = await client.post(
+                        f"http://127.0.0.1:{port}/{kind.replace(' ', '-')}", json=RAW
+                    )
+                except httpx.TransportError:
+                    n_failed += 1
+                    continue
                 if answer.status_code == 200:
                     times.append(time.perf_counter() - start)
                 else:
@@ -187,7 +191,7 @@ def main() -> None:
 
 
 def wait_for(port: int) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300  # a busy machine compiles slowly
     while time.monotonic() < end:
         try:
             httpx.post(f"http://127.0.0.1:{port}/model", json=dict.fromkeys(SECONDS, 0.0))

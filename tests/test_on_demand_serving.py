@@ -468,7 +468,8 @@ def test_a_deadline_holds_for_functions_and_plain_calls(X, objects, model, other
 
 
 @quietly
-def test_what_cannot_come_in_time_is_not_begun(X, objects, model, others):
+def test_what_cannot_come_in_time_is_not_begun(X, objects, model, others, monkeypatch):
+    monkeypatch.setattr("greedymiser.on_demand.policies.PROBE_INTERVAL", 1e6)
     service = Service(is_async=True, seconds={"bureau": 0.15})
 
     async def main():
@@ -507,8 +508,17 @@ def test_a_slow_source_is_tried_again_after_a_while(monkeypatch):
     health.note(Outcome(1.0, None, 0.5))
     assert health.refusal(Deadline(0.2)).given_up
     assert health.refusal(Deadline(2.0)) is None
-    now = 61.0
+    now = 1.5
     assert health.refusal(Deadline(0.2)) is None
+    assert health.refusal(Deadline(0.2), begins=True) is None
+    assert health.refusal(Deadline(0.2)).given_up  # one finds out
+    health.note(Outcome(1.0, None, 0.1))
+    assert health.refusal(Deadline(0.2)) is None
+    health = Health(SourcePolicy())
+    health.note(Outcome(1.0, None, 0.5))
+    health.refusal(None, begins=True)
+    now = 61.0
+    assert health.refusal(Deadline(0.2)) is None  # it is forgotten
 
 
 # Retries, breakers, caches, batches, limits
