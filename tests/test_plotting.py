@@ -508,7 +508,7 @@ def test_comparison_of_bad_input():
 # Errors that have a price
 
 
-def test_totals_are_three_lines_with_the_least_marked():
+def test_totals_are_three_lines_with_the_least_marked(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 3))
     y = (X[:, 0] + X[:, 1] + 0.3 * rng.standard_normal(400) > 0).astype(int)
@@ -529,3 +529,9 @@ def test_totals_are_three_lines_with_the_least_marked():
     assert sums[:, 1].min() == pytest.approx(-best["score"])
     assert ax.get_legend() is not None
     assert "together" in ax.get_title(loc="left")
+    curve.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    chosen = front_steps(curve)[-1]
+    bill, failed, total = (money(v, "dollars") for v in (chosen.cost, chosen.errors, -chosen.score))
+    assert f"asks for {bill}, errs for {failed}, together {total} a row" in page
+    assert f'"score_text":"{total}"' in page

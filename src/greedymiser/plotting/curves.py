@@ -120,10 +120,16 @@ def plot_curve(
 
 
 def _plot_totals(curve: TradeoffCurve, ax: Axes) -> Axes:
-    """Draw bills, errors and their sum, of the models that err less than all with smaller bills."""
+    """Draw bills, errors and their sum, of the models that err less than all with smaller bills.
+
+    The recommended one is always among them: it need not be the least on these rows alone.
+    """
     rows = curve.points[curve.points["score"].notna()].sort_values(["cost", "errors"])
     errors = rows["errors"].to_numpy(float)
-    rows = rows[errors < np.append(np.inf, np.minimum.accumulate(errors)[:-1])]
+    errs_less = errors < np.append(np.inf, np.minimum.accumulate(errors)[:-1])
+    best = curve.best_row()
+    is_best = (rows["cost"] == best["cost"]) & (rows["errors"] == best["errors"])
+    rows = rows[errs_less | is_best.to_numpy()].drop_duplicates(["cost", "errors"])
     bills, errors = rows["cost"].to_numpy(float), rows["errors"].to_numpy(float)
     cost_axis(ax, [bills], curve.cost_unit, "mean bill of one prediction")
     lines = (("errors", errors, "--"), ("bill", bills, ":"), ("together", bills + errors, "-"))
@@ -140,7 +146,6 @@ def _plot_totals(curve: TradeoffCurve, ax: Axes) -> Axes:
         }
         ax.plot(bills, values, zorder=4 if is_sum else 3, **look)
         handles.append(Line2D([], [], label=name, **look))
-    best = curve.best_row()
     ring: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none",
                             "markeredgecolor": ink_of(ax), "linestyle": "none"}  # fmt: skip
     ax.plot(best["cost"], -best["score"], zorder=5, markeredgewidth=1.8, **ring)

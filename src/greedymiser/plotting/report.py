@@ -36,10 +36,12 @@ from greedymiser.curve.summary import (
     recommended,
     resource_groups,
     same_purchases,
+    score_text,
 )
 from greedymiser.model.protocols import said_conditions
 from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
 from greedymiser.plotting.curves import FAR, phrases, reference_models, resource_prices
+from greedymiser.scoring.errors import TOTAL_COST
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve
@@ -150,12 +152,11 @@ def _data(
     bought = {name for step in steps for name in step.resources}
     by_row = is_by_row(curve)
     unit = str(curve.cost_unit or "")
-    score = plain_score_name(str(curve.scoring))
     return {
-        "scoring": score,
+        "scoring": _score_name(curve),
         "unit": unit,
         "by_row": by_row,
-        "heading": f"{score[:1].upper()}{score[1:]} for each budget",
+        "heading": _heading(curve),
         "lead": _lead(curve, steps),
         "provenance": _provenance(curve, about),
         "total": costs.total(range(costs.n_features)),
@@ -175,13 +176,24 @@ def _data(
                 "cost": cost,
                 "score": score,
                 "cost_text": money(cost, unit),
-                "score_text": rounded_score(score),
+                "score_text": score_text(curve, score),
                 "beside": [_beside(step, cost, score, unit) for step in steps],
             }
             for name, (cost, score) in others.items()
         ],
         "settings": _shared_settings(curve.models),
     }
+
+
+def _score_name(curve: TradeoffCurve) -> str:
+    return "bill and errors" if curve.scoring == TOTAL_COST else plain_score_name(curve.scoring)
+
+
+def _heading(curve: TradeoffCurve) -> str:
+    if curve.scoring == TOTAL_COST:
+        return "Minus bill and errors of a row, for each budget"
+    score = _score_name(curve)
+    return f"{score[:1].upper()}{score[1:]} for each budget"
 
 
 def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
@@ -246,6 +258,9 @@ def _step_entry(curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any
     }
     trees = model.costs_.tree_cost * step.n_trees
     note = "It asks for nothing that costs anything." if not step.resources else ""
+    if step.is_total:
+        parts = [money(part, unit) for part in (step.cost, step.errors, -step.score)]
+        note = f"It asks for {parts[0]}, errs for {parts[1]}, together {parts[2]} a row. {note}"
     if trees:
         note = f"{note} {step.n_trees} trees cost {money(trees, unit)} more.".strip()
     return {
@@ -253,11 +268,11 @@ def _step_entry(curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any
         "cost_text": money(step.cost, unit),
         "budget": _rounded_up(step.cost),
         "score": step.score,
-        "score_text": rounded_score(step.score),
+        "score_text": score_text(curve, step.score),
         "error": step.error,
         "error_text": _error_text(step.error),
         "test": step.test_score,
-        "test_text": "" if step.test_score is None else rounded_score(step.test_score),
+        "test_text": score_text(curve, step.test_score),
         "n_trees": step.n_trees,
         "n_features": step.n_features,
         "change": step.change(3),
