@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -212,22 +213,24 @@ def step_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of a table of models: cost, score, and what each adds; recommended marked.
 
-    Where models are not chosen by the score of the validation rows alone, what they are chosen by
-    has a column of its own.
+    Where the score of the validation rows does not rise, since models are not chosen by it alone,
+    what they are chosen by has a column of its own.
     """
     front = front_steps(curve)
     marked = front[recommended(front)] if front else None
     has_test = any(step.test_score is not None for step in steps)
-    has_choice = any(step.choice_score is not None for step in steps)
-    heads = ["cost", "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
+    rises = all(one.score <= other.score for one, other in pairwise(steps))
+    has_choice = not rises and any(step.choice_score is not None for step in steps)
+    score = "total" if curve.scoring == TOTAL_COST else "score"
+    heads = ["cost", score] + ["chosen by"] * has_choice + [f"test {score}"] * has_test
     rows = []
     for i, step in enumerate(steps):
         adds = step.change(most) or (first_purchases(step) if i == 0 else same_purchases(curve))
         if marked and (step.position, step.n_iter) == (marked.position, marked.n_iter):
             adds += "  <- recommended"
-        cells = [money(step.cost, curve.cost_unit), _score_cell(step.score, step.error)]
-        cells += [_score_cell(step.choice_score, None)] * has_choice
-        cells += [_score_cell(step.test_score, None)] * has_test
+        cells = [money(step.cost, curve.cost_unit), _score_cell(curve, step.score, step.error)]
+        cells += [_score_cell(curve, step.choice_score)] * has_choice
+        cells += [_score_cell(curve, step.test_score)] * has_test
         rows.append([*cells, adds])
     return [*heads, "what it adds"], rows
 
@@ -247,12 +250,20 @@ def first_purchases(step: FrontStep) -> str:
     return f"{step.n_features} free features" if step.n_features else "nothing: a constant"
 
 
-def _score_cell(score: float | None, error: float | None) -> str:
+def _score_cell(curve: TradeoffCurve, score: float | None, error: float | None = None) -> str:
     """A score and its standard error, where that is not nothing."""
     if score is None:
         return ""
     certain = "" if error is None else rounded_score(error)
-    return f"{rounded_score(score)} ± {certain}" if certain.strip("0.") else rounded_score(score)
+    said = score_in_words(curve, score)
+    return f"{said} ± {certain}" if certain.strip("0.") else said
+
+
+def score_in_words(curve: TradeoffCurve, score: float) -> str:
+    """A score of a curve; a total is an amount, of which less is better."""
+    if curve.scoring == TOTAL_COST:
+        return money(-score, curve.cost_unit)
+    return rounded_score(score)
 
 
 # -- what is bought -----------------------------------------------------------------------------
@@ -387,22 +398,22 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
 
 
 def total_in_words(curve: TradeoffCurve) -> str:
-    """What the least total is made of, beside asking nobody and asking for everything."""
+    """What the least total is made of, beside buying nothing and buying most."""
     best = curve.best_row()
 
     def said(value: float) -> str:
         return money(value, curve.cost_unit)
 
     told = (
-        f"asks for {said(best['cost'])}, errs for {said(best['errors'])}, together "
-        f"{said(-best['score'])} a row"
+        f"the least total is {said(-best['score'])} a row: {said(best['cost'])} for features and "
+        f"{said(best['errors'])} for errors"
     )
-    nobody = curve.traces[curve.traces["cost"] == 0]
-    if not nobody.empty:
-        told += f"; asking nobody costs {said(-nobody['score'].max())}"
-    dearest = curve.points.loc[curve.points["cost"].idxmax()]
-    if dearest["cost"] > best["cost"]:
-        told += f", the model that asks most {said(-dearest['score'])}"
+    free = curve.traces[curve.traces["cost"] == 0]
+    if best["cost"] > 0 and not free.empty:
+        told += f"; buying nothing costs {said(-free['score'].max())}"
+    most = curve.points.loc[curve.points["cost"].idxmax()]
+    if most["cost"] > best["cost"]:
+        told += f"; the model with the largest bill costs {said(-most['score'])}"
     return told
 
 
