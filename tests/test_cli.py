@@ -1019,7 +1019,7 @@ def test_predictions_go_into_a_pipe(here, model):
     reader = threading.Thread(target=lambda: read.append(Path("pipe.csv").read_bytes()))
     reader.start()
     succeed("predict", model, "regression.csv", "--out", "pipe.csv")
-    reader.join(timeout=10)
+    reader.join(timeout=60)
     assert read[0].decode() == succeed("predict", model, "regression.csv")
     assert Path("pipe.csv").is_fifo()
 
@@ -1798,6 +1798,7 @@ def test_the_program_is_registered():
 # The page about it
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 25)

@@ -8,7 +8,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
@@ -40,6 +40,7 @@ from greedymiser.curve.search import _Whole
 from greedymiser.data.binning import BinMapper
 from greedymiser.losses import SquaredError
 from greedymiser.training.preparation import Given
+from random_examples import examples
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0],
@@ -108,7 +109,7 @@ def test_a_shared_path_gives_the_models_of_separate_fits(curve):
 
 
 @pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.floats(0.0, 25.0))
 def test_best_is_within_the_budget_and_grows_with_it(curve, budget):
     model, row = curve.best(budget), curve.best_row(budget)

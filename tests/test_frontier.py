@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import balanced_accuracy_score
@@ -33,6 +33,7 @@ from greedymiser.curve.checkpoints import ABOUT, CheckpointError
 from greedymiser.curve.curve import chosen_by
 from greedymiser.curve.frontier import Candidate, Frontier, FrontierSearch, by_area
 from greedymiser.losses import SquaredError
+from random_examples import examples
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}
@@ -108,7 +109,7 @@ def test_same_curve_on_any_number_of_threads():
     assert one == five
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.5]), min_size=5, max_size=5),
     st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=6, max_size=6),
@@ -161,6 +162,7 @@ def test_the_budget_of_the_estimator_holds_for_the_search():
     assert (curve.points["found_by"] == "search").any()
 
 
+@pytest.mark.slow
 def test_the_search_by_cross_validation_finds_sets():
     trap = TRAPS["dear_against_decoys"](n=600)
     search = MiserSearchCV(
@@ -263,6 +265,7 @@ def dear_and_cheap(n=5000, n_cheap=8):
     return X, y, [60.0] + [1.0] * n_cheap
 
 
+@pytest.mark.slow
 def test_every_step_at_the_dear_end_has_its_model():
     X, y, costs = dear_and_cheap()
     half = len(y) // 2
@@ -318,6 +321,7 @@ def test_a_fill_goes_on_from_what_is_known(below):
     assert all(search.sets.price(some) < below for some in new)
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_the_order_of_questions():
     budgets = [0.7, 3.0, 5.0, 7.5, 11.0, 16.0]
     told = []
@@ -351,6 +355,7 @@ def many_classes():
     return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=2, effort=0.2)
 
 
+@pytest.mark.slow
 def test_packages_are_reduced_step_by_step(many_classes):
     search = many_classes.frontier._search
     assert search.allowance.is_spent
@@ -512,6 +517,7 @@ def test_sets_close_in_cost_are_not_thinned_before_steps_without_gain():
 # -- finished models are safe -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path):
     whole = bits(searched())
     rng = random.Random(0)

@@ -31,7 +31,7 @@ import pytest
 import sniffio
 from anyio.from_thread import run_sync
 from anyio.lowlevel import current_token
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from greedymiser import (
@@ -55,10 +55,11 @@ from greedymiser.on_demand import (
     Sources,
     SourceTimeoutError,
     build_matrix,
+    fetcher,
     measure_costs,
-    scheduler,
 )
 from greedymiser.on_demand.request import Request
+from random_examples import examples
 
 # Long enough for any machine; whoever waits so long has failed.
 PATIENCE = 20.0
@@ -312,7 +313,7 @@ ROW_SOURCES = Sources()
 ROW_SOURCES.add(whole_row, COLUMNS)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(st.lists(st.floats(width=32), min_size=6, max_size=6), min_size=1, max_size=12),
     st.integers(1, 5),
@@ -870,7 +871,7 @@ def test_a_cancellation_that_a_source_raises_is_a_failure(
     regressor, rows, monkeypatch, way, policy
 ):
     clock = itertools.count()
-    monkeypatch.setattr(scheduler.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(fetcher.time, "perf_counter", lambda: next(clock))
 
     def low(raw):
         raise asyncio.CancelledError("inner")

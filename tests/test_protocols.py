@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
@@ -25,6 +25,7 @@ from greedymiser import (
 )
 from greedymiser.losses import SquaredError
 from greedymiser.model.predictor import Stage
+from random_examples import examples
 from test_row_costs import random_costs, staged_model
 from test_trees import ensemble_of, plain_trees, random_rows, random_tree
 
@@ -94,7 +95,7 @@ def random_predictor(rng, n_resources):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_resources=st.sampled_from([0, 1, 4, 70]),
@@ -146,7 +147,7 @@ def check_paid(protocol, predictor, X):
     assert all(line.price > 0 for line in protocol.lines)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 2**32 - 1), n_resources=st.sampled_from([0, 1, 4, 9]))
 def test_free_questions_are_passed_over(seed, n_resources):
     rng = np.random.default_rng(seed)

@@ -242,4 +242,4 @@ def test_a_curve_keeps_to_the_budget_of_rows(doubtful, row_budget):
     curve = tradeoff_curve(
         model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=2, effort=0.1
     )
-    assert ("total cost" in set(curve.trace["found_by"])) == (row_budget is None)
+    assert ("total cost" in set(curve.points["found_by"])) == (row_budget is None)

@@ -370,7 +370,7 @@ def check_results(results, out: Path) -> None:
     assert set(results.tables["curves"]["method"]) == set(METHODS)
     compared = results.tables["comparison"]
     assert compared["method"].tolist() == [*METHODS, *METHODS]
-    assert compared["share"].tolist() == [0.99] * 7 + [0.95] * 7
+    assert compared["share"].tolist() == [0.99] * len(METHODS) + [0.95] * len(METHODS)
     shares = results.tables["features"]
     assert shares["share"].between(0, 1).all()
     # Without prices all groups are open; the dearest shrink as λ grows.
@@ -394,7 +394,7 @@ def never(*_, **__):
 def test_a_second_run_makes_nothing_anew(finished, letor, tmp_path, monkeypatch):
     out, first, _ = finished
     shutil.copytree(out, tmp_path / "out")
-    monkeypatch.setattr(study, "_trained_in_full", never)
+    monkeypatch.setattr(study, "_curve", never)
     monkeypatch.setattr(study.FoldRun, "_make_exits", never)
     monkeypatch.setattr(study.FoldRun, "_make_cronus", never)
     second = mq2008.run(letor, Workspace(tmp_path / "out", {}), small=True)

@@ -9,18 +9,27 @@ of it later. Only those that no other beats on rows that nobody has learned from
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, reduce
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
-from greedymiser.cascades.gates import KINDS, GateInputs, cross_fitted, estimates_of, fit_gate
+from greedymiser.cascades.gates import (
+    BAND,
+    GateInputs,
+    bands_of_shares,
+    cross_fitted,
+    fit_gate,
+)
 from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
-from greedymiser.model.gating import Gate, said_of
+from greedymiser.model.gating import Gate, n_said, said_of
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import HeldOut, Prepared, Schema
 from greedymiser.training.train import Model, start_rows
@@ -30,19 +39,27 @@ Bits = int
 """A set of resources: bit r is set where resource r is in it."""
 
 # Sets of the frontier that unions are made of, and states at most.
-MOST_SETS, MOST_STATES = 10, 30
+MOST_SETS, MOST_STATES = 14, 40
 # Trade-offs of the policies, from the one at which nothing pays, and how far down they go.
-N_TRADEOFFS, SPAN = 8, 300.0
-# Shares of the rows that the gate of a pair sends on.
-SHARES = (0.03, 0.06, 0.1, 0.15, 0.22, 0.32, 0.45, 0.6, 0.8)
+N_TRADEOFFS, SPAN = 4, 100.0
+# Shares of the rows that the gate of a pair sends on; pairs whose gates are more than bands.
+SHARES = (
+    0.03, 0.06, 0.09, 0.12, 0.16, 0.2, 0.24, 0.28, 0.33, 0.38, 0.44, 0.5, 0.57, 0.64, 0.72, 0.8,
+    0.9,
+)  # fmt: skip
+MOST_TREED = 12
+# States of longer chains.
+MOST_CHAINED = 12
 # Rows that gates learn from at most; columns beside what the model says.
 MOST_ROWS, MOST_COLUMNS = 20_000, 12
 # Parts that rows are divided into; fewer where there are many rows.
 FOLDS, FEW_FOLDS = 5, 2
 # Fewer rows teach gates nothing.
 LEAST_ROWS = 100
-# Cascades that are kept at most.
-MOST_KEPT = 40
+# Cascades whose scores are looked at, by their losses, and those that are kept: frontiers, one
+# behind the other, and how many of each at most.
+LOSS_LAYERS, MOST_SCORED = 4, 800
+KEPT_LAYERS = (50, 30)
 
 
 class ResourceSets(Protocol):
@@ -98,11 +115,18 @@ class Cascade:
     kinds: tuple[str, ...]
     # The drop in mean loss that a unit of mean cost must bring.
     tradeoff: float
-    # Of training rows, by models and gates that have not seen them: raw predictions, mean price and
-    # mean loss.
-    raw: Floats
+    # Of training rows, by models and gates that have not seen them: the state in which each stops,
+    # mean price and mean loss.
+    stopped: NDArray[np.intp]
     mean_price: float
     loss: float
+
+
+class Best(NamedTuple):
+    """Cascades and the plain models of states, with their scores of rows that nobody has seen."""
+
+    cascades: list[tuple[Cascade, float]]
+    plain: dict[Bits, float]
 
 
 class CascadeFamily:
@@ -115,6 +139,8 @@ class CascadeFamily:
     sets : ResourceSets
     flat : sequence of FlatModel
         Models of the flat frontier, the cheapest first.
+    more : sequence of sets
+        Further sets that states are made of, the most important first.
     kinds : sequence of str
         Kinds of gates that are tried.
     """
@@ -124,6 +150,7 @@ class CascadeFamily:
         models: CurveModels,
         sets: ResourceSets,
         flat: Sequence[FlatModel],
+        more: Iterable[Bits] = (),
         kinds: Sequence[str] = ("score", "paid", "band"),
     ):
         self._models, self._sets, self._kinds = models, sets, tuple(kinds)
@@ -134,8 +161,9 @@ class CascadeFamily:
         for found in flat:
             self._finished.setdefault(found.resources, replace(found.model, charge="model"))
         best = most_valuable([f.cost for f in flat], [f.score for f in flat], MOST_SETS - 1)
-        sets_kept = [flat[i].resources for i in best]
-        self.states = self._chosen_sets(sets_kept) if self._can_learn() else []
+        # Sets of the frontier; their unions are states as well.
+        self._flat = list(dict.fromkeys([0, *(flat[i].resources for i in best), *more]))[:MOST_SETS]
+        self.states = self._chosen_sets(self._flat) if self._can_learn() else []
 
     def _can_learn(self) -> bool:
         """Whether there is anything that gates could learn from."""
@@ -150,7 +178,7 @@ class CascadeFamily:
 
     def _chosen_sets(self, flat: Sequence[Bits]) -> list[Bits]:
         """Sets of the frontier, nothing, and unions of two of them, evenly over their prices."""
-        sets = sorted({0, *flat}, key=lambda bits: (self._sets.price(bits), bits))
+        sets = sorted(flat, key=lambda bits: (self._sets.price(bits), bits))
         limit = self._models.params.row_budget
         unions = {a | b for a in sets for b in sets} - set(sets)
         more = sorted(unions, key=lambda bits: (self._sets.price(bits), bits))
@@ -204,28 +232,31 @@ class CascadeFamily:
         is_learned = np.zeros(n, dtype=bool)
         is_learned[self._rows] = True
 
-        def fold(trainer: Any) -> tuple[NDArray[Any], Floats]:
-            prepared: Prepared = trainer.prepared
-            held_out = prepared.validation
-            assert held_out is not None
-            raws = []
-            for may in allowed:
-                model = trainer.train(params, may, is_patient=True)
-                raws.append(raw_of(prepared, held_out, model.truncated(model.best_iter)))
-            rows = place_of[np.asarray(held_out.cases.rows)]
-            wanted = is_learned[rows]
-            return rows[wanted], np.array(raws)[:, :, wanted]
+        def fold(trainer: Any) -> tuple[Prepared, list[Model]]:
+            models = [trainer.train(params, may, is_patient=True) for may in allowed]
+            return trainer.prepared, models
 
         parts = self._models.pool.run_folds(fold, n_folds, params)
         if not parts:
             return None
+        # As many rounds in all folds: those that a fold likes best would flatter its rows.
+        rounds = [
+            common_round([m.validation_score for m in models])
+            for models in zip(*(models for _, models in parts), strict=True)
+        ]
         place = np.full(n, -1, dtype=np.intp)
         place[self._rows] = np.arange(len(self._rows))
         raw = np.empty((len(self.states), schema.loss.n_outputs, len(self._rows)))
         folds = np.empty(len(self._rows), dtype=np.intp)
-        for k, (rows, said) in enumerate(parts):
-            raw[:, :, place[rows]] = said
-            folds[place[rows]] = k
+        for k, (prepared, models) in enumerate(parts):
+            held_out = prepared.validation
+            assert held_out is not None
+            rows = place_of[np.asarray(held_out.cases.rows)]
+            wanted = is_learned[rows]
+            folds[place[rows[wanted]]] = k
+            for state, (model, n_iter) in enumerate(zip(models, rounds, strict=True)):
+                said = raw_of(prepared, held_out, model.truncated(min(n_iter, model.n_iter)))
+                raw[state][:, place[rows[wanted]]] = said[:, wanted]
         return raw - self._shift[:, None], folds
 
     @cached_property
@@ -287,14 +318,14 @@ class CascadeFamily:
         kept = self.__dict__.setdefault("_kept_inputs", {})
         if state not in kept:
             columns = self._columns(state)
-            said = said_of(self.raw[state], self._models.schema.loss)
+            said = self._said_when_served(state)
             values = self._values_of(columns)
             n = self._models.schema.n_features
             kept[state] = GateInputs(
                 np.concatenate([values, said]).T,
                 (*columns, *range(n, n + len(said))),
                 n_features=n,
-                n_columns=n + len(said),
+                n_columns=n + n_said(self._models.schema.loss.n_outputs),
                 categorical={
                     j: len(self._models.schema.categories[column])
                     for j, column in enumerate(columns)
@@ -302,6 +333,28 @@ class CascadeFamily:
                 },
             )
         return kept[state]
+
+    def _said_when_served(self, state: int) -> Floats:
+        """What is said of rows that a model has not seen, on the scale of the model that is served.
+
+        Models of folds learn from fewer rows and in longer steps, and each has a scale of its own.
+        What they say is translated by its rank in the fold: to what the state's model says of the
+        validation row of that rank.
+        """
+        model, loss = self.models[self.states[state]], self._models.schema.loss
+        held_out, known = self._prepared.validation, self.known
+        if not model.ensemble.features:
+            return np.empty((0, self.raw.shape[2]))  # the same of all rows
+        assert held_out is not None
+        assert known is not None
+        said = np.array(said_of(self.raw[state], loss))
+        served = np.sort(said_of(raw_of(self._prepared, held_out, model), loss), axis=1)
+        for fold in np.unique(known.folds):
+            rows = np.flatnonzero(known.folds == fold)
+            for column, values in zip(said, served, strict=True):
+                rank = (rankdata(column[rows]) - 0.5) / len(rows)
+                column[rows] = np.quantile(values, rank)
+        return said
 
     def _columns(self, state: int) -> list[int]:
         """Features that are paid in a state: those that matter most to its model."""
@@ -324,7 +377,8 @@ class CascadeFamily:
         states = self.known
         if states is None:
             return []
-        found = [*self._policies(states), *self._pairs(states)]
+        found = self._pairs(states)
+        found += self._policies(states, found)
         limit = self._models.params.row_budget
         if limit is not None:
             found = [cascade for cascade in found if self._dearest(cascade) <= limit]
@@ -333,7 +387,8 @@ class CascadeFamily:
     def _dearest(self, cascade: Cascade) -> float:
         n_trees = sum(model.ensemble.n_trees for model in cascade.models)
         costs = self._models.schema.costs
-        return self._sets.price(cascade.resources[-1]) + costs.tree_cost * n_trees
+        paid = reduce(operator.or_, cascade.resources)
+        return self._sets.price(paid) + costs.tree_cost * n_trees
 
     def _tradeoffs(self, states: States) -> list[float]:
         """From the one at which nothing pays for everybody down to a small share of it."""
@@ -344,15 +399,22 @@ class CascadeFamily:
             return []
         return np.geomspace(2.0 * max(rates), 2.0 * max(rates) / SPAN, N_TRADEOFFS).tolist()
 
-    def _policies(self, states: States) -> Iterator[Cascade]:
+    def _policies(self, states: States, pairs: Sequence[Cascade]) -> Iterator[Cascade]:
+        """Chains of any length over the states of the best pairs."""
+        best = layers([(pair.mean_price, -pair.loss) for pair in pairs], 1)
+        used = [bits for layer in best for i in layer for bits in pairs[i].resources]
+        ranked = [bits for bits, _ in Counter([0, *used]).most_common() if bits]
+        kept = sorted([0, *map(self.states.index, ranked[: MOST_CHAINED - 1])])
         for tradeoff in self._tradeoffs(states):
-            policy = induce(states, tradeoff, kinds=self._kinds)
+            policy = induce(states.part(kept), tradeoff, kinds=self._kinds)
             if len(policy.stages) > 1:
-                yield self._cascade(states, policy, tradeoff)
+                stages = tuple(replace(one, state=kept[one.state]) for one in policy.stages)
+                stopped = np.array(kept)[policy.stopped]
+                whole = replace(policy, stages=stages, stopped=stopped)
+                yield self._cascade(states, whole, tradeoff)
 
     def _cascade(self, states: States, policy: Policy, tradeoff: float) -> Cascade:
         stages = policy.stages
-        raw = np.take_along_axis(self.raw, policy.stopped[None, None, :], axis=0)[0]
         loss = np.take_along_axis(states.values, policy.stopped[None, :], axis=0)[0]
         return Cascade(
             resources=tuple(self.states[stage.state] for stage in stages),
@@ -360,82 +422,117 @@ class CascadeFamily:
             gates=tuple(stage.gate for stage in stages if stage.gate is not None),
             kinds=tuple(stage.kind for stage in stages if stage.gate is not None),
             tradeoff=tradeoff,
-            raw=raw,
+            stopped=policy.stopped,
             mean_price=states.mean(policy.price + states.prices[0]),
             loss=states.mean(loss),
         )
 
-    def _pairs(self, states: States) -> Iterator[Cascade]:
-        """Two states and a gate between them, for shares of the rows from few to most."""
-        n_states = len(self.states)
-        for first in range(n_states):
-            for second in range(n_states):
-                if states.within[first, second] and states.is_usable(first, second):
-                    yield from self._pair(states, first, second)
+    def _pairs(self, states: States) -> list[Cascade]:
+        """Two states and a gate between them, for shares of the rows from few to most.
 
-    def _pair(self, states: States, first: int, second: int) -> Iterator[Cascade]:
-        price = states.price(first, second)
+        All pairs are tried with bands, which take little time, and those that come out best with
+        the other gates.
+        """
+        pairs = list(self._worth_a_gate(states))
+        others = [kind for kind in ("tree", "paid", "score") if kind in self._kinds]
+        found: list[Cascade] = []
+        if BAND in self._kinds:
+            found = [c for pair in pairs for c in self._banded(states, pair)]
+            best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
+            ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
+            pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
+            others = others[:1]
+        for pair in pairs:
+            for kind in others:
+                found += self._gated(states, pair, kind)
+        return found
+
+    def _worth_a_gate(self, states: States) -> Iterator[tuple[int, int]]:
+        """Pairs of states the second of which costs more and is better for all rows together.
+
+        Where the first is no part of the second, rows that go on have paid for it all the same;
+        the model of both is better then, but there are not all of those.
+        """
+        known, flat = set(self.states), set(self._flat)
+        means = [states.mean(values) for values in states.values]
+        for first, a in enumerate(self.states):
+            for second, b in enumerate(self.states):
+                is_flat = a in flat and b in flat and a | b not in known
+                if not (states.within[first, second] or is_flat):
+                    continue
+                is_better = means[second] < means[first] and states.is_usable(first, second)
+                if is_better and self._price_beyond(states, first, second) > 0:
+                    yield first, second
+
+    def _price_beyond(self, states: States, first: int, second: int) -> float:
+        """What rows pay that go on from the first state to the second."""
+        both = self._sets.price(self.states[first] | self.states[second])
+        return float(both - states.prices[first]) + states.entered(second)
+
+    def _banded(self, states: States, pair: tuple[int, int]) -> Iterator[Cascade]:
+        first, second = pair
         gain = states.values[first] - states.values[second]
-        if price <= 0 or not states.mean(np.maximum(gain, 0.0)) > 0:
-            return
         inputs = states.inputs(first)
-        for kind in self._kinds:
-            if kind not in KINDS:
-                continue
-            said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
-            gate = fit_gate(kind, inputs, gain, states.weight)
-            if gate is None or gate.ensemble.n_trees == 0:
-                continue
-            for share in SHARES:
-                threshold = max(float(np.quantile(said, 1.0 - share)), 0.0)
-                on = said > threshold
-                if on.any() and not on.all():
-                    opened = Gate(gate.ensemble, threshold)
-                    yield self._paired(states, first, second, opened, kind, on, threshold / price)
-                if threshold == 0.0:
-                    break
-        if "band" in self._kinds:
-            yield from self._bands(states, first, second, price, gain)
+        for gate, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
+            if on.any() and not on.all():
+                yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
 
-    def _bands(
-        self, states: States, first: int, second: int, price: float, gain: Floats
-    ) -> Iterator[Cascade]:
-        inputs, seen = states.inputs(first), set[bytes]()
-        top = float(np.quantile(gain, 0.99))
-        for threshold in np.geomspace(top, top / 100, 5).tolist() if top > 0 else []:
-            gate = fit_gate("band", inputs, gain - threshold, states.weight)
-            if gate is None:
-                continue
-            on = estimates_of(gate, inputs) > 0
-            if on.any() and not on.all() and on.tobytes() not in seen:
-                seen.add(on.tobytes())
-                yield self._paired(states, first, second, gate, "band", on, threshold / price)
+    def _gated(self, states: States, pair: tuple[int, int], kind: str) -> Iterator[Cascade]:
+        first, second = pair
+        gain = states.values[first] - states.values[second]
+        inputs = states.inputs(first)
+        gate = fit_gate(kind, inputs, gain, states.weight)
+        if gate is None or gate.ensemble.n_trees == 0:
+            return
+        said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
+        for share in SHARES:
+            threshold = max(float(np.quantile(said, 1.0 - share)), 0.0)
+            on = said > threshold
+            if on.any() and not on.all():
+                yield self._pair(states, pair, Gate(gate.ensemble, threshold), kind, on, threshold)
+            if threshold == 0.0:
+                break
 
-    def _paired(
+    def _pair(
         self,
         states: States,
-        first: int,
-        second: int,
+        pair: tuple[int, int],
         gate: Gate,
         kind: str,
         on: NDArray[np.bool_],
-        tradeoff: float,
+        least: float,
     ) -> Cascade:
-        start = states.price(0, first)
+        """``least`` is what a row gains at least that goes on."""
+        first, second = pair
+        start, beyond = states.price(0, first), self._price_beyond(states, first, second)
         policy = Policy(
             (PolicyStage(first, gate, kind), PolicyStage(second)),
             np.empty(0),
-            start + np.where(on, states.price(first, second), 0.0),
+            start + np.where(on, beyond, 0.0),
             np.where(on, second, first),
         )
-        return self._cascade(states, policy, tradeoff)
+        return self._cascade(states, policy, least / beyond)
 
     # -- the best of them -------------------------------------------------------------------------
 
-    def score(self, raw: Floats) -> float:
-        """Score of raw predictions of the rows that gates learn from; higher is better."""
-        self.held_out.rows.start(np.ascontiguousarray(raw + self._shift[:, None]))
-        return float(self._models.trainer.watch(self.held_out).score())
+    @cached_property
+    def _parts(self) -> list[tuple[NDArray[np.intp], HeldOut]]:
+        """The rows of each fold, as models are scored on them."""
+        assert self.known is not None
+        train, found = self._prepared.train, []
+        for fold in np.unique(self.known.folds):
+            rows = np.flatnonzero(self.known.folds == fold)
+            found.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
+        return found
+
+    def score(self, stopped: NDArray[np.intp]) -> float:
+        """Mean score of the folds, if rows stop in these states; higher is better."""
+        scores = []
+        for rows, held_out in self._parts:
+            raw = self.raw[stopped[rows], :, rows].T + self._shift[:, None]
+            held_out.rows.start(np.ascontiguousarray(raw))
+            scores.append(float(self._models.trainer.watch(held_out).score()))
+        return float(np.mean(scores))
 
     def plain_price(self, state: int) -> float:
         """What the model of a state costs everybody."""
@@ -454,33 +551,53 @@ class CascadeFamily:
         y, baseline = self.held_out.cases.y, self.constant.ensemble.baseline
         return states.mean(self._values(y, np.repeat(baseline[:, None], len(y), axis=1)))
 
-    def best(self) -> list[tuple[Cascade, float]]:
-        """Cascades that none beats by the score of rows that nobody has seen, and that score.
+    def best(self) -> Best:
+        """Cascades that none beats by the score of rows that nobody has seen.
 
-        The plain models of the states take part: a cascade has to be better than they are.
+        The plain models of the states take part: a cascade has to be better than they are. Those
+        that are best without the first ones are kept, too: other rows may like them better.
         """
         states, cascades = self.known, self.cascades()
         if states is None or not cascades:
-            return []
-        found: list[tuple[float, float, Cascade | None]] = [
-            (
-                states.prices[i] + (0.0 if states.entry is None else states.entry[i]),
-                self.score(raw),
-                None,
-            )
-            for i, raw in enumerate(self.raw)
-            if states.is_usable(i)
-        ]
-        found += [(cascade.mean_price, self.score(cascade.raw), cascade) for cascade in cascades]
+            return Best([], {})
+        by_loss = layers([(c.mean_price, -c.loss) for c in cascades], LOSS_LAYERS)
+        tried = [cascades[i] for layer in by_loss for i in layer][:MOST_SCORED]
+        usable = [i for i in range(len(self.states)) if states.is_usable(i)]
+        plain = [self.score(np.full(states.n_rows, i, dtype=np.intp)) for i in usable]
+        points = [(self.plain_price(i), score) for i, score in zip(usable, plain, strict=True)]
+        points += [(cascade.mean_price, self.score(cascade.stopped)) for cascade in tried]
         kept: list[tuple[Cascade, float]] = []
-        best = -math.inf
-        for _, score, cascade in sorted(found, key=lambda entry: (entry[0], -entry[1])):
-            if score > best:
-                best = score
-                if cascade is not None:
-                    kept.append((cascade, score))
-        prices, scores = [cascade.mean_price for cascade, _ in kept], [score for _, score in kept]
-        return [kept[i] for i in most_valuable(prices, scores, MOST_KEPT)]
+        for layer, most in zip(layers(points, len(KEPT_LAYERS)), KEPT_LAYERS, strict=False):
+            gated = [i for i in layer if i >= len(usable)]
+            best = most_valuable([points[i][0] for i in gated], [points[i][1] for i in gated], most)
+            kept += [(tried[gated[k] - len(usable)], points[gated[k]][1]) for k in best]
+        return Best(kept, {self.states[i]: score for i, score in zip(usable, plain, strict=True)})
+
+
+def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
+    """Positions of points (cost, score) that no other beats, of the best of the rest, and so on.
+
+    In each, the cheapest come first. What is not a number is left out.
+    """
+    left = [i for i, point in enumerate(points) if np.isfinite(point).all()]
+    left.sort(key=lambda i: (points[i][0], -points[i][1]))
+    found: list[list[int]] = []
+    while left and len(found) < most:
+        layer: list[int] = []
+        for i in left:
+            if not layer or points[i][1] > points[layer[-1]][1]:
+                layer.append(i)
+        found.append(layer)
+        taken = set(layer)
+        left = [i for i in left if i not in taken]
+    return found
+
+
+def common_round(traces: Sequence[Floats]) -> int:
+    """The round that is best for all of some traces; one that ended early stays as it is."""
+    n = max(map(len, traces))
+    longer = [np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces]
+    return int(np.argmax(np.nan_to_num(np.mean(longer, axis=0), nan=-np.inf)))
 
 
 def most_valuable(costs: Sequence[float], scores: Sequence[float], most: int) -> list[int]:

@@ -34,14 +34,15 @@ from greedymiser.model.links import (
 )
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.trees import stages_every
+from greedymiser.scoring.errors import TOTAL_COST, total_cost
 from greedymiser.scoring.names import refuse_misspelt_score
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Thresholds that are tried to find the best for a budget.
-TRIED_FOR_BUDGET = 50
+# Thresholds that are tried to find the best.
+TRIED = 50
 
 # Scores that are looked at to find thresholds worth trying: a sample is enough.
 MOST_LOOKED_AT = 200_000
@@ -68,15 +69,16 @@ class EarlyExit(OverEnsemble):
         A fitted one is taken as it is (also within scikit-learn's ``FrozenEstimator``, which
         protects it from being cloned); an unfitted one is cloned and fitted.
     threshold : float or None
-        The paper's s. None: chosen for the budget, on the data that ``fit`` is given; without a
-        budget, rows never leave.
+        The paper's s. None: chosen for the budget, or by the total cost, on the data that ``fit``
+        is given; without either, rows never leave.
     budget : float or None
         What a prediction may cost on average, on the data that the threshold is chosen on. Of the
         thresholds within it, the one with the best score is taken.
     every : int
         Rounds between exits.
     scoring : scorer name, callable or None
-        What thresholds are chosen by.
+        What thresholds are chosen by. "total_cost" (a classifier with ``error_costs``) needs no
+        budget: the threshold is that of the least sum of bills and errors.
     n_jobs : int or None
         Threads; None for all cores.
 
@@ -155,7 +157,7 @@ class EarlyExit(OverEnsemble):
         self._check_loss()
         never = self._never if self.threshold is None else float(self.threshold)
         self._set_threshold(never)
-        if self.budget is not None:
+        if self.budget is not None or (self.threshold is None and self.scoring == TOTAL_COST):
             if X_val is not None:
                 X, y, weight, qid = X_val, y_val, None, qid_val
             self._set_threshold(self._chosen(X, y, weight, qid))
@@ -183,14 +185,14 @@ class EarlyExit(OverEnsemble):
         self.predictor_ = replace(self.predictor_, rule=rule)
 
     def _chosen(self, X: Any, y: Any, weight: Any, qid: Any) -> float:
-        """Threshold with the best score of those that fit the budget."""
-        assert self.budget is not None
-        points = self._points(X, y, weight, qid, TRIED_FOR_BUDGET)
-        affordable = [point for point in points if point[1] <= self.budget]
+        """Threshold with the best score of those that fit the budget, if there is one."""
+        points = self._points(X, y, weight, qid, TRIED)
+        limit = np.inf if self.budget is None else self.budget
+        affordable = [point for point in points if point[1] <= limit]
         if not affordable:
             least = min(cost for _, cost, _ in points)
             raise ValueError(
-                f"budget={self.budget:g} is not reached by early exits: a prediction costs at "
+                f"budget={limit:g} is not reached by early exits: a prediction costs at "
                 f"least {least:g} on average, since every row meets the first {self.every} rounds"
             )
         # Of equal scores the cheapest, of equal costs the most cautious.
@@ -273,8 +275,12 @@ class EarlyExit(OverEnsemble):
             return exits.raw if asked is X else type(self)._raw_predict(model, asked, qid)
 
         model.__dict__["_raw_predict"] = recite
+        if self.scoring == TOTAL_COST:
+            model.__dict__["_costs_of"] = lambda asked: exits.costs  # of X, which alone is asked
+            return -total_cost(model, X, y, sample_weight=weight).total
         weights = {} if weight is None else {"sample_weight": weight}
-        refuse_misspelt_score(self.scoring, ours=[])
+        ours = [] if self.predictor_.error_costs is None else [TOTAL_COST]
+        refuse_misspelt_score(self.scoring, ours)
         return float(check_scoring(self, self.scoring)(model, X, y, **weights))
 
     def _thresholds(

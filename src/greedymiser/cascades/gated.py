@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -300,7 +300,7 @@ class Gated(OverEnsemble):
             frontier = Frontier(path, self.effort)
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
-        family = CascadeFamily(models, frontier.sets, flat, GATES[self.gate])
+        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate])
         with np.errstate(over="ignore", invalid="ignore"):
             chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
@@ -509,16 +509,19 @@ def gated_classifier(
     return gated.taking(fitted_like(estimator, schema, chain.models[-1]), chain)
 
 
-def gated_candidates(models: Any, sets: Any, flat_models: Sequence[Any]) -> list[Any]:
-    """Cascades over a flat frontier that none beats, with their validation scores, for a curve."""
-    family = CascadeFamily(models, sets, flat_models)
-    return [_candidate(models, cascade) for cascade, _ in family.best()]
+def gated_candidates(
+    models: Any, sets: Any, flat: Sequence[Any], more: Sequence[int] = ()
+) -> tuple[list[tuple[Any, float]], dict[int, float]]:
+    """Cascades over a flat frontier that none beats, for a curve.
+
+    Each comes with the score of training rows that neither its models nor its gates have seen; so
+    do the sets of the states, by themselves.
+    """
+    best = CascadeFamily(models, sets, flat, more).best()
+    return [(_candidate(models, cascade), score) for cascade, score in best.cascades], best.plain
 
 
 def _candidate(models: Any, cascade: Cascade) -> Any:
-    from greedymiser.curve.models import FittedCandidate
-
-    chain = Chain.of(models.schema, cascade)
     kind = GatedClassifier if models.schema.kind == "classifier" else GatedRegressor
     gated = kind(
         models.blank,
@@ -527,32 +530,50 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
         n_jobs=models.blank.n_jobs,
     )
     last = fitted_like(models.blank, models.schema, cascade.models[-1])
-    gated.taking(last, chain)
+    gated.taking(last, Chain.of(models.schema, cascade))
+    return judged_candidate(models, gated, "gates", cascade.tradeoff)
+
+
+def judged_candidate(models: Any, gated: Gated, found_by: str, tradeoff: float = 0.0) -> Any:
+    """A fitted cascade as a curve takes it in, judged by the rows that it did not learn from."""
+    from greedymiser.curve.models import FittedCandidate
+
     predictor = replace(gated.predictor_, n_jobs=1)
-    cost, score = judged(models, predictor, models.trainer.prepared.validation)
+    seen = _judged(models, predictor, models.trainer.prepared.validation)
     tested: dict[str, float] = {}
     if models.test is not None:
-        test_cost, test_score = judged(models, predictor, models.test, "test")
-        tested = {"test_cost": test_cost, "test_score": test_score}
+        unseen = _judged(models, predictor, models.test, "test")
+        tested = {"test_cost": unseen.cost, "test_score": unseen.score}
     return FittedCandidate(
         model=gated,
-        cost=cost,
-        score=score,
-        found_by="gates",
-        tradeoff=cascade.tradeoff,
+        cost=seen.cost,
+        score=seen.score,
+        found_by=found_by,
+        tradeoff=tradeoff,
         n_iter=gated.n_iter_,
         n_trees=predictor.stages[-1].n_trees,
+        feature_cost=seen.cost - seen.tree_cost,
         n_features=len(predictor.features),
         **tested,
     )
 
 
-def judged(
+class _Judgement(NamedTuple):
+    """What some rows cost in the mean, how much of that is for trees, and their score."""
+
+    cost: float
+    tree_cost: float
+    score: float
+
+
+def _judged(
     models: Any, predictor: Predictor, held_out: HeldOut, part: str = "validation"
-) -> tuple[float, float]:
+) -> _Judgement:
     """Mean cost and score of some rows."""
     cases = held_out.cases
     table = cases.table if cases.rows is None else chosen(cases.table, cases.rows)
     raw, left = predictor.run(table)
     paid = mean_cost(predictor.bills(table, left), cases.shares)
-    return paid, float(models.score_of(np.ascontiguousarray(raw), part, paid))
+    trees = predictor.costs.tree_cost * np.array([stage.n_trees for stage in predictor.stages])
+    score = float(models.score_of(np.ascontiguousarray(raw), part, paid))
+    return _Judgement(paid, mean_cost(trees[left], cases.shares), score)

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.candidates import common_round
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
-from greedymiser.curve.models import CurveModels, best_cost
+from greedymiser.curve.models import CurveModels, FittedCandidate, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.total_cost import total_cost_candidate
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
@@ -66,8 +67,10 @@ FITS_TOGETHER = 16
 MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 
 # Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
-# terms of the one at which nothing pays at the first root.
+# terms of the one at which nothing pays at the first root. Where there are gates, fewer of both:
+# they are seldom as good, and the best of many is best by luck.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
+FEW_OPENINGS, FEW_BEYOND = 4, (1.0, 0.25)
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -365,17 +368,26 @@ class FrontierSearch:
         """
         if candidate.fold_scores is None:
             return self.usual_shift
+        return self.weighed(float(np.mean(candidate.fold_scores)) - candidate.score)
+
+    def weighed(self, difference: float) -> float:
+        """What the rows of folds and those of validation make together of their difference."""
         prepared = self._trainer.prepared
         assert prepared.validation is not None
         n_folds, n_validation = len(prepared.train.y), len(prepared.validation.cases.y)
-        difference = float(np.mean(candidate.fold_scores)) - candidate.score
-        return difference * n_folds / (n_folds + n_validation)
+        return difference * n_folds / (n_folds + n_validation) if self._n_folds else 0.0
 
     @property
     def usual_shift(self) -> float:
         """The median of what cross-fitting says beside validation; 0 where it was not asked."""
         known = [one for one in self.archive.values() if one.fold_scores is not None]
         return float(np.median([self.shift(one) for one in known])) if known else 0.0
+
+    @property
+    def cautious_shift(self) -> float:
+        """What to add where folds were not asked and many are compared: the best are lucky."""
+        known = [one for one in self.archive.values() if one.fold_scores is not None]
+        return self.usual_shift - float(np.std([self.shift(one) for one in known] or [0.0]))
 
     def _best_of(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that no other beats by the score to choose by, the cheapest first."""
@@ -443,7 +455,8 @@ class FrontierSearch:
 
         folds = self._pool.run_folds(fold_scores, self._n_folds, self._params) if some else []
         for found, *traces in zip(some, *folds, strict=True) if folds else ():
-            scores = _scores_of_best_round(traces)
+            best = common_round(traces)
+            scores = np.array([trace[min(best, len(trace) - 1)] for trace in traces])
             if np.isfinite(scores).all():
                 found.fold_scores = scores
         return any(found.fold_scores is not None for found in candidates)
@@ -580,26 +593,46 @@ class Frontier:
         params = replace(self.models.params, tradeoff=0.0)
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
-            self.models.usual_shift = search.usual_shift
+            is_flat = params.charge == "model"
+            self.models.usual_shift = search.usual_shift if is_flat else search.cautious_shift
         # All that takes long comes first: an interruption must not leave half of it behind.
         flat = search.finished(candidates, **paid)
-        beyond = self._beyond(candidates) if params.charge == "row" else []
-        for found in flat:
-            self.models.add(found.model, params, "search", box, found.shift)
+        gated: list[tuple[FittedCandidate, float]] = []
         if params.charge == "row" and box is None:
             # Every set again, in folds.
             self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
-            for gated in gated_candidates(self.models, self.sets, flat):
-                self.models.add_fitted(gated)
-            if self.models.blank.scoring == TOTAL_COST:
-                least = total_cost_candidate(self.models)
-                limit = params.row_budget
-                if limit is None or least.model.cost_max_ <= limit:
-                    self.models.add_fitted(least)
+            gated = self._gated(search, flat)
+        beyond = self._beyond(candidates, bool(gated)) if params.charge == "row" else []
+        for found in flat:
+            self.models.add(found.model, params, "search", box, found.shift)
+        for candidate, shift in gated:
+            self.models.add_fitted(candidate, shift)
+        if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
+            least = total_cost_candidate(self.models)
+            limit = params.row_budget
+            if limit is None or least.model.cost_max_ <= limit:
+                self.models.add_fitted(least)
         for model, tradeoff in beyond:
             self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
 
-    def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
+    def _gated(
+        self, search: FrontierSearch, flat: Sequence[FlatModel]
+    ) -> list[tuple[FittedCandidate, float]]:
+        """Cascades over the flat frontier, each with the shift of its score.
+
+        Their folds were scored by quicker models than they are served with. What that makes of the
+        score of a flat model, which was compared with a quick one as well, is made up for.
+        """
+        more = [found.resources for found in search.frontier()]
+        gated, plain = gated_candidates(self.models, self.sets, flat, more)
+        known = [one for one in flat if one.resources in plain]
+        usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
+        shift = float(np.median(usual))
+        return [(model, shift + search.weighed(score - model.score)) for model, score in gated]
+
+    def _beyond(
+        self, candidates: Sequence[Candidate], has_gates: bool
+    ) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
@@ -610,7 +643,8 @@ class Frontier:
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
         used = [found for found in _by_area(candidates) if found.used]
-        sets = sorted({found.used for found in used[:MOST_OPENINGS]}, key=self.sets.price)
+        most = FEW_OPENINGS if has_gates else MOST_OPENINGS
+        sets = sorted({found.used for found in used[:most]}, key=self.sets.price)
         if self.sets.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             sets = [0, *sets]
@@ -620,7 +654,7 @@ class Frontier:
         for paid in sets:
             features = self.sets.features(paid)
             opening = Opening(self.sets.marked(paid), features, n_iter)
-            for factor in BEYOND:
+            for factor in FEW_BEYOND if has_gates else BEYOND:
                 tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
         self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
@@ -749,11 +783,3 @@ def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
         params = replace(params, learning_rate=FAST_RATE, max_iter=n_iter)
     most = max(FAST_TREES // n_outputs, LEAST_ROUNDS)
     return replace(params, max_iter=min(params.max_iter, most))
-
-
-def _scores_of_best_round(traces: Sequence[Floats]) -> Floats:
-    """Scores of the folds at the round that is best for all; one that ended early stays."""
-    n = max(map(len, traces))
-    longer = np.array([np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces])
-    best = int(np.argmax(np.nan_to_num(longer.mean(axis=0), nan=-np.inf)))
-    return longer[:, best]

@@ -19,7 +19,7 @@ from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.curve.checkpoints import Checkpoint, fingerprints
 from greedymiser.curve.trainer import Trainer, TrainerPool
 from greedymiser.engines.interface import Floats, PlacedRows
-from greedymiser.estimators import Miser, fitted_like, watch_with, works_in_kernels
+from greedymiser.estimators import Miser, fitted_like, validation_of, works_in_kernels
 from greedymiser.model.links import has_log_link
 from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.scoring.known import known_score
@@ -116,7 +116,7 @@ class CurveModels:
         kept = None
         if checkpoint is not None:
             kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
-        watch = watch_with(estimator, prepared.schema)
+        watch = validation_of(estimator, prepared.schema)
         start = blank_model(prepared, self.params)
         in_kernels = works_in_kernels(estimator, prepared.schema)
         self.trainer = Trainer(prepared, start, watch, in_kernels, kept)
@@ -189,8 +189,8 @@ class CurveModels:
                 trace["test_cost"] = costs
         return trace
 
-    def add_fitted(self, candidate: FittedCandidate) -> None:
-        """Take in a fitted model of another kind."""
+    def add_fitted(self, candidate: FittedCandidate, shift: float | None = None) -> None:
+        """Take in a fitted model of another kind; ``shift`` as in ``add``."""
         import pandas as pd
 
         bill = candidate.cost if candidate.feature_cost is None else candidate.feature_cost
@@ -209,7 +209,7 @@ class CurveModels:
         if candidate.test_cost is not None:
             row["test_cost"] = candidate.test_cost
         entry = (candidate.tradeoff, candidate.cost, candidate.found_by)
-        self._entries.append(_Entry(candidate.model, pd.DataFrame([row]), *entry))
+        self._entries.append(_Entry(candidate.model, pd.DataFrame([row]), *entry, shift))
 
     # -- classes that count equally ----------------------------------------------------------------
 

@@ -31,10 +31,11 @@ from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff
 from greedymiser.curve.total_cost import least_total
 from greedymiser.data.tables import Parted
-from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
+from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
+from greedymiser.losses.ndcg import ndcg_depth
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring.errors import TOTAL_COST, total_cost
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
 from greedymiser.training.train import blank_model, open_engine, train
@@ -58,6 +59,7 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
     """What a fitted search says: what its best model says."""
 
     estimator: Any
+    scoring: Any
     best_estimator_: Miser
 
     @property
@@ -136,14 +138,25 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         qid: ArrayLike | None = None,
         **params: Any,
     ) -> float:
-        """Score of the best model, as its own ``score`` has it.
+        """Score of the best model by ``scoring``; without one, as its own ``score`` has it.
 
         ``qid``, and what else ``params`` may hold (``k``, ``no_relevant``), is for rankers.
         """
         check_is_fitted(self)
-        check_takes_queries(self.best_estimator_, qid)
-        queries = {} if qid is None else {"qid": qid}
-        return self.best_estimator_.score(X, y, sample_weight, **queries, **params)
+        model = self.best_estimator_
+        check_takes_queries(model, qid)
+        scoring = self.estimator.scoring if self.scoring is None else self.scoring
+        if scoring == TOTAL_COST:
+            return -total_cost(model, X, y, sample_weight=sample_weight).total
+        depth = ndcg_depth(scoring)
+        if scoring in (None, "loss") or depth is not None:
+            queries = {} if qid is None else {"qid": qid}
+            asked = params if depth is None else {"k": depth} | params
+            return model.score(X, y, sample_weight, **queries, **asked)
+        from sklearn.metrics import check_scoring
+
+        weight = {} if sample_weight is None else {"sample_weight": sample_weight}
+        return float(check_scoring(model, scoring)(model, X, y, **weight, **params))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "best_estimator_")
@@ -474,7 +487,7 @@ def _fitted_with(
 ) -> Miser:
     """A fitted estimator that uses only some features."""
     prepared, params = estimator.prepare(given, NOTHING_GIVEN, threads), Parameters.of(estimator)
-    watch = watch_with(estimator, prepared.schema)
+    watch = validation_of(estimator, prepared.schema)
     model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
     model.raise_if_cut_short()
     return fitted_like(estimator, prepared.schema, model)

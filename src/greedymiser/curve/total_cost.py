@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from greedymiser._core.threads import Threads
-from greedymiser.cascades.gated import GatedClassifier, gated_classifier, judged
+from greedymiser.cascades.gated import GatedClassifier, gated_classifier, judged_candidate
 from greedymiser.cascades.gates import GateInputs
 from greedymiser.cascades.policy import Policy, States, induce, paired_error
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.costs.errors import ErrorCosts
 from greedymiser.curve.models import CurveModels, FittedCandidate
 from greedymiser.engines.cpu.engine import CpuEngine
-from greedymiser.estimators import MiserClassifier, watch_with
+from greedymiser.estimators import MiserClassifier, validation_of
 from greedymiser.model.gating import said_of
 from greedymiser.model.links import probabilities
 from greedymiser.training.parameters import Parameters
@@ -223,25 +223,8 @@ def total_cost_candidate(models: CurveModels) -> FittedCandidate:
     rng = np.random.default_rng(prepared.schema.seed)
     fold_of = np.empty(len(y), dtype=np.intp)
     fold_of[np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
-    found = _learned(estimator, prepared, fold_of)
-    gated = found.classifier()
-    predictor = replace(gated.predictor_, n_jobs=1)
-    assert prepared.validation is not None
-    cost, score = judged(models, predictor, prepared.validation)
-    tested: dict[str, float] = {}
-    if models.test is not None:
-        test_cost, test_score = judged(models, predictor, models.test, "test")
-        tested = {"test_cost": test_cost, "test_score": test_score}
-    return FittedCandidate(
-        model=gated,
-        cost=cost,
-        score=score,
-        found_by=FOUND_BY,
-        n_iter=gated.n_iter_,
-        n_trees=predictor.stages[-1].n_trees,
-        n_features=len(predictor.features),
-        **tested,
-    )
+    gated = _learned(estimator, prepared, fold_of).classifier()
+    return judged_candidate(models, gated, FOUND_BY)
 
 
 def _learned(
@@ -311,7 +294,7 @@ class _Learner:
     # -- models -----------------------------------------------------------------------------------
 
     def _watch(self) -> Watch:
-        return watch_with(clone(self.estimator).set_params(scoring="loss"), self.whole.schema)
+        return validation_of(clone(self.estimator).set_params(scoring="loss"), self.whole.schema)
 
     def cross_fitted(
         self, allowed: NDArray[np.bool_], params: Parameters, threads: Threads | None = None

@@ -18,7 +18,7 @@ from greedymiser.data.lazy import or_lazily
 from greedymiser.engines.interface import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
 from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
-from greedymiser.estimators.validation import watch_with, works_in_kernels
+from greedymiser.estimators.validation import validation_of, works_in_kernels
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import decisions, gives_probabilities
 from greedymiser.training.boosting import Callback
@@ -35,8 +35,8 @@ __all__ = [
     "documented_like",
     "fitted_like",
     "table_for",
+    "validation_of",
     "warn_of_budget",
-    "watch_with",
     "works_in_kernels",
 ]
 

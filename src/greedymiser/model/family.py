@@ -13,6 +13,11 @@ from greedymiser.model.predictor import Predictor, as_predictor
 # What the models of a family have in common, so that one can answer in place of another.
 SHARED = ("kind", "n_features", "feature_names", "costs")
 
+# What a curve has and a family has not: the rows that it was measured on, and what it trained.
+ONLY_CURVES = {
+    "best_row", "pareto", "plot", "plot_features", "points", "report", "to_csv", "to_frame", "trace"
+}  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ModelFamily(Predictor):
@@ -86,6 +91,15 @@ class ModelFamily(Predictor):
                 f"no model costs at most {budget}; the cheapest costs {min(self.model_costs):g}"
             )
         return self.models[affordable[-1]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ONLY_CURVES:
+            raise AttributeError(
+                f"a family of models, as load gives it back of a saved curve, has no {name!r}: it "
+                "has the models of the curve's front (models, model_costs, scores, best); a curve "
+                "is kept whole by pickle"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         costs, scores = self.model_costs, self.scores

@@ -196,6 +196,11 @@ class Predictor:
             raise AttributeError(f"a {self.kind} has no classes, and so no class probabilities")
         return self.classes
 
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        return self.classes_ if self.error_costs is None else self.error_costs.said
+
     def receipt(self) -> Receipt:
         """What was bought in training, when, at what price."""
         return Receipt(self.purchases)
@@ -496,11 +501,11 @@ class Predictor:
 
     def _queries(self, n: int, qid: ArrayLike | None) -> tuple[NDArray[np.intp] | None, Starts]:
         """Order that brings queries together (None if they are), and where each starts."""
+        if qid is None:
+            return None, np.array([0, n], dtype=np.intp) if self.compares_rows else None
         check_queries(qid, n)
         if not self.compares_rows:
             return None, None
-        if qid is None:
-            return None, np.array([0, n], dtype=np.intp)
         order, starts = query_order(qid)
         return (None if (np.diff(order) > 0).all() else order), starts
 
