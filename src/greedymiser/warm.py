@@ -208,8 +208,10 @@ def _train_on_threads(more: dict[str, Any]) -> None:
 
 def _score_all() -> None:
     """All scores that are computed beside the data."""
+    from greedymiser.scoring._kernels import sort_floats
     from greedymiser.scoring.known import KNOWN_SCORES, known_score
 
+    sort_floats(np.zeros(2))  # scores do so where rows are many
     X, y, weight = _made_rows()
     raw = np.nan_to_num(X[:, :1].T).copy()
     kinds: list[tuple[Kind, Loss, NDArray[np.float64], NDArray[Any] | None]] = [
