@@ -24,6 +24,7 @@ from curves import (
     with_test_scores,
 )
 from greedymiser._core.amounts import money
+from greedymiser.curve.curve import TradeoffCurve
 from greedymiser.curve.summary import front_steps, recommended
 from greedymiser.plotting import (
     compare_curves,
@@ -104,6 +105,11 @@ def test_the_curve_is_a_line_of_steps_that_never_goes_down():
         last = np.flatnonzero(costs[:-1] <= budget)[-1]
         assert scores[last] == curve.best_row(budget)["score"]
     assert legend_of(ax)[:1] == ["best for each budget (validation rows)"]
+    # Nor where models are chosen by something else as well: here, by what they cost.
+    by_cost = curve.traces.assign(choice_score=curve.traces["cost"])
+    other = TradeoffCurve(by_cost, curve.models, curve.scoring)
+    assert not other.pareto()["score"].is_monotonic_increasing
+    assert (np.diff(steps_of(plot_curve(other)).get_ydata()) >= 0).all()
     assert_legend_is_clear_of_data(ax)
 
 

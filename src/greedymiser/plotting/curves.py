@@ -103,8 +103,7 @@ def plot_curve(
     steps = front_steps(curve)
     if not steps:
         raise ValueError("no model of the curve has a score, so there is nothing to draw")
-    front = curve.pareto().sort_values(["cost", "score"])
-    costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
+    costs, scores = staircase(curve)
     others = reference_models(curve, baselines or {})
     last = _right_end(curve, costs[-1], list(others.values()), paths)
     cost_axis(
@@ -173,6 +172,16 @@ def _bought_in_words(curve: TradeoffCurve, row: Any) -> str:
     model = model_at(curve, curve.position(row), int(row["n_iter"]))
     names = named_purchases(model.costs_, map(str, model.resources_used_))
     return shortlist(names, 1) if names else "nothing"
+
+
+def staircase(curve: TradeoffCurve) -> tuple[Floats, Floats]:
+    """Costs and scores of the line of a curve, which never goes down.
+
+    A model may be a little worse on the validation rows than a cheaper one, where cross-fitting has
+    a say as well: then its point is below the line.
+    """
+    front = curve.pareto().sort_values(["cost", "score"])
+    return front["cost"].to_numpy(float), np.maximum.accumulate(front["score"].to_numpy(float))
 
 
 def reference_models(
@@ -269,8 +278,7 @@ def _draw_steps(
         [step.cost for step in steps], [step.score for step in steps], linestyle="none",
         marker="o", markersize=5, color=colour, zorder=4,
     )  # fmt: skip
-    is_by_folds = any(step.choice_score is not None for step in steps)
-    named = "chosen for each budget" if is_by_folds else "best for each budget"
+    named = "best for each budget"
     tested = [step for step in steps if step.test_score is not None]
     handles: list[Any] = [
         Line2D([], [], marker="o", markersize=5, label=f"{named} (validation rows)"

@@ -41,7 +41,7 @@ from greedymiser.curve.summary import (
 from greedymiser.model.predictor import as_predictor
 from greedymiser.model.protocols import said_conditions
 from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
-from greedymiser.plotting.curves import FAR, reference_models, step_labels
+from greedymiser.plotting.curves import FAR, reference_models, staircase, step_labels
 from greedymiser.scoring.errors import TOTAL_COST
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ def _data(
     if not steps:
         raise ValueError("no model of the curve has a score, so there is nothing to report")
     costs = curve.models[0].costs_
-    front = curve.pareto().sort_values(["cost", "score"])
-    line = [[float(c), float(s)] for c, s in zip(front["cost"], front["score"], strict=True)]
+    line = np.column_stack(staircase(curve)).tolist()
     others = reference_models(curve, baselines)
     bought = {name for step in steps for name in step.resources}
     by_row = is_by_row(curve)
