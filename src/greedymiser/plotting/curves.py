@@ -137,12 +137,10 @@ def _plot_totals(curve: TradeoffCurve, ax: Axes) -> Axes:
     bills, errors = rows["cost"].to_numpy(float), rows["errors"].to_numpy(float)
     at, unit = np.arange(len(rows)), curve.cost_unit
     ax.bar(at, bills, 0.7, color=main_colour(ax), label="features")
-    ax.bar(at, errors, 0.7, bottom=bills, color=COLOURS[1], label="errors", hatch="//",
-           edgecolor=ax.get_facecolor(), linewidth=0)  # fmt: skip
-    ax.bar_label(
-        ax.containers[-1], [money(total, unit) for total in bills + errors], fontsize="small",
-        padding=2,
-    )  # fmt: skip
+    on_top = ax.bar(at, errors, 0.7, bottom=bills, color=COLOURS[1], label="errors", hatch="//",
+                    edgecolor=ax.get_facecolor(), linewidth=0)  # fmt: skip
+    totals = [money(total, unit) for total in bills + errors]
+    ax.bar_label(on_top, totals, fontsize="small", padding=2)
     least = int(np.argmin(bills + errors))
     ax.texts[least].set_fontweight("bold")
     ax.bar([least], [-best["score"]], 0.7, fill=False, edgecolor=ink_of(ax), linewidth=1.8,
