@@ -1856,6 +1856,17 @@ def test_a_table_of_errors_makes_models_decide_by_it(here):
     model = load("careful.miser")
     assert model.error_costs.matrix.tolist() == [[0.0, 5.0], [40.0, 0.0]]
     assert model.about["score"] == "total_cost"
+    assert "together" in model.about["search"]
+    # Not all that helps is worth its price: the least total buys less than the least loss.
+    succeed("fit", *about, "--out", "loss.miser", "--scoring", "neg_log_loss", *FAST)
+    assert model.cost_ < load("loss.miser").cost_
+    told = succeed("score", "careful.miser", "classification.csv", "--target", "kind")
+    assert "mean cost of its errors" in told
+    assert "both together" in told
+    only = ["classification.csv", "--target", "kind", "--scoring", "total_cost"]
+    assert "accuracy" not in succeed("score", "careful.miser", *only)
+    succeed("fit", *about[:3], "--costs", "costs.toml", "--out", "plain.miser", *FAST)
+    assert "without a table [errors]" in complain("score", "plain.miser", *only)
     succeed("curve", *about, "--out", "curve", "--tradeoffs", "0,1e-2", *FAST)
     points = pd.read_csv(Path("curve") / "curve.csv")
     assert (points["score"] < 0).all()

@@ -23,7 +23,7 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
-from greedymiser.cascades.candidates import common_round, layers, most_valuable
+from greedymiser.cascades.candidates import common_round, layers, most_valuable, nearest_cut
 
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
@@ -302,6 +302,14 @@ def test_frontiers_lie_one_behind_the_other():
     assert layers(points, 2) == [[3, 0, 2], [1, 5]]
     assert layers(points, 1) == [[3, 0, 2]]
     assert layers([], 2) == []
+
+
+def test_a_cut_is_between_values():
+    values = np.repeat([1.0, 3.0, 7.0], [50, 30, 20])
+    assert nearest_cut(values, 0.22) == 5.0
+    assert nearest_cut(values, 0.4) == 2.0
+    assert nearest_cut(values, 0.0) == 5.0  # somebody goes on
+    assert nearest_cut(np.ones(9), 0.5) == 1.0
 
 
 def test_all_folds_have_the_same_number_of_rounds():

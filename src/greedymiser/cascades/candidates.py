@@ -25,13 +25,15 @@ from greedymiser.cascades.gates import (
     GateInputs,
     bands_of_shares,
     cross_fitted,
+    estimates_of,
     fit_gate,
 )
 from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
+from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
 from greedymiser.model.gating import Gate, n_said, said_of
 from greedymiser.training.parameters import Parameters
-from greedymiser.training.preparation import HeldOut, Prepared, Schema
+from greedymiser.training.preparation import Cases, HeldOut, Prepared, Schema
 from greedymiser.training.train import Model, start_rows
 
 Floats = NDArray[np.float64]
@@ -56,10 +58,13 @@ MOST_ROWS, MOST_COLUMNS = 20_000, 12
 FOLDS, FEW_FOLDS = 5, 2
 # Fewer rows teach gates nothing.
 LEAST_ROWS = 100
-# Cascades whose scores are looked at, by their losses, and those that are kept: frontiers, one
-# behind the other, and how many of each at most.
-LOSS_LAYERS, MOST_SCORED = 4, 800
-KEPT_LAYERS = (50, 30)
+# Cascades whose scores are looked at, by their losses, and those that validation rows judge:
+# frontiers, one behind the other, and how many at most. Other rows may like those better that are a
+# little behind.
+LOSS_LAYERS, MOST_SCORED = 6, 1000
+SCORE_LAYERS, MOST_JUDGED = 5, 150
+# By how much the rows that go on may be more or fewer than was thought, to be made up for.
+MOST_ASTRAY = 0.3
 
 
 class ResourceSets(Protocol):
@@ -317,40 +322,52 @@ class CascadeFamily:
     def _inputs(self, state: int) -> GateInputs:
         kept = self.__dict__.setdefault("_kept_inputs", {})
         if state not in kept:
-            columns = self._columns(state)
-            said = self._said_when_served(state)
-            values = self._values_of(columns)
-            n = self._models.schema.n_features
-            kept[state] = GateInputs(
-                np.concatenate([values, said]).T,
-                (*columns, *range(n, n + len(said))),
-                n_features=n,
-                n_columns=n + n_said(self._models.schema.loss.n_outputs),
-                categorical={
-                    j: len(self._models.schema.categories[column])
-                    for j, column in enumerate(columns)
-                    if column in self._models.schema.categories
-                },
-            )
+            kept[state] = self._inputs_of(state, self.held_out.cases, self._said_as_served(state))
         return kept[state]
 
-    def _said_when_served(self, state: int) -> Floats:
+    def _served_inputs(self, state: int) -> GateInputs:
+        """What is known of the validation rows."""
+        held_out = self._prepared.validation
+        assert held_out is not None
+        return self._inputs_of(state, held_out.cases, self._served(state))
+
+    def _inputs_of(self, state: int, cases: Cases, said: Floats) -> GateInputs:
+        schema, columns = self._models.schema, self._columns(state)
+        n, values = schema.n_features, np.empty((0, len(cases.y)))
+        if columns:
+            values = cases.table.columns(columns, cases.rows)
+        return GateInputs(
+            np.concatenate([values, said]).T,
+            (*columns, *range(n, n + len(said))),
+            n_features=n,
+            n_columns=n + n_said(schema.loss.n_outputs),
+            categorical={
+                j: len(schema.categories[column])
+                for j, column in enumerate(columns)
+                if column in schema.categories
+            },
+        )
+
+    def _served(self, state: int) -> Floats:
+        """What the model of a state says of the validation rows; nothing if it is a constant."""
+        model, held_out = self.models[self.states[state]], self._prepared.validation
+        assert held_out is not None
+        if not model.ensemble.features:
+            return np.empty((0, len(held_out.cases.y)))
+        return np.array(said_of(raw_of(self._prepared, held_out, model), self._models.schema.loss))
+
+    def _said_as_served(self, state: int) -> Floats:
         """What is said of rows that a model has not seen, on the scale of the model that is served.
 
         Models of folds learn from fewer rows and in longer steps, and each has a scale of its own.
         What they say is translated by its rank in the fold: to what the state's model says of the
         validation row of that rank.
         """
-        model, loss = self.models[self.states[state]], self._models.schema.loss
-        held_out, known = self._prepared.validation, self.known
-        if not model.ensemble.features:
-            return np.empty((0, self.raw.shape[2]))  # the same of all rows
-        assert held_out is not None
-        assert known is not None
-        said = np.array(said_of(self.raw[state], loss))
-        served = np.sort(said_of(raw_of(self._prepared, held_out, model), loss), axis=1)
-        for fold in np.unique(known.folds):
-            rows = np.flatnonzero(known.folds == fold)
+        served = np.sort(self._served(state), axis=1)
+        said = np.array(said_of(self.raw[state], self._models.schema.loss))[: len(served)]
+        assert self.known is not None
+        for fold in np.unique(self.known.folds):
+            rows = np.flatnonzero(self.known.folds == fold)
             for column, values in zip(said, served, strict=True):
                 rank = (rankdata(column[rows]) - 0.5) / len(rows)
                 column[rows] = np.quantile(values, rank)
@@ -363,12 +380,6 @@ class CascadeFamily:
         used = np.flatnonzero(gains > 0)
         best = used[np.argsort(-gains[used], kind="stable")][:MOST_COLUMNS]
         return sorted(best.tolist())
-
-    def _values_of(self, columns: list[int]) -> Floats:
-        train = self.held_out.cases
-        if not columns:
-            return np.empty((0, len(train.y)))
-        return train.table.columns(columns, train.rows)
 
     # -- cascades ---------------------------------------------------------------------------------
 
@@ -485,12 +496,15 @@ class CascadeFamily:
         if gate is None or gate.ensemble.n_trees == 0:
             return
         said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
+        # What the gate says of rows that neither it nor the model has seen.
+        served = estimates_of(gate, self._served_inputs(first))
         for share in SHARES:
-            threshold = max(float(np.quantile(said, 1.0 - share)), 0.0)
-            on = said > threshold
+            least = max(float(np.quantile(said, 1.0 - share)), 0.0)
+            on = said > least
             if on.any() and not on.all():
-                yield self._pair(states, pair, Gate(gate.ensemble, threshold), kind, on, threshold)
-            if threshold == 0.0:
+                opened = Gate(gate.ensemble, nearest_cut(served, float(on.mean())))
+                yield self._pair(states, pair, opened, kind, on, least)
+            if least == 0.0:
                 break
 
     def _pair(
@@ -566,12 +580,28 @@ class CascadeFamily:
         plain = [self.score(np.full(states.n_rows, i, dtype=np.intp)) for i in usable]
         points = [(self.plain_price(i), score) for i, score in zip(usable, plain, strict=True)]
         points += [(cascade.mean_price, self.score(cascade.stopped)) for cascade in tried]
-        kept: list[tuple[Cascade, float]] = []
-        for layer, most in zip(layers(points, len(KEPT_LAYERS)), KEPT_LAYERS, strict=False):
-            gated = [i for i in layer if i >= len(usable)]
-            best = most_valuable([points[i][0] for i in gated], [points[i][1] for i in gated], most)
-            kept += [(tried[gated[k] - len(usable)], points[gated[k]][1]) for k in best]
-        return Best(kept, {self.states[i]: score for i, score in zip(usable, plain, strict=True)})
+        kept = [
+            (tried[i - len(usable)], points[i][1])
+            for layer in layers(points, SCORE_LAYERS)
+            for i in layer
+            if i >= len(usable)
+        ][:MOST_JUDGED]
+        return Best(kept, dict(zip((self.states[i] for i in usable), plain, strict=True)))
+
+    def score_at(self, best: Best, cascade: Cascade, score: float, cost: float) -> float | None:
+        """What a cascade would score on rows that nobody has seen, if it cost so much there.
+
+        Rows that it is served to may go on a little more or less often than those did. What going
+        on brings is in proportion to how many do. None where it is quite another share.
+        """
+        start = cascade.resources[0]
+        if start not in best.plain:
+            return None
+        price = self.plain_price(self.states.index(start))
+        more = (cost - price) / max(cascade.mean_price - price, 1e-300)
+        if abs(more - 1.0) > MOST_ASTRAY:
+            return None
+        return best.plain[start] + more * (score - best.plain[start])
 
 
 def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
@@ -591,6 +621,16 @@ def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
         taken = set(layer)
         left = [i for i in left if i not in taken]
     return found
+
+
+def nearest_cut(values: Floats, share: float) -> float:
+    """A number between two of some values, above which there are about such a share of them."""
+    levels, counts = np.unique(values, return_counts=True)
+    if len(levels) == 1:
+        return float(levels[0])
+    above = 1.0 - np.cumsum(counts)[:-1] / len(values)
+    k = int(np.argmin(np.abs(above - share)))
+    return float(midpoints(levels[k : k + 1], levels[k + 1 : k + 2])[0])
 
 
 def common_round(traces: Sequence[Floats]) -> int:

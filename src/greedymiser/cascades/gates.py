@@ -7,6 +7,7 @@ do to rows is judged by gates that have not seen them (``cross_fitted``).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -391,9 +392,10 @@ def bands_of_shares(
     folds: NDArray[np.intp],
     shares: Sequence[float],
 ) -> list[tuple[Gate, NDArray[np.bool_]]]:
-    """For some shares of the rows, the band whose rows gain most if no more than these go on.
+    """For some shares of the rows, given ascending, the band of that width whose rows gain most.
 
-    Each comes with the rows that go on by bands of the same share that were made without them.
+    A band has at most its share of the rows, and more than the share before. Each comes with the
+    rows that go on by bands of the same width that were made without them.
     """
     said = inputs.said
     if not len(said) or not len(inputs.binned.edges[said[-1]]):
@@ -411,33 +413,31 @@ def bands_of_shares(
             cell[1:] = np.cumsum(np.bincount(codes[here], of_row[here], n))
     rows, gains = cells[:, :, last + 1] - cells[:, :, first]
     found: dict[tuple[int, int], NDArray[np.bool_]] = {}
-    for share in shares:
-        best = _best_stretch(rows.sum(axis=0), gains.sum(axis=0), share)
-        if best is None or (first[best], last[best]) in found:
+    share = rows.sum(axis=0) / rows.sum(axis=0).max()  # the longest stretch is the whole
+    for low, high in itertools.pairwise((0.0, *shares)):
+        best = _best_of(gains.sum(axis=0), (share > low) & (share <= high + 1e-9))
+        if best is None:
             continue
+        as_wide = last - first == last[best] - first[best]
         on = np.zeros(len(target), dtype=bool)
         for k, fold in enumerate(parts):
             others = np.arange(len(parts)) != k
-            honest = _best_stretch(rows[others].sum(axis=0), gains[others].sum(axis=0), share)
-            if honest is not None:
-                inside = (codes >= first[honest]) & (codes <= last[honest])
-                on |= inside & (folds == fold)
+            honest = int(np.argmax(np.where(as_wide, gains[others].sum(axis=0), -np.inf)))
+            inside = (codes >= first[honest]) & (codes <= last[honest])
+            on |= inside & (folds == fold)
         found[int(first[best]), int(last[best])] = on
     bands = []
     for (start, end), on in found.items():
-        low = -np.inf if start == 0 else float(edges[start - 1])
-        high = np.inf if end == n - 1 else float(edges[end])
-        bands.append((Gate(_band(inputs, inputs.positions[column], low, high), 0.0), on))
+        above = -np.inf if start == 0 else float(edges[start - 1])
+        up_to = np.inf if end == n - 1 else float(edges[end])
+        bands.append((Gate(_band(inputs, inputs.positions[column], above, up_to), 0.0), on))
     return bands
 
 
-def _best_stretch(rows: Floats, gains: Floats, share: float) -> int | None:
-    """The stretch that gains most with at most such a share of the rows; None if none gains."""
-    # The last of the upper triangle's first row is the whole.
-    fits = rows <= share * rows.max() * (1 + 1e-9)
-    if not (fits & (gains > 0)).any():
-        return None
-    return int(np.argmax(np.where(fits, gains, -np.inf)))
+def _best_of(gains: Floats, fits: NDArray[np.bool_]) -> int | None:
+    """The place of the largest gain among some of them; None if there is none."""
+    fits = fits & (gains > 0)
+    return int(np.argmax(np.where(fits, gains, -np.inf))) if fits.any() else None
 
 
 def _same_for_all(inputs: GateInputs, said: float) -> Gate:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.candidates import layers
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
@@ -80,6 +81,8 @@ MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 # they are seldom as good, and the best of many is best by luck.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
 FEW_OPENINGS, FEW_BEYOND = 4, (1.0, 0.25)
+# Cascades that come onto a curve: those that none of them beats, and the best without those.
+GATED_LAYERS = 2
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -699,8 +702,10 @@ class Frontier:
         gated, plain = gated_candidates(self.models, self.sets, flat, more)
         known = [one for one in flat if one.resources in plain]
         usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
-        shift = float(np.median(usual))
-        return [(model, shift + search.weighed(score - model.score)) for model, score in gated]
+        by = float(np.median(usual))
+        found = [(one, by + search.weighed(score - one.score)) for one, score in gated]
+        best = layers([(one.cost, one.score + shift) for one, shift in found], GATED_LAYERS)
+        return [found[i] for layer in best for i in layer]
 
     def _beyond(
         self, candidates: Sequence[Candidate], has_gates: bool

@@ -81,7 +81,7 @@ def plot_curve(
     of the same models are diamonds. A cross is a model that ignores prices.
 
     With ``scoring="total_cost"`` bars show what models with larger and larger bills cost: the
-    features and the errors on top of each other, with the least total framed.
+    features and the errors on top of each other, with the recommended model framed.
 
     Parameters
     ----------
@@ -127,13 +127,19 @@ def plot_curve(
 
 
 def _plot_totals(curve: TradeoffCurve, ax: Axes) -> Axes:
-    """Draw bills and errors on top of each other, of models that err less than all cheaper ones."""
+    """Draw bills and errors on top of each other, of models that err less than all cheaper ones.
+
+    The recommended one is always among them: it need not be the least on these rows alone.
+    """
     rows = curve.points[curve.points["score"].notna()].sort_values(["cost", "errors"])
     errors = rows["errors"].to_numpy(float)
-    rows = rows[errors < np.append(np.inf, np.minimum.accumulate(errors)[:-1])]
+    errs_less = errors < np.append(np.inf, np.minimum.accumulate(errors)[:-1])
     best = curve.best_row()
-    kept = set(spread_over(len(rows), MOST_BARS)) | {int(np.argmax(rows["score"]))}
-    rows = rows.iloc[sorted(kept)]
+    is_best = ((rows["cost"] == best["cost"]) & (rows["errors"] == best["errors"])).to_numpy()
+    rows = rows[errs_less | is_best].drop_duplicates(["cost", "errors"])
+    chosen = rows[["cost", "errors"]].to_numpy().tolist().index([best["cost"], best["errors"]])
+    kept = sorted({*spread_over(len(rows), MOST_BARS), chosen})
+    rows, chosen = rows.iloc[kept], kept.index(chosen)
     bills, errors = rows["cost"].to_numpy(float), rows["errors"].to_numpy(float)
     at, unit = np.arange(len(rows)), curve.cost_unit
     ax.bar(at, bills, 0.7, color=main_colour(ax), label="features")
@@ -141,10 +147,9 @@ def _plot_totals(curve: TradeoffCurve, ax: Axes) -> Axes:
                     edgecolor=ax.get_facecolor(), linewidth=0)  # fmt: skip
     totals = [money(total, unit) for total in bills + errors]
     ax.bar_label(on_top, totals, fontsize="small", padding=2)
-    least = int(np.argmin(bills + errors))
-    ax.texts[least].set_fontweight("bold")
-    ax.bar([least], [-best["score"]], 0.7, fill=False, edgecolor=ink_of(ax), linewidth=1.8,
-           label="the least total")  # fmt: skip
+    ax.texts[chosen].set_fontweight("bold")
+    ax.bar([chosen], [-best["score"]], 0.7, fill=False, edgecolor=ink_of(ax), linewidth=1.8,
+           label="recommended")  # fmt: skip
     names = [_bought_in_words(curve, row) for _, row in rows.iterrows()]
     names = [short(name, 18 if len(rows) < 6 else 12) for name in names]
     slant: dict[str, Any] = {}
@@ -166,7 +171,9 @@ def _plot_totals(curve: TradeoffCurve, ax: Axes) -> Axes:
 
 
 def _bought_in_words(curve: TradeoffCurve, row: Any) -> str:
-    """What a model buys, in a few words."""
+    """What a model buys, in a few words; what it pays where the model is gone."""
+    if not curve.models:
+        return money(row["cost"], curve.cost_unit)
     model = model_at(curve, curve.position(row), int(row["n_iter"]))
     names = named_purchases(model.costs_, map(str, model.resources_used_))
     return shortlist(names, 1) if names else "nothing"

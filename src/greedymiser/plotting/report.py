@@ -36,7 +36,7 @@ from greedymiser.curve.summary import (
     recommended,
     resource_groups,
     same_purchases,
-    score_in_words,
+    score_text,
 )
 from greedymiser.model.predictor import as_predictor
 from greedymiser.model.protocols import said_conditions
@@ -155,16 +155,11 @@ def _data(
     by_row = is_by_row(curve)
     unit = str(curve.cost_unit or "")
     labels = step_labels(curve, steps)
-    is_total = curve.scoring == TOTAL_COST
-    score = "total cost" if is_total else plain_score_name(str(curve.scoring))
-    heading = f"{score[:1].upper()}{score[1:]} for each budget"
-    if is_total:
-        heading = "Features and errors of a row for each budget: less is better"
     return {
-        "scoring": score,
+        "scoring": _score_name(curve),
         "unit": unit,
         "by_row": by_row,
-        "heading": heading,
+        "heading": _heading(curve),
         "lead": _lead(curve, steps),
         "provenance": _provenance(curve, about),
         "total": costs.total(range(costs.n_features)),
@@ -184,13 +179,24 @@ def _data(
                 "cost": cost,
                 "score": score,
                 "cost_text": money(cost, unit),
-                "score_text": score_in_words(curve, score),
+                "score_text": score_text(curve, score),
                 "beside": [_beside(curve, step, cost, score) for step in steps],
             }
             for name, (cost, score) in others.items()
         ],
         "settings": _shared_settings(curve.models),
     }
+
+
+def _score_name(curve: TradeoffCurve) -> str:
+    return "features and errors" if curve.scoring == TOTAL_COST else plain_score_name(curve.scoring)
+
+
+def _heading(curve: TradeoffCurve) -> str:
+    if curve.scoring == TOTAL_COST:
+        return "Features and errors of a row for each budget: less is better"
+    score = _score_name(curve)
+    return f"{score[:1].upper()}{score[1:]} for each budget"
 
 
 def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
@@ -263,6 +269,9 @@ def _step_entry(
     }
     trees = model.costs_.tree_cost * step.n_trees
     note = "It asks for nothing that costs anything." if not step.resources else ""
+    if step.is_total:
+        parts = [money(part, unit) for part in (step.cost, step.errors, -step.score)]
+        note = f"{parts[0]} for features and {parts[1]} for errors: {parts[2]} a row. {note}"
     if trees:
         note = f"{note} {step.n_trees} trees cost {money(trees, unit)} more.".strip()
     return {
@@ -270,11 +279,11 @@ def _step_entry(
         "cost_text": money(step.cost, unit),
         "budget": _rounded_up(step.cost),
         "score": step.score,
-        "score_text": score_in_words(curve, step.score),
+        "score_text": score_text(curve, step.score),
         "error": step.error,
         "error_text": _error_text(step.error),
         "test": step.test_score,
-        "test_text": "" if step.test_score is None else score_in_words(curve, step.test_score),
+        "test_text": score_text(curve, step.test_score),
         "n_trees": step.n_trees,
         "n_features": step.n_features,
         "change": step.change(3),
