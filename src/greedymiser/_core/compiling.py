@@ -81,7 +81,7 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return kernel
 
 
-class KernelFlags(Flags):  # type: ignore[misc]
+class KernelFlags(Flags):
     """Flags of a kernel, of which the functions that it calls see only what they inherit.
 
     Numba compiles its own functions (``np.empty``, ``max``) anew for callers with other flags, and
@@ -97,7 +97,7 @@ class KernelFlags(Flags):  # type: ignore[misc]
         return INHERITED
 
 
-class InheritedFlags(Flags):  # type: ignore[misc]
+class InheritedFlags(Flags):
     """Flags that there is one instance of, and so quick to compare."""
 
     __slots__ = ()
@@ -114,7 +114,7 @@ INHERITED = InheritedFlags()
 INHERITED.nrt, INHERITED.error_model = True, "numpy"
 
 
-class KernelCompiler(Compiler):  # type: ignore[misc]
+class KernelCompiler(Compiler):
     """Numba's compiler, without what it repeats."""
 
     def __init__(
@@ -161,7 +161,7 @@ class PartCompiler(KernelCompiler):
         return result._replace(entry_point=entry)
 
 
-class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+class PartLibrary(JITCodeLibrary):
     """Code that is a part of other code."""
 
     def _optimize_final_module(self) -> None:
@@ -278,7 +278,8 @@ def digest_of(function: Callable[..., Any]) -> str:
 @cache
 def _content_of(function: Callable[..., Any]) -> tuple[bytes, tuple[Callable[..., Any], ...]]:
     """What a function says by itself, and the functions of ours that it refers to."""
-    said, needed, names = [], [], set[str]()
+    said: list[tuple[Any, ...]] = []
+    needed, names = [], set[str]()
     codes = [function.__code__]
     while codes:
         code = codes.pop()
