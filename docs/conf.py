@@ -65,6 +65,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "within_subsection_order": "ordering.by_subject",
     "reset_argv": "ordering.arguments",
+    "thumbnail_size": (560, 380),
     "download_all_examples": False,
     "show_signature": False,
     "show_memory": False,

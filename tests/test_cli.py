@@ -1856,7 +1856,7 @@ def test_a_table_of_errors_makes_models_decide_by_it(here):
     model = load("careful.miser")
     assert model.error_costs.matrix.tolist() == [[0.0, 5.0], [40.0, 0.0]]
     assert model.about["score"] == "total_cost"
-    assert "together" in model.about["search"]
+    assert "a row in all" in model.about["search"]
     # Not all that helps is worth its price: the least total buys less than the least loss.
     succeed("fit", *about, "--out", "loss.miser", "--scoring", "neg_log_loss", *FAST)
     assert model.cost_ < load("loss.miser").cost_

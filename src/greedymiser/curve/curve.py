@@ -186,14 +186,37 @@ class TradeoffCurve:
     ) -> Any:
         """Draw the best score for each budget, and what each step of it buys.
 
-        See ``greedymiser.plotting.plot_curve``.
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure by default.
+        paths : bool
+            Draw the models of every trade-off, too, as they grow.
+        baselines : mapping from name to (cost, score) or to fitted model, optional
+            Other models to compare with, such as the one in use.
+
+        Returns
+        -------
+        matplotlib Axes
+            As ``greedymiser.plotting.plot_curve`` has it.
         """
         from greedymiser.plotting import plot_curve
 
         return plot_curve(self, ax, paths=paths, baselines=baselines)
 
     def plot_features(self, ax: Any = None) -> Any:
-        """Draw the share of features bought, by price, against the trade-off (Figure 2)."""
+        """Draw which models buy what: features by resource, models by cost.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        matplotlib Axes
+            As ``greedymiser.plotting.plot_features`` has it.
+        """
         from greedymiser.plotting import plot_features
 
         return plot_features(self, ax)
@@ -209,7 +232,18 @@ class TradeoffCurve:
     ) -> None:
         """Write a page that shows the curve, and what the model for a budget buys.
 
-        See ``greedymiser.plotting.report.write_report``.
+        Parameters
+        ----------
+        path : path
+            Where to write; a file of that name is replaced.
+        title : str, optional
+            Heading of the page; "What each budget buys" by default.
+        X : array, sparse matrix or data frame, optional
+            Rows over which the protocols of models are counted whose rows pay for themselves.
+        baselines : mapping from name to (cost, score) or to fitted model, optional
+            Other models to compare with.
+        about : mapping from str to Any, optional
+            Where the curve comes from: ``{"file": "loans.csv"}``.
         """
         from greedymiser.plotting.report import write_report
 
