@@ -34,7 +34,15 @@ from greedymiser.on_demand import service as service_module
 from greedymiser.on_demand.metrics import AskedDrift, OpenTelemetryObserver, PrometheusObserver
 from greedymiser.on_demand.service import app_for, schema_of
 from test_on_demand import PATIENCE
-from test_on_demand_serving import NAMES, PRICES, Service, classifier, gated_cascade, quietly
+from test_on_demand_serving import (
+    NAMES,
+    PRICES,
+    Service,
+    classifier,
+    gated_cascade,
+    quietly,
+    sources_with,
+)
 
 
 @contextlib.contextmanager
@@ -175,7 +183,7 @@ def test_receipts_say_why_a_fallback_answered(X, objects, model):
         assert receipt["cost"] == sum(PRICES[name] for name in called)
         service.failing.clear()
         service.hanging.add("bureau")
-        late = client.post("/predict", json={**ask, "deadline": 0.2}).json()["receipts"][0]
+        late = client.post("/predict", json={**ask, "deadline": 1.0}).json()["receipts"][0]
         assert late["why_fallback"].startswith("source 'bureau': it did not answer within")
 
 
@@ -242,10 +250,7 @@ def test_a_client_that_has_gone_cancels_its_sources(objects, model):
         finally:
             cancelled.set()
 
-    sources = Service(is_async=True).sources
-    sources._sources["bureau"] = sources["bureau"].__class__(
-        **{**vars(sources["bureau"]), "function": hang}
-    )
+    sources = sources_with(hang)
     with running(app_for(model, sources)) as client:
         with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
             body = json.dumps({"objects": objects[:1]}).encode()
@@ -296,10 +301,7 @@ def test_many_clients_of_sources_that_fail_and_hang(X, objects, model):
             await anyio.sleep_forever()
         return customer["bureau"]
 
-    sources = Service(is_async=True).sources
-    sources._sources["bureau"] = sources["bureau"].__class__(
-        **{**vars(sources["bureau"]), "function": bureau}
-    )
+    sources = sources_with(bureau)
     plain = classifier(X, ["age", "fraud", "income"])
     app = app_for(model, sources, fallbacks=[plain], deadline=1.0)
     expected = [m.predict_proba(X).tolist() for m in (plain, model)]

@@ -112,6 +112,13 @@ class Service:
         return fetch
 
 
+def sources_with(bureau, *, batch=False):
+    """Coroutines, one of which is given."""
+    sources = Service(is_async=True).sources
+    sources._sources["bureau"] = replace(sources["bureau"], function=bureau, is_batch=batch)
+    return sources
+
+
 def subsets():
     return [set(s) for n in range(5) for s in itertools.combinations(NAMES, n)]
 
@@ -342,7 +349,7 @@ def test_a_gated_cascade_as_a_fallback(X, objects, model, gated):
 def test_states_answer_before_the_deadline(X, objects, gated, backend):
     cascade, states = gated
     service = Service(hanging=["income"], is_async=True)
-    served = OnDemandPredictor(cascade, service.sources, fallbacks="states", deadline=0.5)
+    served = OnDemandPredictor(cascade, service.sources, fallbacks="states", deadline=2.0)
 
     async def main():
         return await served.apredict_proba(objects[:20])
@@ -459,7 +466,7 @@ def test_a_fallback_must_have_the_link_and_the_error_costs_of_the_model(X):
 def test_a_fallback_answers_before_the_deadline(X, objects, model, others, charge, backend):
     service = Service(hanging=["bureau"], is_async=True)
     main = replace(model, charge=charge)
-    served = OnDemandPredictor(main, service.sources, fallbacks=others, deadline=0.3)
+    served = OnDemandPredictor(main, service.sources, fallbacks=others, deadline=2.0)
     index = next(i for i in range(len(X)) if "bureau" in columns_asked(main, X.to_numpy()[i], 0))
 
     async def ask():
@@ -470,7 +477,7 @@ def test_a_fallback_answers_before_the_deadline(X, objects, model, others, charg
     # By row, the bureau is asked first, and given up so early that others can still be asked.
     assert receipts[0].fallback == 1
     assert np.array_equal(found, others[1].predict_proba(X[index : index + 1]))
-    assert "bureau' failed on object 0: it did not answer within 0." in receipts[0].why_fallback
+    assert "bureau' failed on object 0: it did not answer within" in receipts[0].why_fallback
     assert isinstance(receipts[0].failures["bureau"], SourceTimeoutError)
 
 
@@ -492,7 +499,7 @@ def test_a_deadline_holds_for_functions_and_plain_calls(X, objects, model, other
 
         slow.add(function, source.columns, name=source.name, needs=["customer"])
     with OnDemandPredictor(model, slow, fallbacks=others, n_jobs=4) as served:
-        found = served.predict_proba(objects[:1], deadline=0.3)
+        found = served.predict_proba(objects[:1], deadline=2.0)
         assert np.array_equal(found, others[1].predict_proba(X[:1]))
         release.set()
         found = served.predict_proba(objects[:1], deadline=PATIENCE)
@@ -565,15 +572,14 @@ def test_retries_within_the_deadline(X, objects, model):
             raise OSError("busy")
         return customer["bureau"]
 
-    service = Service(is_async=True)
-    service.sources._sources["bureau"] = replace(service.sources["bureau"], function=bureau)
+    sources = sources_with(bureau)
     policies = {"bureau": SourcePolicy(retries=2, retry_wait=0.001)}
-    served = OnDemandPredictor(model, service.sources, policies=policies)
+    served = OnDemandPredictor(model, sources, policies=policies)
     assert np.array_equal(served.predict_proba(objects[:1]), model.predict_proba(X[:1]))
     assert n_calls["bureau"] == 3
     n_calls.clear()
     impatient = {"bureau": SourcePolicy(retries=2, retry_wait=1e6)}
-    served = OnDemandPredictor(model, service.sources, policies=impatient)
+    served = OnDemandPredictor(model, sources, policies=impatient)
     with pytest.raises(AcquisitionError, match="busy"):
         served.predict(objects[:1], deadline=0.5)
     assert n_calls["bureau"] == 1
@@ -615,7 +621,7 @@ def test_a_breaker_counts_time_outs_and_not_the_deadlines_of_callers(
     model, plain = others[0], others[3]
     policies = {"bureau": policy}
     served = OnDemandPredictor(model, service.sources, policies=policies, fallbacks=[plain])
-    deadline = PATIENCE if has_timeout else 0.05
+    deadline = PATIENCE if has_timeout else 1.0
     for _ in range(3):
         found = served.predict_proba(objects[:1], deadline=deadline)
         assert np.array_equal(found, plain.predict_proba(X[:1]))
@@ -716,15 +722,12 @@ def test_a_cache_that_fails_is_as_good_as_none(X, objects, model, caplog):
 
 
 def batch_service(sizes):
-    sources = Service(is_async=True).sources
-
     async def bureau(customer):
         sizes.append(len(customer))
         await anyio.sleep(0.001)
         return [one["bureau"] for one in customer]
 
-    sources._sources["bureau"] = replace(sources["bureau"], function=bureau, is_batch=True)
-    return sources
+    return sources_with(bureau, batch=True)
 
 
 @on_every_backend
@@ -765,7 +768,6 @@ def test_no_call_has_more_objects_than_max_batch(X, objects, model, backend):
 def test_those_who_share_a_call_keep_their_own_deadlines(X, objects, model, backend, hasty):
     """One gives up before the answer comes, whether it came first or second; the other gets it."""
     n_calls = 0
-    sources = Service(is_async=True).sources
 
     async def main():
         answers = {}
@@ -778,7 +780,7 @@ def test_those_who_share_a_call_keep_their_own_deadlines(X, objects, model, back
             await gone.wait()
             return [one["bureau"] for one in customer]
 
-        sources._sources["bureau"] = replace(sources["bureau"], function=bureau, is_batch=True)
+        sources = sources_with(bureau, batch=True)
         policies = {"bureau": SourcePolicy(max_batch=2, max_wait=PATIENCE)}
         served = OnDemandPredictor(model, sources, policies=policies)
 
@@ -806,7 +808,6 @@ def test_those_who_share_a_call_keep_their_own_deadlines(X, objects, model, back
 @on_every_backend
 def test_a_shared_call_is_cancelled_when_nobody_waits(objects, model, backend):
     events = []
-    sources = Service(is_async=True).sources
 
     async def bureau(customer):
         try:
@@ -814,7 +815,7 @@ def test_a_shared_call_is_cancelled_when_nobody_waits(objects, model, backend):
         finally:
             events.append("cancelled")
 
-    sources._sources["bureau"] = replace(sources["bureau"], function=bureau, is_batch=True)
+    sources = sources_with(bureau, batch=True)
     policies = {"bureau": SourcePolicy(max_batch=2, max_wait=0.001)}
     served = OnDemandPredictor(model, sources, policies=policies)
 
@@ -879,10 +880,9 @@ def test_limits_of_single_sources_tell_who_waits(X, objects, model, backend):
         def source_waited(self, source, seconds, queue_length):
             self.waits.append((source, seconds, queue_length))
 
-    service, waits = Service(is_async=True), Waits()
-    service.sources._sources["bureau"] = replace(service.sources["bureau"], function=bureau)
+    sources, waits = sources_with(bureau), Waits()
     policies = {"bureau": SourcePolicy(limit=2)}
-    served = OnDemandPredictor(model, service.sources, policies=policies, observers=[waits])
+    served = OnDemandPredictor(model, sources, policies=policies, observers=[waits])
 
     async def main():
         return await gathered(
@@ -908,9 +908,8 @@ def test_nothing_waits_by_default(objects, model):
         await all_here.wait()
         return customer["bureau"]
 
-    service = Service(is_async=True)
-    service.sources._sources["bureau"] = replace(service.sources["bureau"], function=bureau)
-    served = OnDemandPredictor(model, service.sources)
+    sources = sources_with(bureau)
+    served = OnDemandPredictor(model, sources)
 
     async def main():
         nonlocal all_here
