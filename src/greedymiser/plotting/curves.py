@@ -342,6 +342,8 @@ def _write_labels(
 
 def step_labels(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> list[list[str]]:
     """What each step adds, in fewer and fewer words; none for those that gain next to nothing."""
+    if not curve.models:  # traces that were read from a file know of no resources
+        return [[] for _ in steps]
     costs = curve.models[0].costs_
     prices = dict(zip(map(str, costs.resource_names), costs.resource_costs.tolist(), strict=True))
     chosen = recommended(steps)
