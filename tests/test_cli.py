@@ -30,6 +30,7 @@ from greedymiser import (
     CostModel,
     EarlyExitClassifier,
     EarlyExitRanker,
+    GatedClassifier,
     MiserClassifier,
     MiserRanker,
     __version__,
@@ -1627,6 +1628,18 @@ def test_a_protocol_has_the_unit_of_the_costs(here):
         assert ("€" in told) == known
 
 
+def test_a_cascade_has_a_protocol(here):
+    X = np.random.default_rng(0).integers(0, 5, (1000, 2))
+    y = np.where(X[:, 0] == 4, X[:, 1] > 1, X[:, 0] > 1)
+    base = MiserClassifier(costs=[1.0, 10.0], max_iter=10, learning_rate=0.3, n_jobs=1)
+    save(GatedClassifier(base, tradeoff=1e-3, gate="tree").fit(X, y), "m.miser", cost_unit="euros")
+    pd.DataFrame(X).to_csv("X.csv", index=False)
+    told = succeed("protocol", "m.miser", "X.csv", "--out", "p.png")
+    assert "first, of all: feature 0 (1)" in told
+    assert "€10" in told
+    assert Path("p.png").exists()
+
+
 def test_a_model_without_a_unit(model):
     told = succeed("inspect", model)
     assert re.search("cost of a prediction  ", told)
@@ -1843,6 +1856,17 @@ def test_a_table_of_errors_makes_models_decide_by_it(here):
     model = load("careful.miser")
     assert model.error_costs.matrix.tolist() == [[0.0, 5.0], [40.0, 0.0]]
     assert model.about["score"] == "total_cost"
+    assert "together" in model.about["search"]
+    # Not all that helps is worth its price: the least total buys less than the least loss.
+    succeed("fit", *about, "--out", "loss.miser", "--scoring", "neg_log_loss", *FAST)
+    assert model.cost_ < load("loss.miser").cost_
+    told = succeed("score", "careful.miser", "classification.csv", "--target", "kind")
+    assert "mean cost of its errors" in told
+    assert "both together" in told
+    only = ["classification.csv", "--target", "kind", "--scoring", "total_cost"]
+    assert "accuracy" not in succeed("score", "careful.miser", *only)
+    succeed("fit", *about[:3], "--costs", "costs.toml", "--out", "plain.miser", *FAST)
+    assert "without a table [errors]" in complain("score", "plain.miser", *only)
     succeed("curve", *about, "--out", "curve", "--tradeoffs", "0,1e-2", *FAST)
     points = pd.read_csv(Path("curve") / "curve.csv")
     assert (points["score"] < 0).all()

@@ -17,7 +17,7 @@ import pytest
 
 from greedymiser import MiserRegressor, save
 from greedymiser._core import compiling
-from greedymiser._core.compiling import KERNELS, CacheWarning, njit
+from greedymiser._core.compiling import KERNELS, CacheWarning, inner, njit
 
 SOURCE = Path(compiling.__file__).parents[1]
 
@@ -165,6 +165,81 @@ def test_compiled_code_is_kept_and_found_again(doubled, tmp_path):
     again = njit(doubled)
     assert again(3) == 6
     assert sum(again.stats.cache_hits.values()) == 1
+
+
+KERNEL_TEXT = """
+from greedymiser._core.compiling import inner, njit
+
+STEP = {step}
+
+@inner
+def part(x):
+    return x + {added}
+
+@njit
+def whole(x):
+    return part(x) + STEP
+{between}
+@njit
+def other(x):
+    return 3 * x
+"""
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+@pytest.mark.parametrize(
+    ("changes", "whole", "other"),
+    [
+        ({}, True, True),
+        ({"between": "\n\n# A comment moves what comes after it.\n"}, True, True),
+        ({"added": 2}, False, True),
+        ({"step": 7}, False, True),
+    ],
+    ids=["nothing", "comment", "part", "constant"],
+)
+def test_an_edit_leaves_the_code_of_other_kernels_current(
+    changes, whole, other, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setattr(compiling, "KERNELS", [])
+    monkeypatch.setattr(compiling, "OURS", "kernels")
+    file = tmp_path / "kernels.py"
+
+    def hits(**said):
+        file.write_text(KERNEL_TEXT.format(**{"step": 5, "added": 1, "between": "", **said}))
+        spec = importlib.util.spec_from_file_location("kernels", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        expected = 10 + said.get("added", 1) + said.get("step", 5)
+        assert (module.whole(10), module.other(10)) == (expected, 30)
+        return [sum(k.stats.cache_hits.values()) == 1 for k in (module.whole, module.other)]
+
+    assert hits() == [False, False]
+    assert hits(**changes) == [whole, other]
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+def test_what_only_kernels_call_has_no_code_of_its_own_and_raises_through_them():
+    @inner
+    def checked(x):
+        if x < 0:
+            raise ValueError("below 0")
+        return 2 * x
+
+    @njit(cache=False)
+    def kernel(x):
+        return checked(x) + 1
+
+    try:
+        assert kernel(2) == 5
+        with pytest.raises(ValueError, match="below 0"):
+            kernel(-1)
+        with pytest.raises(TypeError, match="checked can only be called by compiled code"):
+            checked(2)
+        assert kernel(0.5) == 2.0
+    finally:
+        KERNELS.remove(kernel)
+        KERNELS.remove(checked)
 
 
 def test_options_are_those_of_numba(doubled, tmp_path):

@@ -930,26 +930,6 @@ def test_objects_and_independent_sources_run_side_by_side(regressor, rows, X):
         assert np.array_equal(served.predict(rows[:4]), regressor.predict(X[:4]))
 
 
-def test_no_more_functions_at_once_than_asked_for(regressor, rows):
-    lock, now, most = threading.Lock(), 0, 0
-
-    def busy(raw):
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(most, now)
-        time.sleep(0.002)
-        with lock:
-            now -= 1
-        return raw[1:]
-
-    sources = Sources()
-    sources.add(busy, COLUMNS)
-    with OnDemandPredictor(regressor, sources, n_jobs=3) as served:
-        served.predict(rows[:60])
-    assert 1 < most <= 3
-
-
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_several_threads_share_a_predictor(hasty, rows, X, n_jobs):
     expected = hasty.predict_proba(X)
@@ -1288,23 +1268,6 @@ def test_a_coroutine_that_needs_another_waits_for_it_only(regressor, rows, backe
     order = anyio.run(main, backend=backend)
     assert sorted(order) == ["cheap", "page", "parsed"]
     assert order.index("page") < order.index("parsed")
-
-
-@on_every_backend
-def test_no_more_coroutines_at_once_than_asked_for(regressor, rows, backend):
-    now = most = 0
-
-    async def low(raw):
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        await anyio.sleep(0.001)
-        now -= 1
-        return raw[2]
-
-    served = OnDemandPredictor(regressor, async_sources(low=low), concurrency=3)
-    anyio.run(served.apredict, rows[:40], backend=backend)
-    assert most == 3
 
 
 @on_every_backend

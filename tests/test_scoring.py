@@ -619,6 +619,27 @@ def plain_side(side):
 
 
 @examples(60)
+@given(st.lists(st.floats(allow_nan=False), max_size=60), st.integers(0, 3))
+def test_numbers_are_sorted_by_their_digits(values, n_nan):
+    given = np.array([*values, *[math.nan] * n_nan])
+    np.random.default_rng(0).shuffle(given)
+    _kernels.sort_floats(given)
+    # Those that are no numbers come last.
+    assert np.isnan(given[len(values) :]).all()
+    assert given[: len(values)].tolist() == naive.sort_floats(values)
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "average_precision"])
+def test_many_rows_are_scored_as_few_are(name):
+    rng = np.random.default_rng(0)
+    y = (rng.random(6000) < 0.3).astype(float)
+    raw = np.round(rng.standard_normal((1, len(y))) + y, 2)
+    score = known_score(name, "classifier", BinaryLogLoss(), np.arange(2)).bind(y, None)(raw)
+    metric = getattr(skm, f"{name}_score")
+    assert score == pytest.approx(metric(y, raw[0]), rel=1e-12)
+
+
+@examples(60)
 @given(two_sides(most_mass=2**40))
 def test_pairs_in_order_are_all_pairs(sides):
     """Masses of 40 bits: products and their sum do not fit 64."""

@@ -23,6 +23,7 @@ from greedymiser.curve.summary import (
     resource_groups,
     step_table,
 )
+from greedymiser.plotting import plot_curve
 
 
 def step(cost, score, error=None):
@@ -209,11 +210,45 @@ def test_tables_show_what_models_are_chosen_by():
     curve = searched_curve()
     heads, _ = step_table(curve, front_steps(curve))
     assert "chosen by" not in heads
-    traces = curve.traces.assign(choice_score=2.0 * curve.traces["score"])
+    # By their cost, say: then scores need not rise.
+    traces = curve.traces.assign(choice_score=curve.traces["cost"])
     heads, rows = step_table(
         other := TradeoffCurve(traces, curve.models, curve.scoring), front_steps(other)
     )
     at = heads.index("chosen by")
-    shown = [float(row[at]) for row in rows]
-    assert shown == sorted(shown)
-    assert shown == pytest.approx([2 * float(row[1].split(" ")[0]) for row in rows], abs=2e-3)
+    assert [row[at] for row in rows] == [rounded_score(step.cost) for step in front_steps(other)]
+
+
+def test_of_totals_one_model_is_recommended_everywhere():
+    """The chosen model has neither the least total of these rows, nor is it the cheapest close one.
+
+    Cross-fitting has a say: the second is best by ``choice_score``, the third by ``score``.
+    """
+    import pandas as pd
+
+    traces = pd.DataFrame(
+        {
+            "tradeoff": 0.0, "model": [0, 1, 2], "n_iter": [0, 3, 5], "n_trees": [0, 3, 5],
+            "cost": [0.0, 2.0, 4.0], "errors": [9.2, 4.7, 2.6], "score": [-9.2, -6.7, -6.6],
+            "choice_score": [-9.2, -6.5, -6.8], "n_features": [0, 1, 2],
+        }
+    )  # fmt: skip
+    curve = TradeoffCurve(traces, [], "total_cost", "dollars")
+    best = curve.best_row()
+    assert best["n_iter"] == 3
+    steps = front_steps(curve)
+    assert [step.n_iter for step in steps] == [0, 3]
+    assert recommended(steps) == 1
+    assert steps[1].errors == pytest.approx(4.7)
+    heads, rows = step_table(curve, steps)
+    assert heads == ["bill", "errors", "together", "what it adds"]
+    assert rows[1][:3] == ["$2", "$4.70", "$6.70"]
+    assert "<- recommended" in rows[1][-1]
+    assert recommendation(curve) == (
+        "$6.70 a row in all, $2 for features and $4.70 for errors; buying nothing costs $9.20; the "
+        "model with the largest bill costs $6.60"
+    )
+    bars = plot_curve(curve).containers
+    assert [len(some) for some in bars] == [3, 3, 1]
+    assert bars[2][0].get_height() == pytest.approx(6.7)
+    assert bars[2][0].get_x() == bars[0][1].get_x()

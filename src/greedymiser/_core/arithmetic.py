@@ -36,7 +36,7 @@ _MANTISSA = np.int64((1 << 52) - 1)
 _ONE = np.int64(1023 << 52)
 
 
-@inner(forceinline=True, error_model="numpy")
+@inner(forceinline=True)
 def exp(x):
     """e^x, by e^x = 2^k e^r with r between -ln(2)/2 and ln(2)/2."""
     inside = min(max(x, _LOWEST), _HIGHEST)
@@ -67,7 +67,7 @@ def exp(x):
     return p if x == x else x
 
 
-@inner(forceinline=True, error_model="numpy")
+@inner(forceinline=True)
 def log(x):
     """Natural logarithm of a positive, finite number.
 
@@ -99,20 +99,20 @@ def log(x):
     return float(k) * _LN2_HIGH + (f - (small - float(k) * _LN2_LOW))
 
 
-@inner(forceinline=True, error_model="numpy")
+@inner(forceinline=True)
 def log_of_one_plus(u):
     """log(1 + u) for u between 0 and 1; as good for small u."""
     w = 1.0 + u
     return log(w) + (u - (w - 1.0)) / w
 
 
-@inner(forceinline=True, error_model="numpy")
+@inner(forceinline=True)
 def sigmoid(x):
     """1 / (1 + e^-x)."""
     return 1.0 / (1.0 + exp(-x))
 
 
-@inner(forceinline=True, error_model="numpy")
+@inner(forceinline=True)
 def softplus(x):
     """log(1 + e^x)."""
     negative = -x if x > 0.0 else x
@@ -151,7 +151,10 @@ _EXPONENT = np.uint64(0x7FF)
 @njit
 def add_exactly(total, values):
     """Add numbers to an exact sum."""
-    add_with_table(total, values, np.zeros(SUM_TABLE, dtype=np.int64))
+    table = np.empty(SUM_TABLE, dtype=np.int64)
+    for i in range(table.size):
+        table[i] = 0
+    add_with_table(total, values, table)
 
 
 @inner

@@ -7,24 +7,32 @@ compiled beforehand into a folder that is now read-only is not even looked at. H
 read, and what is not in it is compiled for this process alone. ``greedymiser.warm`` fills one.
 
 Numba takes compiled code for current as long as the file of its own kernel is; but kernels contain
-what they call in other files. Here it is current as long as all of our kernels are what they were,
-by their text: also if an image was copied and every file looks new.
+what they call in other files. Here it is current as long as the kernel, and all that it refers to,
+is what it was: also if an image was copied and every file looks new, and if another kernel of the
+same file has changed.
+
+The first fit of a fresh installation waits for the compiler, so kernels leave out what Numba does
+more than once: see ``KernelCompiler`` and ``PartCompiler``.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
-from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numba
+from numba import _dynfunc
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler, Flags
 from numba.core.registry import CPUDispatcher
 
 KERNELS: list[Any] = []
@@ -38,6 +46,8 @@ class CacheWarning(UserWarning):
 def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Numba's ``njit``, without the GIL and with a cache that nothing depends on.
 
+    A quotient by 0 is what NumPy makes of it.
+
     Parameters
     ----------
     function : callable, optional
@@ -47,7 +57,10 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if function is None:
         return lambda function: njit(function, **options)
-    settings = {"nogil": True, **options}
+    # No C function is made of a kernel, since nobody asks for one; and all have one error model, so
+    # that what they call is compiled once.
+    ours = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    settings = {**ours, "pipeline_class": KernelCompiler, **options}
     cached = settings.pop("cache", True)
     kernel: Any = numba.njit(**settings)(function)
     if kernel is not function:  # as it is with NUMBA_DISABLE_JIT
@@ -61,11 +74,103 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """``njit`` for what only kernels call: kept as a part of them, and quicker to compile."""
     if function is None:
         return lambda function: inner(function, **options)
-    unwrapped = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    unwrapped = {"no_cpython_wrapper": True, "pipeline_class": PartCompiler}
     kernel = njit(function, cache=False, **unwrapped, **options)
     if kernel is not function:
         kernel.__class__ = Unwrapped
     return kernel
+
+
+class KernelFlags(Flags):  # type: ignore[misc]
+    """Flags of a kernel, of which the functions that it calls see only what they inherit.
+
+    Numba compiles its own functions (``np.empty``, ``max``) anew for callers with other flags, and
+    compares all flags whenever it looks for a function or an operator.
+    """
+
+    __slots__ = ()
+
+    def copy(self) -> Any:
+        """What the functions that are called inherit."""
+        if self.error_model != "numpy" or self.fastmath or self.debuginfo or self.boundscheck:
+            return super().copy()
+        return INHERITED
+
+
+class InheritedFlags(Flags):  # type: ignore[misc]
+    """Flags that there is one instance of, and so quick to compare."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+    def __hash__(self) -> int:
+        return HASH_OF_FLAGS
+
+
+HASH_OF_FLAGS = hash(Flags())  # of the names of all flags, so the same for all
+INHERITED = InheritedFlags()
+INHERITED.nrt, INHERITED.error_model = True, "numpy"
+
+
+class KernelCompiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler, without what it repeats."""
+
+    def __init__(
+        self, typingctx: Any, targetctx: Any, library: Any, args: Any, return_type: Any,
+        flags: Any, locals: Any,
+    ):  # fmt: skip
+        flags = KernelFlags(flags)
+        super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        with without_collector():
+            return super().compile_extra(func)
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Pause the garbage collector: a compiler makes many objects, most of which stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class PartCompiler(KernelCompiler):
+    """Writes what a function does, and leaves it to the kernels around it to make code of that.
+
+    Numba would optimise each function, with all that it calls, and then its callers, with all that
+    they call: the innermost once for every level above it.
+    """
+
+    def compile_extra(self, func: Callable[..., Any]) -> Any:
+        state = self.state
+        state.flags.no_compile = True
+        state.library = PartLibrary(state.targetctx.codegen(), func.__qualname__)
+        result = super().compile_extra(func)
+        # What callers find the function by: as Numba makes it, but at address 0.
+        entry = _dynfunc.make_function(
+            result.fndesc.lookup_module(), func.__name__, "", 0, result.environment, ()
+        )
+        result.target_context.insert_user_function(entry, result.fndesc, [result.library])
+        return result._replace(entry_point=entry)
+
+
+class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code that is a part of other code."""
+
+    def _optimize_final_module(self) -> None:
+        """Those who contain it do."""
+
+    def _finalize_final_module(self) -> None:
+        """Machine code is made of those who contain it."""
+        self._finalize_dynamic_globals()
+        self._finalized = True
 
 
 class Unwrapped(CPUDispatcher):
@@ -158,23 +263,72 @@ def _must_exist(locator: Any) -> None:
     os.scandir(locator.get_cache_path()).close()
 
 
-@cache
-def _text_of_kernels() -> str:
-    """A digest of all modules of ours that have kernels."""
+def digest_of(function: Callable[..., Any]) -> str:
+    """A digest of a function and of all functions and constants of ours that it refers to."""
+    seen, waiting = {function}, [function]
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        text = path.read_bytes()
-        if b"njit" in text or b"@intrinsic" in text:
-            digest.update(text)
+    while waiting:
+        said, needed = _content_of(waiting.pop())
+        digest.update(said)
+        waiting.extend(other for other in needed if other not in seen)
+        seen.update(needed)
     return digest.hexdigest()
+
+
+@cache
+def _content_of(function: Callable[..., Any]) -> tuple[bytes, tuple[Callable[..., Any], ...]]:
+    """What a function says by itself, and the functions of ours that it refers to."""
+    said, needed, names = [], [], set[str]()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes.extend(inner for inner in code.co_consts if isinstance(inner, CodeType))
+        plain = [value for value in code.co_consts if not isinstance(value, CodeType)]
+        said.append((code.co_code, code.co_names, code.co_varnames, repr(plain)))
+    known = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    known |= {name: cell.cell_contents for name, cell in cells}
+    for name in sorted(known):
+        value = known[name]
+        # What stands behind a kernel, and behind an intrinsic.
+        value = getattr(value, "py_func", getattr(value, "_defn", value))
+        if isinstance(value, FunctionType):
+            if value.__module__.startswith(OURS):
+                needed.append(value)
+        elif isinstance(value, type):
+            said.append((name, getattr(value, "_fields", ())))
+        elif not isinstance(value, ModuleType):
+            said.append((name, repr(value)))
+    return repr(said).encode(), tuple(needed)
+
+
+OURS = __name__.split(".")[0]
 
 
 def _cache_in(places: list[type[Any]], **changes: Any) -> type[FunctionCache]:
     """Numba's cache in some of its places."""
-    changes = {"get_source_stamp": lambda self: _text_of_kernels(), **changes}
-    changed = [type(place.__name__, (place,), changes) for place in places]
+    changed = [type(place.__name__, (_Current, place), changes) for place in places]
     kept = type("Kept", (CompileResultCacheImpl,), {"_locator_classes": changed})
     return type("Cache", (FunctionCache,), {"_impl_class": kept})
+
+
+class _Current:
+    """A place for compiled code that knows whether it is current."""
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> Any:
+        place: Any = super().from_function(py_func, py_file)  # type: ignore[misc]
+        if place is not None:
+            place.function = py_func
+        return place
+
+    def get_source_stamp(self) -> str:
+        return digest_of(self.function)  # type: ignore[attr-defined]
+
+    def get_disambiguator(self) -> str:
+        """Not the line, which moves when something above is edited."""
+        return ""
 
 
 # By way of Numba's own list: the places have had other names.

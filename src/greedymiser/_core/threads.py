@@ -29,7 +29,6 @@ from typing import Any
 import joblib
 import numba
 import numpy as np
-from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from greedymiser._core.compiling import inner, njit
@@ -215,7 +214,7 @@ def new_team(size: int) -> Team:
     return team
 
 
-@register_jitable(inline="always")
+@inner
 def share(team, function, arguments, n_items, step):
     """Call ``function(worker, first, last, *arguments)`` until 0:n_items is done, on all threads.
 
@@ -225,7 +224,8 @@ def share(team, function, arguments, n_items, step):
     once, and not once more into every kernel.
     """
     publish(team, _FUNCTION, function, arguments)
-    lead(team, n_items, step)
+    # Not as constants, for each of which Numba would compile another version.
+    lead(team, np.int64(n_items), np.int64(step))
 
 
 @inner
@@ -240,11 +240,11 @@ def lead(team, n_items, step):
     store_word(team, _NEXT, 0)
     epoch = load_word(team, _EPOCH)
     store_word(team, _EPOCH, epoch + 1)
-    take_items(team, 0)
+    take_items(team, np.int64(0))
     # A helper says that it is active and then looks whether the work is still open; here it is
     # closed first, and then it is seen whether anyone is active. One of the two sees the other.
     store_word(team, _EPOCH, epoch + 2)
-    looks = 0
+    looks = np.int64(0)
     while load_word(team, _ACTIVE) > 0:
         looks = wait_a_little(looks)
     if team[_FAILED] != 0:
@@ -267,7 +267,7 @@ def take_items(team, worker):
 @njit
 def serve(team, worker, seen):
     """Join work as it opens; return its last epoch when nothing has come for a while."""
-    looks, naps = 0, 0
+    looks, naps = np.int64(0), np.int64(0)
     while naps < _NAPS:
         epoch = load_word(team, _EPOCH)
         if epoch == _OVER:
@@ -278,7 +278,7 @@ def serve(team, worker, seen):
                 take_items(team, worker)
             fetch_add(team, _ACTIVE, -1)
             seen = epoch
-            looks, naps = 0, 0
+            looks, naps = np.int64(0), np.int64(0)
         elif looks < _PATIENCE:
             looks = wait_a_little(looks)
         else:

@@ -17,18 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import check_scoring
 from sklearn.utils._param_validation import HasMethods, Interval
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import is_lazy
-from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like
+from greedymiser.estimators import (
+    ClassifierAnswers,
+    MiserClassifier,
+    MiserRanker,
+    documented_like,
+)
 from greedymiser.losses.ndcg import ndcg_depth, ndcg_score, queries_or_one, query_order
 from greedymiser.model.exit_rules import Confident, ExitRule, Proximity, check_queries, place_scores
 from greedymiser.model.links import (
     Floats,
-    decisions,
     has_log_link,
     largest_probability,
 )
@@ -306,14 +309,8 @@ class EarlyExit(OverEnsemble):
         return np.array([stage.last for stage in self.predictor_.stages[:-1]], dtype=np.intp)
 
 
-def _has_error_costs(exits: Any) -> bool:
-    inner = getattr(exits, "estimator_", exits.estimator)
-    inner = getattr(inner, "best_estimator_", inner)
-    return getattr(inner, "error_costs", None) is not None
-
-
 @documented_like(EarlyExit)
-class EarlyExitClassifier(ClassifierMixin, EarlyExit):
+class EarlyExitClassifier(ClassifierMixin, ClassifierAnswers, EarlyExit):
     """A row leaves when its most likely class is likely enough.
 
     An exit after every ``every`` rounds; a row leaves when its largest class probability exceeds
@@ -361,37 +358,14 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
         """
         return self._fit(X, y, sample_weight, None, X_val, y_val, None)
 
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict class labels."""
-        raw = self._raw_predict(X)
-        return self.predictor_.respond(raw)
-
-    @or_lazily
-    def predict_proba(self, X: Any) -> Floats:
-        """Class probabilities with which rows leave, shape (n, n_classes)."""
-        raw = self._raw_predict(X)
-        return self.predictor_.probabilities(raw)
-
-    @available_if(_has_error_costs)
-    @or_lazily
-    def expected_costs(self, X: Any) -> Floats:
-        """What each answer is expected to cost where rows leave, shape (n, n_said)."""
-        return self.predictor_.expected_errors(self._raw_predict(X))
-
-    @or_lazily
-    def decision_function(self, X: Any) -> Floats:
-        """Raw predictions with which rows leave."""
-        return decisions(self._raw_predict(X))
+    def _learner(self) -> Any:
+        inner = getattr(self, "estimator_", self.estimator)
+        return getattr(inner, "best_estimator_", inner)
 
     @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
         """What each row pays: the trees that it meets, and the resources that those trees need."""
         return self._costs_of(X)
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        return self.estimator_.classes_
 
     def _check_loss(self) -> None:
         super()._check_loss()

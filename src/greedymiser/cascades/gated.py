@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from greedymiser._core.threads import Threads, thread_count
@@ -32,6 +31,7 @@ from greedymiser.data.splits import divide
 from greedymiser.data.tables import chosen, is_lazy
 from greedymiser.estimators import (
     BudgetWarning,
+    ClassifierAnswers,
     Miser,
     MiserClassifier,
     MiserRegressor,
@@ -39,7 +39,7 @@ from greedymiser.estimators import (
     fitted_like,
 )
 from greedymiser.model.gating import Gate, Gates
-from greedymiser.model.links import Floats, decisions, gives_probabilities
+from greedymiser.model.links import Floats
 from greedymiser.model.predictor import Predictor, Stage
 from greedymiser.model.row_costs import mean_cost
 from greedymiser.training.preparation import NOTHING_GIVEN, Given, HeldOut, Schema
@@ -393,18 +393,8 @@ def _some_of(given: Given, rows: NDArray[np.intp]) -> Given:
     return Given(*(None if part is None else _safe_indexing(part, rows) for part in parts))
 
 
-def _has_probabilities(gated: Any) -> bool:
-    """Whether the loss is one of ours, or has a response of its own."""
-    loss = "auto" if gated.estimator is None else gated._inner().loss
-    return isinstance(loss, str) or gives_probabilities(loss)
-
-
-def _has_error_costs(gated: Any) -> bool:
-    return gated.estimator is not None and gated._inner().error_costs is not None
-
-
 @documented_like(Gated)
-class GatedClassifier(ClassifierMixin, Gated):
+class GatedClassifier(ClassifierMixin, ClassifierAnswers, Gated):
     """Classifiers of growing sets of resources, and gates that say which rows go on.
 
     Examples
@@ -427,40 +417,8 @@ class GatedClassifier(ClassifierMixin, Gated):
     _wants = "a MiserClassifier"
     _default = MiserClassifier
 
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict class labels."""
-        raw = self._raw_predict(X)
-        return self.predictor_.respond(raw)
-
-    @available_if(_has_probabilities)
-    @or_lazily
-    def predict_proba(self, X: Any) -> Floats:
-        """Class probabilities, shape (n, n_classes), by the model with which each row ended."""
-        raw = self._raw_predict(X)
-        return self.predictor_.probabilities(raw)
-
-    @available_if(_has_error_costs)
-    @or_lazily
-    def expected_costs(self, X: Any) -> Floats:
-        """What each answer is expected to cost, by the model with which each row ended."""
-        return self.predictor_.expected_errors(self._raw_predict(X))
-
-    @or_lazily
-    def decision_function(self, X: Any) -> Floats:
-        """Raw predictions: log-odds of the second class (n,), or one column per class."""
-        return decisions(self._raw_predict(X))
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """Class labels, ascending."""
-        return self.predictor_.classes_
-
-    @property
-    def said_(self) -> NDArray[Any]:
-        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
-        errors = self.predictor_.error_costs
-        return self.classes_ if errors is None else errors.said
+    def _learner(self) -> Any:
+        return None if self.estimator is None else self._inner()
 
 
 @documented_like(Gated)
@@ -482,12 +440,6 @@ class GatedRegressor(RegressorMixin, Gated):
     _bases = (MiserRegressor,)
     _wants = "a MiserRegressor"
     _default = MiserRegressor
-
-    @or_lazily
-    def predict(self, X: Any) -> Floats:
-        """Predict the target."""
-        raw = self._raw_predict(X)
-        return self.predictor_.respond(raw)
 
 
 # -- for those who have learned a cascade themselves -----------------------------------------------

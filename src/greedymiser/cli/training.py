@@ -171,9 +171,12 @@ def trained_curve(
 
 
 def best_for(
-    budget: float, job: TrainingData, estimator: Model, scoring: str | None, jobs: int | None
+    budget: float | None, job: TrainingData, estimator: Model, scoring: str | None, jobs: int | None
 ) -> tuple[Model, str]:
-    """Search the best model that a budget affords; tell how it was found, too."""
+    """Search the best model that a budget affords; tell how it was found, too.
+
+    Without a budget: that of the least total, where the cost file says what errors cost.
+    """
     from greedymiser.estimators import BudgetWarning
 
     # Under the budget already when trees grow: models may then spend all of it.
@@ -183,6 +186,10 @@ def best_for(
     best = trained.best(budget=budget, train=False)
     if not best.features_used_ and interruption.happened:
         raise KeyboardInterrupt  # nothing useful was found so far
+    if budget is None:
+        from greedymiser.curve.summary import recommendation
+
+        return best, recommendation(trained)
     if not best.features_used_:
         _warn_of_constant(budget, job)
     return best, _how_found(trained, budget)

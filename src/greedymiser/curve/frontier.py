@@ -16,23 +16,24 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.cascades.candidates import common_round, layers
+from greedymiser.cascades.candidates import layers
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
 from greedymiser.curve.models import CurveModels, FittedCandidate, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.total_cost import total_cost_candidate
-from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
+from greedymiser.curve.trainer import Opening, Rival, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
 from greedymiser.engines.interface import Floats
 from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.training.boosting import Record
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -40,7 +41,7 @@ from greedymiser.training.train import Model, make_grower, root_gains
 ROUND_CELLS = 400_000
 # What a search may cost, in fits of everything, and the models that it ends with; or so many cells
 # if that is more: small data can be searched thoroughly in seconds.
-FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.75, 0.5, 1e10
+FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.5, 0.5, 6e9
 # Most fits of a search.
 MOST_FITS = 400
 # How much of the allowance may be spent after single purchases (but not fewer than a dozen), after
@@ -50,15 +51,25 @@ MOST_SINGLES, LEAST_SINGLES = 64, 12
 # Rounds that a fit of the search is thought to take.
 USUAL_ROUNDS = 30
 # Rounds without improvement after which a fit of the search ends.
-PATIENCE, LONG_PATIENCE = 10, 50
+PATIENCE, LONG_PATIENCE = 10, 30
 # The search takes steps of this length, three times the usual, and so a third of the rounds; and
 # no more trees than this where classes are many, but at least so many rounds.
 FAST_RATE, FAST_TREES, LEAST_ROUNDS = 0.3, 150, 15
 # Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
 # the frontier and of the frontiers behind it, with so much of the work that the search may take.
 FOLDS, LAYERS, FOLDED_ROWS, FOLDS_SHARE = 5, 3, 20_000, 0.6
+# Sets behind the frontier by more than so many times what cross-fitting usually changes between
+# neighbours are not compared again.
+MOST_CHANGES = 1.5
 # A dearer set must be better by so many standard errors of the difference between folds.
 NOISE = 0.5
+# Of what can be gained by spending, what a step of the frontier must bring.
+LEAST_STEP = 0.002
+# Of what the best set gains over a constant, what a fit must be behind to be given up; the second
+# is divided by the root of the number of validation rows (of queries, where rows have some).
+LEAST_LUCK, LUCK = 0.002, 0.5
+# Nobody asks how well a fit of the search learned its own rows.
+SHORT_RECORD = Record(train_loss=False)
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
 FITS_TOGETHER = 16
 
@@ -95,6 +106,8 @@ class Candidate:
     model: Model | None
     # Work that it took.
     cells: float
+    # Best validation score so far, after every round; the last round improved it.
+    best: Floats = field(default_factory=lambda: np.empty(0))
     is_expanded: bool = False
     # Scores of the folds of the training rows, by models that have not seen them.
     fold_scores: Floats | None = None
@@ -168,8 +181,8 @@ class FrontierSearch:
         trainer, costs = pool.trainer, sets.costs
         self.sets = sets
         self.archive: dict[ResourceBits, Candidate] = {}
-        # Sets must cost less than this.
-        self.below = math.inf
+        # Sets that are tried must cost more and less than this.
+        self.above, self.below = -math.inf, math.inf
         # Sets of the frontier that there was no work left for.
         self.left_out: list[Candidate] = []
         self._trainer = trainer
@@ -181,6 +194,10 @@ class FrontierSearch:
         self._has_begun = False
         # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
+        assert trainer.prepared.validation is not None
+        cases = trainer.prepared.validation.cases
+        n_cases = len(cases.y) if cases.starts is None else len(cases.starts) - 1
+        self._luck = LEAST_LUCK + LUCK / math.sqrt(n_cases)
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
         self._full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
         self._allow(effort)
@@ -207,15 +224,15 @@ class FrontierSearch:
         self.evaluate(self._around.pairs(), PAIRS_SHARE)
         self._has_begun = not self.allowance.is_spent
 
-    def resumed(self, below: float, effort: float) -> FrontierSearch:
-        """A further search from what this one has found, among sets that cost less than this.
+    def resumed(self, above: float, below: float, effort: float) -> FrontierSearch:
+        """A further search from what this one has found, among sets that cost so much.
 
         The dearest sets are expanded first. This search stays as it is.
         """
         given = (self._pool, self.sets, self._final_params, self._starts, effort)
         search = FrontierSearch(*given)
         search.archive = {key: replace(found) for key, found in self.archive.items()}
-        search.below = below
+        search.above, search.below = above, below
         search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun = self._has_begun
         return search
@@ -223,7 +240,9 @@ class FrontierSearch:
     def go_on(self) -> None:
         """Expand what is not expanded yet, the dearest first."""
         if not self._has_begun:
+            above, self.above = self.above, -math.inf
             self._begin()
+            self.above = above
         self._expand(_dearest_first)
 
     def _n_singles(self) -> int:
@@ -236,7 +255,8 @@ class FrontierSearch:
         """Reduce every package step by step to what its own models make most of."""
         left = {package: package for package in self.sets.packages}
         while left and self.allowance.share_spent < share:
-            self.evaluate(left.values(), share)
+            # What is left of a package depends on its model, so that none is given up.
+            self.evaluate(left.values(), share, has_rivals=False)
             following = {}
             for package, part in left.items():
                 found = self.archive.get(part)
@@ -267,10 +287,13 @@ class FrontierSearch:
         """Candidates that no other beats, the cheapest first."""
         return pareto(self.archive.values())
 
-    def evaluate(self, sets: Iterable[ResourceBits], share: float = 1.0) -> None:
+    def evaluate(
+        self, sets: Iterable[ResourceBits], share: float = 1.0, has_rivals: bool = True
+    ) -> None:
         """Train a model for each set that is new and can be paid for.
 
-        Ends when so much of the allowance is spent.
+        Ends when so much of the allowance is spent. Fits are given up that fall behind what is
+        known and costs no more, unless they have no rivals.
         """
         new = [s for s in dict.fromkeys(sets) if s not in self.archive and self._is_affordable(s)]
         while new:
@@ -278,7 +301,9 @@ class FrontierSearch:
             if left <= 0:
                 break
             some = self._next(new, left, USUAL_ROUNDS)
-            for found in self._pool.run(self._fit, [(resources,) for resources in some]):
+            known = self.frontier() if has_rivals else []
+            tasks = [(resources, self._rival(resources, known)) for resources in some]
+            for found in self._pool.run(self._fit, tasks):
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
@@ -298,11 +323,23 @@ class FrontierSearch:
 
     def _is_affordable(self, resources: ResourceBits) -> bool:
         price, budget = self.sets.price(resources), self._params.budget
-        return price < self.below and (budget is None or price <= budget)
+        return self.above < price < self.below and (budget is None or price <= budget)
 
-    def _fit(self, trainer: Trainer, resources: ResourceBits) -> Candidate:
+    def _rival(self, resources: ResourceBits, known: Sequence[Candidate]) -> Rival | None:
+        """The best of a frontier that costs no more than a set; None where it has no rival."""
+        price = self.sets.price(resources)
+        as_cheap = [found for found in known if found.cost <= price]
+        if not as_cheap or not np.isfinite(as_cheap[-1].best).all():
+            return None
+        # Scores that differ by less may differ by luck.
+        reach = known[-1].score - float(known[-1].best[0])
+        return Rival(as_cheap[-1].best, reach * self._luck)
+
+    def _fit(
+        self, trainer: Trainer, resources: ResourceBits, rival: Rival | None = None
+    ) -> Candidate:
         allowed = self.sets.features(resources)
-        model = trainer.train(self._params, allowed, is_patient=True)
+        model = trainer.train(self._params, allowed, True, record=SHORT_RECORD, rival=rival)
         score = model.validation_score[model.best_iter]
         best = model.truncated(model.best_iter)
         ensemble, costs = best.ensemble, self.sets.costs
@@ -314,6 +351,7 @@ class FrontierSearch:
             ensemble.importances(),
             best,
             self._cells(model.n_iter, allowed),
+            np.maximum.accumulate(model.validation_score[: model.best_iter + 1]),
         )
 
     def _cells(self, n_rounds: int, allowed: NDArray[np.bool_]) -> float:
@@ -340,17 +378,31 @@ class FrontierSearch:
         have nothing to do with that choice: on training rows, by models that have not seen them.
         What comes onto the frontier by that is compared with what lacks one of its resources.
         """
-        rivals = self._rivals() if self._n_folds else []
-        if not rivals or not self._cross_fit(rivals):
-            return self.frontier()
-        known = set(map(id, self.frontier()))
+        best = self._steps()
+        folds = self._pool.folds(self._n_folds, self._params) if self._n_folds else []
+        if not folds or not self._cross_fit(folds, best):
+            return best
+        rivals = [*best, *self._close_to(best, self._behind())]
+        self._cross_fit(folds, rivals)
+        known = set(map(id, best))
         smaller = self._smaller([one for one in self._best_of(rivals) if id(one) not in known])
-        if smaller:
-            self._cross_fit(smaller)
+        smaller = self._close_to(best, smaller)
+        self._cross_fit(folds, smaller)
         kept: list[Candidate] = []
         for candidate in self._best_of([*rivals, *smaller]):
             if not kept or self.is_clearly_better(candidate, kept[-1]):
                 kept.append(candidate)
+        return kept
+
+    def _steps(self) -> list[Candidate]:
+        """The frontier without steps that are too small to be worth a model."""
+        best = [found for found in self.frontier() if found.cost < self.below]
+        scores = [found.score for found in best if found.score > -math.inf]
+        least = LEAST_STEP * (scores[-1] - scores[0]) if scores else 0.0
+        kept: list[Candidate] = []
+        for found in best:
+            if not kept or found.score - kept[-1].score >= least:
+                kept.append(found)
         return kept
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
@@ -400,24 +452,36 @@ class FrontierSearch:
         ]
         return [candidates[i] for i in front([one.cost for one in candidates], scores)]
 
-    def _rivals(self) -> list[Candidate]:
-        """The frontier, what the search began with, the frontier without both, and so on.
+    def _close_to(self, best: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+        """Those that may be better than a cross-fitted frontier: it may owe its place to luck.
+
+        They are behind it by little more than cross-fitting usually changes between neighbours.
+        """
+        shifts = [self.shift(found) for found in best if found.fold_scores is not None]
+        changes = np.abs(np.diff(shifts))
+        most = MOST_CHANGES * float(np.median(changes)) if len(changes) else math.inf
+        return [found for found in others if _score_for(best, found.cost) - found.score <= most]
+
+    def _behind(self) -> list[Candidate]:
+        """What the search began with, the frontier without that, and the one behind it.
 
         Sets of which the same part is used count once.
         """
         left: dict[ResourceBits, Candidate] = {}
         for found in sorted(self.archive.values(), key=lambda one: -one.score):
-            if found.cost < self.below:
+            if self.above < found.cost < self.below:
                 left.setdefault(found.used, found)
-        rivals: list[Candidate] = []
-        for number in range(LAYERS + 1):
+        for found in self.frontier():
+            left.pop(found.used, None)
+        behind: list[Candidate] = []
+        for number in range(LAYERS):
             layer = pareto(left.values())
-            if number == 1:
+            if number == 0:
                 layer = [found for used, found in left.items() if used in self._starts]
-            rivals += layer
+            behind += layer
             for candidate in layer:
                 del left[candidate.used]
-        return rivals
+        return behind
 
     def _smaller(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """What is left of some sets without one of the resources that bring least."""
@@ -432,7 +496,7 @@ class FrontierSearch:
         tried = [self.archive[some] for some in dict.fromkeys(sets) if some in self.archive]
         return [found for found in tried if found.fold_scores is None]
 
-    def _cross_fit(self, candidates: list[Candidate]) -> bool:
+    def _cross_fit(self, folds: Sequence[Trainer], candidates: Sequence[Candidate]) -> bool:
         """Score candidates by models that have not seen the rows; whether any has such a score.
 
         The most important first, while there is work left. What is left over goes by its
@@ -446,22 +510,30 @@ class FrontierSearch:
             work += self._n_folds * found.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
                 break
-            if found.fold_scores is None:
+            if found.fold_scores is None and found.cost > self.above:
                 some.append(found)
-        allowed = [self.sets.features(found.resources) for found in some]
         self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
-        def fold_scores(trainer: Trainer) -> list[Floats]:
-            models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
-            return [model.validation_score for model in models]
+        def fold_scores(trainer: Trainer) -> list[float]:
+            return [self._score_of_rest(trainer, found) for found in some]
 
-        folds = self._pool.run_folds(fold_scores, self._n_folds, self._params) if some else []
-        for found, *traces in zip(some, *folds, strict=True) if folds else ():
-            best = common_round(traces)
-            scores = np.array([trace[min(best, len(trace) - 1)] for trace in traces])
+        for found, *scores in zip(some, *self._pool.run_on(fold_scores, folds), strict=True):
             if np.isfinite(scores).all():
-                found.fold_scores = scores
+                found.fold_scores = np.array(scores)
         return any(found.fold_scores is not None for found in candidates)
+
+    def _score_of_rest(self, trainer: Trainer, found: Candidate) -> float:
+        """Score of the rows that a fold leaves out, by as many rounds as the validation rows want.
+
+        So no round is chosen by the rows that are scored, and only the last has to be.
+        """
+        n_iter = len(found.best) - 1
+        params = replace(self._params, max_iter=n_iter)
+        allowed = self.sets.features(found.resources)
+        model = trainer.train(params, allowed, False, record=Record(False, n_iter))
+        if model.n_iter < n_iter:  # it ended before
+            model = trainer.train(params, allowed, False, record=SHORT_RECORD)
+        return float(model.validation_score[-1])
 
     # -- the models -------------------------------------------------------------------------------
 
@@ -552,7 +624,8 @@ class Frontier:
             with self.models.threads, self._telling(tell):
                 if self._search is None:  # it was interrupted
                     self._search = self._prepared()
-                search = self._search.resumed(high, max(self._effort, 1.0) * FILL_EFFORT)
+                effort = max(self._effort, 1.0) * FILL_EFFORT
+                search = self._search.resumed(low, high, effort)
                 if _is_open(costs, scores, position):
                     self.models.trainer.phases.begin(0.6)
                     search.go_on()
@@ -659,7 +732,8 @@ class Frontier:
             features = self.sets.features(paid)
             opening = Opening(self.sets.marked(paid), features, n_iter)
             for factor in FEW_BEYOND if has_gates else BEYOND:
-                tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
+                patient = replace(params, tradeoff=factor * highest, n_iter_no_change=LONG_PATIENCE)
+                tasks.append((patient, None, True, opening))
         self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
@@ -787,3 +861,8 @@ def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
         params = replace(params, learning_rate=FAST_RATE, max_iter=n_iter)
     most = max(FAST_TREES // n_outputs, LEAST_ROUNDS)
     return replace(params, max_iter=min(params.max_iter, most))
+
+
+def _score_for(best: Sequence[Candidate], cost: float) -> float:
+    """Score that a frontier has for a cost."""
+    return max((found.score for found in best if found.cost <= cost), default=-math.inf)

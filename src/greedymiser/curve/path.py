@@ -11,6 +11,7 @@ import numpy as np
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.trainer import Trainer
 from greedymiser.estimators import Miser, warn_of_budget
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Prepared, costs_of_columns
 from greedymiser.training.train import Model, make_grower, root_gains
@@ -27,6 +28,9 @@ IN_VAIN = 0.25
 # Rows times features from which on the models of a path look at new features only so often:
 # measured, it costs nothing in score (docs/rounds.md).
 LARGE, SHOPPING_INTERVAL = 10_000_000, 8
+
+# Around the trade-off of the least total, where that is known, these are tried first.
+AROUND_MIDDLE = (0.25, 4.0)
 
 # Models of a path that are trained together, where what comes next depends on them: those between
 # neighbours that differ at least so much, in terms of the widest gap.
@@ -64,11 +68,22 @@ class TradeoffPath:
             return
         highest = self.highest()
         yield [0.0, highest] if tradeoffs > 1 and highest > 0 else [0.0]
+        middle = self._middle()
+        around = [factor * middle for factor in (1.0, *AROUND_MIDDLE)]
+        known = [tradeoff for tradeoff in around if 0 < tradeoff < highest]
+        if known and tradeoffs > 2:
+            yield known[: tradeoffs - 2]
         while 1 < len(self.by_tradeoff) < tradeoffs:
             following = self._widest_gaps()[: tradeoffs - len(self.by_tradeoff)]
             if not following:
                 return
             yield following
+
+    def _middle(self) -> float:
+        """Where the least total is expected; 0 where nobody asks for it."""
+        if self.models.score_name != TOTAL_COST:
+            return 0.0
+        return tradeoff_in_money(self.models.trainer.prepared)
 
     def highest(self) -> float:
         """Least trade-off at which no feature that costs anything pays at the first root."""
@@ -157,3 +172,20 @@ def highest_tradeoff(prepared: Prepared, params: Parameters, start: Model) -> fl
     dear = (prices > 0) & (gains > 0)
     highest = np.max(gains[dear] / prices[dear], initial=0.0)
     return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0
+
+
+def tradeoff_in_money(prepared: Prepared) -> float:
+    """The trade-off at which a unit of cost brings what it saves in errors; 0 if there are none.
+
+    A constant has some loss, and its errors cost something: a unit of money is worth as much loss
+    as the constant has for each unit that its errors cost.
+    """
+    errors, loss, cases = prepared.schema.error_costs, prepared.schema.loss, prepared.train
+    assert errors is not None
+    y, weight = cases.y, cases.weight
+    raw = np.repeat(loss.prior(y, weight)[:, None], len(y), axis=1)
+    lost = loss.value(y, raw[0] if len(raw) == 1 else raw, weight)
+    shares = np.bincount(y.astype(np.intp), weights=weight, minlength=len(errors.matrix))
+    shares = shares / shares.sum()
+    paid = float(np.min(shares @ errors.matrix) - shares @ errors.matrix.min(axis=1))
+    return lost / paid if paid > 0 else 0.0

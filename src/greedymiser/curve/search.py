@@ -28,7 +28,7 @@ from greedymiser.curve.curve import (
 )
 from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels, trace_of
-from greedymiser.curve.path import TradeoffPath, highest_tradeoff
+from greedymiser.curve.path import TradeoffPath, highest_tradeoff, tradeoff_in_money
 from greedymiser.curve.total_cost import least_total
 from greedymiser.data.tables import Parted
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
@@ -43,8 +43,9 @@ from greedymiser.training.train import blank_model, open_engine, train
 if TYPE_CHECKING:
     import pandas as pd
 
-# A search tries trade-offs from the highest that pays down to this fraction of it, and 0.
-GRID_SPAN = 1e4
+# A search tries trade-offs from the highest that pays down to this fraction of it, and 0; where the
+# total counts, those between this fraction and this multiple of what money is worth.
+GRID_SPAN, MONEY_SPAN = 1e4, 16.0
 
 
 def _has_method(method: str) -> Callable[[Any], bool]:
@@ -410,7 +411,12 @@ class MiserSearchCV(BestModel):
         if tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down: where few are asked for, they are the high ones.
-        return [0.0, *np.geomspace(highest, highest / GRID_SPAN, tradeoffs - 1)]
+        lowest = highest / GRID_SPAN
+        if base.scoring == TOTAL_COST and (middle := tradeoff_in_money(prepared)) > 0:
+            # The least total is not far from there.
+            lowest = min(highest, middle) / MONEY_SPAN
+            highest = min(highest, middle * MONEY_SPAN)
+        return [0.0, *np.geomspace(highest, lowest, tradeoffs - 1)]
 
     def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
         from sklearn.model_selection import check_cv

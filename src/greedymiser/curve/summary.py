@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,8 @@ class FrontStep:
     choice_score : float or None
         What models are compared by where cross-fitting has a say as well as the validation rows:
         this rises from step to step, while ``score`` need not. None where they go by ``score``.
+    is_total : bool
+        Whether the score is minus a total, which has the cost in it.
     """
 
     position: int
@@ -70,6 +73,12 @@ class FrontStep:
     adds: tuple[str, ...] = ()
     drops: tuple[str, ...] = ()
     choice_score: float | None = None
+    is_total: bool = False
+
+    @property
+    def errors(self) -> float:
+        """What errors cost, where the score is minus a total."""
+        return -self.score - self.cost
 
     @property
     def chosen_by(self) -> float:
@@ -154,6 +163,7 @@ def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
         error=score_error(curve, position, n_iter),
         test_score=test if math.isfinite(test) else None,
         choice_score=float(row["choice_score"]) if "choice_score" in row else None,
+        is_total=curve.scoring == TOTAL_COST,
         n_trees=int(row["n_trees"]),
         n_features=int(row["n_features"]),
         resources=tuple(map(str, used)),
@@ -212,22 +222,28 @@ def step_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of a table of models: cost, score, and what each adds; recommended marked.
 
-    Where models are not chosen by the score of the validation rows alone, what they are chosen by
-    has a column of its own.
+    Where the score of the validation rows does not rise, since models are not chosen by it alone,
+    what they are chosen by has a column of its own.
     """
     front = front_steps(curve)
     marked = front[recommended(front)] if front else None
     has_test = any(step.test_score is not None for step in steps)
-    has_choice = any(step.choice_score is not None for step in steps)
+    rises = all(one.score <= other.score for one, other in pairwise(steps))
+    has_choice = not rises and any(step.choice_score is not None for step in steps)
     heads = ["cost", "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
+    if curve.scoring == TOTAL_COST:
+        heads = ["bill", "errors", "together"] + ["chosen by"] * has_choice + ["test"] * has_test
     rows = []
     for i, step in enumerate(steps):
         adds = step.change(most) or (first_purchases(step) if i == 0 else same_purchases(curve))
         if marked and (step.position, step.n_iter) == (marked.position, marked.n_iter):
             adds += "  <- recommended"
-        cells = [money(step.cost, curve.cost_unit), _score_cell(step.score, step.error)]
-        cells += [_score_cell(step.choice_score, None)] * has_choice
-        cells += [_score_cell(step.test_score, None)] * has_test
+        cells = [money(step.cost, curve.cost_unit)]
+        if step.is_total:
+            cells.append(money(step.errors, curve.cost_unit))
+        cells.append(score_text(curve, step.score, step.error))
+        cells += [score_text(curve, step.choice_score)] * has_choice
+        cells += [score_text(curve, step.test_score)] * has_test
         rows.append([*cells, adds])
     return [*heads, "what it adds"], rows
 
@@ -247,12 +263,19 @@ def first_purchases(step: FrontStep) -> str:
     return f"{step.n_features} free features" if step.n_features else "nothing: a constant"
 
 
-def _score_cell(score: float | None, error: float | None) -> str:
-    """A score and its standard error, where that is not nothing."""
+def score_text(curve: TradeoffCurve, score: float | None, error: float | None = None) -> str:
+    """A score and its standard error, where that is not nothing; a total is told in money."""
     if score is None:
         return ""
+
+    def said(value: float) -> str:
+        if curve.scoring == TOTAL_COST:
+            return money(value, curve.cost_unit)
+        return rounded_score(value)
+
+    shown = said(-score if curve.scoring == TOTAL_COST else score)
     certain = "" if error is None else rounded_score(error)
-    return f"{rounded_score(score)} ± {certain}" if certain.strip("0.") else rounded_score(score)
+    return f"{shown} ± {said(error or 0.0)}" if certain.strip("0.") else shown
 
 
 # -- what is bought -----------------------------------------------------------------------------
@@ -351,8 +374,10 @@ def recommended(steps: Sequence[FrontStep]) -> int:
     """Position of the cheapest step that is nearly as good as the best, of steps that rise.
 
     What it is chosen by is within one standard error of the best, or has 99% of what can be gained
-    over the first step.
+    over the first step. Of totals it is the best: what is cheaper has no other advantage.
     """
+    if steps[-1].is_total:
+        return len(steps) - 1
     scores = [step.chosen_by for step in steps]
     slack = _slack(scores, steps[-1].error)
     return next(i for i, score in enumerate(scores) if score >= scores[-1] - slack)
@@ -387,22 +412,22 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
 
 
 def total_in_words(curve: TradeoffCurve) -> str:
-    """What the least total is made of, beside asking nobody and asking for everything."""
+    """What the least total is made of, beside buying nothing and buying most."""
     best = curve.best_row()
 
     def said(value: float) -> str:
         return money(value, curve.cost_unit)
 
     told = (
-        f"asks for {said(best['cost'])}, errs for {said(best['errors'])}, together "
-        f"{said(-best['score'])} a row"
+        f"{said(-best['score'])} a row in all, {said(best['cost'])} for features and "
+        f"{said(best['errors'])} for errors"
     )
-    nobody = curve.traces[curve.traces["cost"] == 0]
-    if not nobody.empty:
-        told += f"; asking nobody costs {said(-nobody['score'].max())}"
-    dearest = curve.points.loc[curve.points["cost"].idxmax()]
-    if dearest["cost"] > best["cost"]:
-        told += f", the model that asks most {said(-dearest['score'])}"
+    free = curve.traces[curve.traces["cost"] == 0]
+    if best["cost"] > 0 and not free.empty:
+        told += f"; buying nothing costs {said(-free['score'].max())}"
+    most = curve.points.loc[curve.points["cost"].idxmax()]
+    if most["cost"] > best["cost"]:
+        told += f"; the model with the largest bill costs {said(-most['score'])}"
     return told
 
 

@@ -338,7 +338,7 @@ def midpoints(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray
     return np.maximum(np.where(usable, middle, lower), np.finfo(np.float64).min)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def merge_equal(ordered, shares, distinct, mass):  # type: ignore[no-untyped-def]
     """Write the distinct values of a sorted array and their weights; return how many there are.
 
@@ -356,7 +356,7 @@ def merge_equal(ordered, shares, distinct, mass):  # type: ignore[no-untyped-def
     return m
 
 
-@njit(cache=True, nogil=True)
+@njit
 def place_edges(distinct, mass, max_bins, lower, upper):  # type: ignore[no-untyped-def]
     """Choose at most ``max_bins - 1`` cuts; write the values on either side; return the number.
 
@@ -371,8 +371,11 @@ def place_edges(distinct, mass, max_bins, lower, upper):  # type: ignore[no-unty
 
     # Taking the heavy values out lowers the fair share of the others, which may make more of
     # them heavy: repeat until nothing changes.
-    heavy = np.zeros(m, dtype=np.bool_)
-    weight, bins = mass.sum(), max_bins
+    heavy = np.empty(m, dtype=np.bool_)
+    weight, bins = 0, max_bins
+    for i in range(m):
+        heavy[i] = False
+        weight += mass[i]
     changed = True
     while changed and bins > 1:
         changed = False
@@ -408,7 +411,7 @@ def place_edges(distinct, mass, max_bins, lower, upper):  # type: ignore[no-unty
     return n_edges
 
 
-@njit(cache=True, nogil=True)
+@njit
 def write_bins(values, edges, missing, out):  # type: ignore[no-untyped-def]
     """Bin of a value: the number of edges below it; ``missing`` for NaN.
 

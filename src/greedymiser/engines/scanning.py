@@ -129,11 +129,17 @@ def scan_blocks(
                 scan(hist, features[f], nodes[row], scale[0], cell, left_set, scratch)
 
 
-@inner(error_model="numpy")
+@inner
 def scan(hist, feature, node, scale, cell, left_set, scratch):
-    """Best split of one node on one feature; ``cell`` has one entry, ``left_set`` four words."""
+    """Best split of one node on one feature; ``cell`` has one entry, ``left_set`` four words.
+
+    With None for ``left_set``, nothing is compiled but what most data needs: numeric features
+    without bounds.
+    """
     cell[0].gain = -np.inf
-    if feature.categorical >= 0:
+    if left_set is None:
+        scan_bins(hist, feature, node, scale, cell, scratch)
+    elif feature.categorical >= 0:
         scan_categories(hist, feature, node, scale, cell, left_set, scratch)
     elif scale.bounded:
         scan_bounded(hist, feature, node, scale, cell, scratch)
@@ -176,7 +182,7 @@ def cumulate(hist, n, words):
             words[i, b] = total
 
 
-@inner(error_model="numpy")
+@inner
 def scan_bins(hist, feature, node, scale, cell, scratch):
     """Best cut of a numeric feature. Ties: the lowest cut, then missing values left."""
     n_bins, layout, shift = np.uint64(feature.n_bins), scale.layout, scale.shift
@@ -204,7 +210,7 @@ def scan_bins(hist, feature, node, scale, cell, scratch):
         cell[0].missing_left = 2 * h >= node.hessian
 
 
-@inner(error_model="numpy")
+@inner
 def best_cut(words, n_cuts, gm, hm, cm, node, scale):
     """The best score of all cuts, as bits, and its place; (gm, hm, cm) goes left in any case.
 
@@ -239,7 +245,7 @@ def first_with(words, n_cuts, scale, count):
     return low
 
 
-@inner(forceinline=True, error_model="numpy")
+@inner(forceinline=True)
 def score_cuts(words, first, last, layout, gm, hm, node, scale, scores):
     """Write G^2/(H + l2) of both children of some cuts, as bits; -1 where one has too little H.
 
@@ -259,7 +265,7 @@ def score_cuts(words, first, last, layout, gm, hm, node, scale, scores):
         scores[b] = bits_of(score) if allowed else np.int64(-1)
 
 
-@inner(error_model="numpy")
+@inner
 def largest(scores, first, last):
     """The largest of some integers, and where it stands first; -1 if there are none."""
     best = np.int64(-1)
@@ -271,7 +277,7 @@ def largest(scores, first, last):
     return best, at
 
 
-@inner(error_model="numpy")
+@inner
 def score(gradient, hessian, scale, lower, upper):
     """Twice the drop of the quadratic model if rows with these sums get their best value.
 
@@ -285,7 +291,7 @@ def score(gradient, hessian, scale, lower, upper):
     return -(2.0 * g * value + h * value * value)
 
 
-@inner(error_model="numpy")
+@inner
 def gain_of_best(best, node, scale):
     """Raw gain (eq. 5 before W and price) of the best pair of children; -inf if it is noise."""
     gain = 0.5 * (best - score(node.gradient, node.hessian, scale, node.lower, node.upper))
@@ -295,7 +301,7 @@ def gain_of_best(best, node, scale):
 # -- where values are bounded ---------------------------------------------------------------------
 
 
-@inner(error_model="numpy")
+@inner
 def scan_bounded(hist, feature, node, scale, cell, scratch):
     """Do as ``scan_bins`` does where monotone features bound the values of nodes."""
     n_bins = np.uint64(feature.n_bins)
@@ -331,7 +337,7 @@ def take(cell, b, g, h, c, missing_left):
     cell[0].missing_left = missing_left
 
 
-@inner(error_model="numpy")
+@inner
 def admissible_score(g, h, c, node, scale, monotone):
     """Score of both children if (g, h, c) goes left; -inf if the split is not allowed."""
     gr, hr, cr = node.gradient - g, node.hessian - h, node.count - c
@@ -346,7 +352,7 @@ def admissible_score(g, h, c, node, scale, monotone):
     return score(g, h, scale, lower, upper) + score(gr, hr, scale, lower, upper)
 
 
-@inner(error_model="numpy")
+@inner
 def keeps_order(gl, hl, gr, hr, scale, node, monotone):
     """Whether the children's values rise (or fall) as the feature must."""
     left = -(gl * scale.gradient) / (hl * scale.hessian + scale.l2)
@@ -359,7 +365,7 @@ def keeps_order(gl, hl, gr, hr, scale, node, monotone):
 # -- categories -----------------------------------------------------------------------------------
 
 
-@inner(error_model="numpy")
+@inner
 def scan_categories(hist, feature, node, scale, cell, left_set, scratch):
     """Best cut of the categories in the order of their mean gradients; missing is one of them.
 

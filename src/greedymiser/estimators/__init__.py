@@ -9,24 +9,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
-from greedymiser.data.lazy import or_lazily
 from greedymiser.engines.interface import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
-from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
+from greedymiser.estimators.fitted import (
+    ClassifierAnswers,
+    ModelBacked,
+    fitted_like,
+    has_probabilities,
+    table_for,
+)
 from greedymiser.estimators.validation import validation_of, works_in_kernels
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
-from greedymiser.model.links import decisions, gives_probabilities
+from greedymiser.model.links import decisions
 from greedymiser.training.boosting import Callback
 from greedymiser.training.parameters import ClassifierParameters, RegressorParameters
 from greedymiser.training.preparation import Given
 
 __all__ = [
     "BudgetWarning",
+    "ClassifierAnswers",
     "Miser",
     "MiserClassifier",
     "MiserRanker",
@@ -93,18 +99,9 @@ class MiserRegressor(RegressorMixin, RegressorParameters, Miser):
     _kind = "regressor"
 
 
-def _has_probabilities(classifier: Any) -> bool:
-    """Whether the loss is one of ours, or has a response of its own."""
-    return isinstance(classifier.loss, str) or gives_probabilities(classifier.loss)
-
-
-def _has_error_costs(classifier: Any) -> bool:
-    return classifier.error_costs is not None
-
-
 @documented_like(Miser)
 @dataclass(eq=False, repr=False)
-class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
+class MiserClassifier(ClassifierMixin, ClassifierParameters, ClassifierAnswers, Miser):
     """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
@@ -149,24 +146,7 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
 
     _kind = "classifier"
 
-    @available_if(_has_error_costs)
-    @or_lazily
-    def expected_costs(self, X: Any) -> Floats:
-        """What each answer is expected to cost, shape (n, n_said), in the order of ``said_``."""
-        return self.predictor_.expected_errors(self._raw_predict(X))
-
-    @available_if(_has_probabilities)
-    @or_lazily
-    def predict_proba(self, X: Any) -> Floats:
-        """Class probabilities, shape (n, n_classes)."""
-        return self.predictor_.probabilities(self._raw_predict(X))
-
-    @or_lazily
-    def decision_function(self, X: Any) -> Floats:
-        """Raw predictions: log-odds of the second class (n,), or one column per class."""
-        return decisions(self._raw_predict(X))
-
-    @available_if(_has_probabilities)
+    @available_if(has_probabilities)
     def staged_predict_proba(self, X: Any) -> Iterator[Floats]:
         """Class probabilities after each round."""
         yield from map(self.predictor_.probabilities, self._staged_raw_predict(X))
@@ -174,17 +154,6 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
     def staged_decision_function(self, X: Any) -> Iterator[Floats]:
         """Raw predictions after each round."""
         yield from map(decisions, self._staged_raw_predict(X))
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """Class labels, ascending."""
-        return self.predictor_.classes_
-
-    @property
-    def said_(self) -> NDArray[Any]:
-        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
-        errors = self.predictor_.error_costs
-        return self.classes_ if errors is None else errors.said
 
 
 @documented_like(Miser)

@@ -26,7 +26,7 @@ class Formula(NamedTuple):
     is_flat: bool = True
 
 
-@njit(error_model="numpy")
+@njit
 def write_gradients(formula, y, raw, first, last, gradients, hessians):
     """Derivatives of rows first:last.
 
@@ -77,7 +77,7 @@ def largest_output(raw, i):
     return largest
 
 
-@inner(error_model="numpy")
+@inner
 def softmax_gradients(y, raw, i, gradients, hessians):
     """Derivatives of one row that may belong to several classes."""
     n_outputs, largest = np.uint64(raw.shape[0]), largest_output(raw, i)
@@ -95,7 +95,7 @@ def softmax_gradients(y, raw, i, gradients, hessians):
     gradients[np.uint64(y[i]), i] -= 1.0
 
 
-@njit(error_model="numpy")
+@njit
 def write_values(formula, y, raw, first, last, out):
     """Loss of rows first:last, to ``out[: last - first]``."""
     kind, parameter, start = formula.kind, formula.parameter, np.uint64(first)
@@ -133,7 +133,7 @@ def write_values(formula, y, raw, first, last, out):
             out[i] = softmax_value(y, raw, start + i)
 
 
-@inner(error_model="numpy")
+@inner
 def softmax_value(y, raw, i):
     """Log-loss of one row that may belong to several classes."""
     n_outputs, largest = np.uint64(raw.shape[0]), largest_output(raw, i)

@@ -45,7 +45,7 @@ class Queries(NamedTuple):
         return cls(starts, labels, by_label, gains, ideals, discounts, truncation)
 
 
-@njit(error_model="numpy")
+@njit
 def write_discounts(out):
     """Write 1 / log2(rank + 2) for ranks from 0."""
     for rank in range(out.size):
@@ -62,7 +62,7 @@ def write_ideals(gains, starts, truncation, discounts, out):
             out[q] += ordered[ordered.size - 1 - rank] * discounts[rank]
 
 
-@njit(error_model="numpy")
+@njit
 def add_lambdas(worker, first, last, queries, raw, sigma, gradient, hessian):
     """Write the lambdas of queries first:last.
 
@@ -90,7 +90,7 @@ def add_lambdas(worker, first, last, queries, raw, sigma, gradient, hessian):
                 hessian[start + order[k]] = groups[HESSIAN, a]
 
 
-@inner(error_model="numpy")
+@inner
 def add_pairs(n_groups, n_top, sigma, ideal, groups):
     """Sum up for every group what the groups that it is compared with say.
 

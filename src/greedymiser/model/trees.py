@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.compiling import njit
+from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import first_bit
 from greedymiser._core.threads import Threads
 from greedymiser.data.tables import ArrayTable, Table
@@ -464,17 +464,17 @@ def _questions(ensemble: Ensemble) -> Questions:
     )
 
 
-@njit(cache=True, nogil=True)
+@njit
 def order_leaves(left, starts, value, right_leaves, leaf_values):  # type: ignore[no-untyped-def]
     """Number the leaves of each tree from left to right; see ``Questions.right_leaves``."""
     for t in range(starts.size - 1):
         start, size = starts[t], starts[t + 1] - starts[t]
-        n_leaves = np.ones(size, dtype=np.int64)
+        n_leaves = np.empty(size, dtype=np.int64)
         for i in range(size - 1, -1, -1):  # children come after their parents
             child = left[start + i]
-            if child >= 0:
-                n_leaves[i] = n_leaves[child] + n_leaves[child + 1]
-        first_leaf = np.zeros(size, dtype=np.int64)
+            n_leaves[i] = n_leaves[child] + n_leaves[child + 1] if child >= 0 else 1
+        first_leaf = np.empty(size, dtype=np.int64)
+        first_leaf[0] = 0
         for i in range(size):
             child = left[start + i]
             if child < 0:
@@ -489,7 +489,7 @@ def order_leaves(left, starts, value, right_leaves, leaf_values):  # type: ignor
             right_leaves[start + i] = ~below
 
 
-@njit(cache=True, nogil=True)
+@njit
 def add_walking(rows, steps, first, last, out):  # type: ignore[no-untyped-def]
     """Walk each row down each tree; add the leaf's value to the tree's output."""
     for i in range(np.uint64(rows.shape[0])):
@@ -497,7 +497,7 @@ def add_walking(rows, steps, first, last, out):  # type: ignore[no-untyped-def]
             out[t % np.uint64(out.shape[0]), i] += steps.value[walk(rows, i, steps, t)]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def walk(rows, i, steps, t):  # type: ignore[no-untyped-def]
     """Leaf of one row in one tree."""
     node = np.uint64(steps.root[t])
@@ -506,7 +506,7 @@ def walk(rows, i, steps, t):  # type: ignore[no-untyped-def]
     return node
 
 
-@njit(cache=True, nogil=True)
+@inner
 def next_node(rows, i, steps, node):  # type: ignore[no-untyped-def]
     """The child that a row goes to; a leaf keeps it."""
     step = steps.nodes[node]
@@ -518,7 +518,7 @@ def next_node(rows, i, steps, node):  # type: ignore[no-untyped-def]
     return np.uint64(step.left) + np.uint64(right)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def add_asking(rows, questions, steps, first, last, out):  # type: ignore[no-untyped-def]
     """Add the trees' values, asking a block of rows all questions of a tree at once.
 
@@ -528,7 +528,9 @@ def add_asking(rows, questions, steps, first, last, out):  # type: ignore[no-unt
     """
     block, one = np.uint64(ROW_BLOCK), np.uint64(1)
     n = np.uint64(rows.shape[0])
-    x = np.zeros(questions.features.size * ROW_BLOCK)
+    x = np.empty(questions.features.size * ROW_BLOCK)
+    for i in range(np.uint64(x.size)):  # what lies behind the last row is asked, too
+        x[i] = 0.0
     possible = np.empty(ROW_BLOCK, dtype=np.uint64)
     begin = np.uint64(0)
     while begin < n:
@@ -559,7 +561,7 @@ def add_asking(rows, questions, steps, first, last, out):  # type: ignore[no-unt
         begin += block
 
 
-@njit(cache=True, nogil=True)
+@inner
 def turn_block(rows, begin, size, features, x):  # type: ignore[no-untyped-def]
     """Copy a block of rows to ``x``, column after column, eight rows (a cache line) at a time."""
     first = np.uint64(0)
@@ -571,21 +573,21 @@ def turn_block(rows, begin, size, features, x):  # type: ignore[no-untyped-def]
         first = last
 
 
-@njit(cache=True, nogil=True)
+@inner
 def ask_right(threshold, right_leaves, at, x, possible):  # type: ignore[no-untyped-def]
     """Take the left leaves away from the rows of a block that go right; NaN goes left."""
     for i in range(np.uint64(ROW_BLOCK)):
         possible[i] &= right_leaves if x[at + i] > threshold else ~np.uint64(0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def ask_not_left(threshold, right_leaves, at, x, possible):  # type: ignore[no-untyped-def]
     """Take the left leaves away from the rows of a block that do not go left; NaN goes right."""
     for i in range(np.uint64(ROW_BLOCK)):
         possible[i] &= ~np.uint64(0) if x[at + i] <= threshold else right_leaves
 
 
-@njit(cache=True, nogil=True)
+@inner
 def ask_categories(questions, j, at, x, category_sets, possible):  # type: ignore[no-untyped-def]
     """Take the left leaves away from the rows of a block whose category goes right."""
     for i in range(np.uint64(ROW_BLOCK)):
@@ -595,7 +597,7 @@ def ask_categories(questions, j, at, x, category_sets, possible):  # type: ignor
             possible[i] &= questions.right_leaves[j]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def goes_right(x, missing_right, category_sets, row):  # type: ignore[no-untyped-def]
     """Whether a category, or its absence, goes right."""
     if x != x:
@@ -603,7 +605,7 @@ def goes_right(x, missing_right, category_sets, row):  # type: ignore[no-untyped
     return not in_set(category_sets, row, np.uint64(x))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def in_set(sets, row, code):  # type: ignore[no-untyped-def]
     """Whether a category's code is in one of the sets."""
     word = sets[np.uint64(row), code >> np.uint64(6)]

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.lowlevel import EventLoopToken, RunVar, checkpoint, current_token
+from anyio.lowlevel import EventLoopToken, RunVar, current_token
 
 from greedymiser.on_demand.fetcher import Call, Scheduler, Workplace, call_here, running_backend
 from greedymiser.on_demand.policies import Deadline, SourcePolicy, retry_wait
@@ -43,9 +43,6 @@ T = TypeVar("T")
 # What ends a program. An event loop would fall over it, so it is carried around the loop.
 LEAVING = (SystemExit, KeyboardInterrupt)
 
-# A task makes so many calls before it lets others go on, if its coroutines never wait.
-CALLS_IN_A_ROW = 3
-
 
 async def run_on_loop(scheduler: Scheduler, caller: LoopCaller) -> None:
     """Make all calls of a scheduler, side by side."""
@@ -53,14 +50,14 @@ async def run_on_loop(scheduler: Scheduler, caller: LoopCaller) -> None:
     if running_backend() == "trio":
         try:
             async with anyio.create_task_group() as group:
-                _Tasks(scheduler, caller, group).start_others()
+                _Tasks(scheduler, caller, group).start()
             return
         except BaseExceptionGroup as errors:
             # The first failure cancelled all others; it says more than the group.
             error = first_error(errors)
     else:
         tasks = _AsyncioTasks(caller)
-        _Tasks(scheduler, caller, tasks).start_others()
+        _Tasks(scheduler, caller, tasks).start()
         found = await tasks.join()
         if found is None:
             return
@@ -111,57 +108,28 @@ class _AsyncioTasks:
             self._all_done = self._loop.create_future()
             try:
                 await self._all_done
-            except CancelledError as ours:
-                cancelled = ours
+            except CancelledError as raised:  # we are
+                cancelled = raised
                 self._end()
-        error, self._error = self._error or cancelled, None
-        return error
+        return self._error or cancelled
 
 
 class _Tasks:
-    """Makes calls as tasks. One that has made a call makes the next: tasks take long to start."""
+    """Makes calls, each in a task of its own."""
 
     def __init__(self, scheduler: Scheduler, caller: LoopCaller, group: TaskGroup | _AsyncioTasks):
         self._scheduler, self._caller, self._group = scheduler, caller, group
         # That of all calls; what they change in it is not for others.
         self._context = copy_context()
 
-    def start(self, call: Call) -> None:
-        self._context.copy().run(self._group.start_soon, self.work, call)
+    def start(self) -> None:
+        """Start all calls that can be made now."""
+        while not self._caller.is_ending and (call := self._scheduler.take()) is not None:
+            self._context.copy().run(self._group.start_soon, self._make, call)
 
-    def start_others(self) -> None:
-        """Start tasks for all calls that can be made now."""
-        while (call := self._scheduler.take()) is not None:
-            self.start(call)
-
-    async def work(self, call: Call | None) -> None:
-        """Make a call, and others that can be made then."""
-        n_calls = 0
-        while call is not None:
-            self._scheduler.done(call, await self._caller.make(call))
-            call = self._scheduler.take()
-            self.start_others()
-            if call is not None and not _restore(self._context):
-                self.start(call)
-                return
-            n_calls += 1
-            if n_calls == CALLS_IN_A_ROW:
-                await checkpoint()
-                n_calls = 0
-
-
-def _restore(context: Context) -> bool:
-    """Give variables that a coroutine has changed the values that they had; whether all could be.
-
-    One that had no value cannot be had without one again.
-    """
-    could = True
-    for variable, value in copy_context().items():
-        if variable not in context:
-            could = False
-        elif context[variable] is not value:
-            variable.set(context[variable])
-    return could
+    async def _make(self, call: Call) -> None:
+        self._scheduler.done(call, await self._caller.make(call))
+        self.start()
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -349,7 +317,8 @@ class LoopCaller:
         """The call to share: one that others wait for, if there is room, or a new one."""
         name, most = call.source.name, policy.max_batch or 1
         shared = self._state.open.get(name)
-        if shared is not None and shared.n_objects + len(call.requests) > most:
+        is_left = shared is not None and not shared.members  # and about to be cancelled
+        if shared is not None and (is_left or shared.n_objects + len(call.requests) > most):
             del self._state.open[name]
             shared.is_full.set()
             shared = None
@@ -379,6 +348,8 @@ class LoopCaller:
                     await shared.is_full.wait()
                 if self._state.open.get(source.name) is shared:
                     del self._state.open[source.name]
+                if not shared.members:
+                    return
                 shared.requests = [one for call, _ in shared.members for one in call.requests]
                 # As long as the last of them can wait.
                 callers = [caller for _, caller in shared.members]

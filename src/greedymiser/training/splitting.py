@@ -79,7 +79,7 @@ def write_open(draft, first, last, fewest, out):
     return n
 
 
-@njit(error_model="numpy")
+@njit
 def bound_impurities(draft, open_nodes, settings, n_rows, bounds):
     """Upper bounds of 2 x the raw gain that any split of each node, or below it, can have.
 
@@ -162,7 +162,7 @@ def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):
     return -1, -1, n_chosen
 
 
-@njit(error_model="numpy")
+@njit
 def write_children(
     draft, open_nodes, candidates, category_sets, chosen, first_child, set_of_feature, monotone,
     settings, n_sets, splits, sets, used, fewest, children,
@@ -213,7 +213,7 @@ def write_children(
     return n_sets, write_open(draft, first_child, first_child + 2 * s, fewest, children)
 
 
-@inner(error_model="numpy")
+@inner
 def value_of(node, settings):
     """Best value of a node, -G / (H + l2), inside its bounds."""
     stiffness = node.hessian * settings.hessian + settings.l2
@@ -221,7 +221,7 @@ def value_of(node, settings):
     return min(max(value, node.lower), node.upper)
 
 
-@njit(error_model="numpy")
+@njit
 def finish(draft, settings, thresholds, nodes, leaves, bounds):
     """Turn a draft into the nodes of a tree (trees.NODE_DTYPE), and tell its leaves apart."""
     values, starts = thresholds

@@ -43,6 +43,7 @@ from greedymiser.cli.training import (
     make_estimator,
     with_costs,
 )
+from greedymiser.scoring.errors import TOTAL_COST
 
 
 def fit(
@@ -86,7 +87,11 @@ def fit(
     ] = None,
     more: SetOption = None,
 ) -> None:
-    """Train one model; with a budget and no trade-off, the best that it affords."""
+    """Train one model; with a budget and no trade-off, the best that it affords.
+
+    Where the cost file has [errors], and there is no budget: the one whose bill and errors together
+    cost least.
+    """
     if row_budget is not None and charge is not Charging.row:
         raise typer.BadParameter("needs --charge row", param_hint="--row-budget")
     in_parts = scheduler is not None or workers is not None
@@ -105,6 +110,9 @@ def fit(
             job = read_inputs_in_parts(data, costs, **given, out=out)
         else:
             job = read_inputs(data, costs, **given, holds_out=cv is None)
+        if budget is None and tradeoff is None and cv is None and job.costs.errors is not None:
+            searched = scoring in (None, TOTAL_COST)
+            _check_parts(data, in_parts, searched and valid is None)
         new_model(out)
         model = make_estimator(
             job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value,
@@ -114,7 +122,7 @@ def fit(
         told = {}
         if cv is not None:
             model, told["search"] = best_by_cv(cv, budget, job, model, scoring)
-        elif budget is not None and tradeoff is None:
+        elif searched:
             model, told["search"] = best_for(budget, job, model, scoring, jobs)
         else:
             scoring = with_costs(model, job, scoring)
@@ -135,8 +143,8 @@ def _check_parts(data: Path, in_parts: bool, needs_valid: bool) -> None:
         )
     if in_parts and needs_valid:
         raise InputError(
-            "a search for the best model of a budget needs --valid where data is read in parts; "
-            "or give a --tradeoff"
+            "a search for the best model needs --valid where data is read in parts; or give a "
+            "--tradeoff"
         )
 
 

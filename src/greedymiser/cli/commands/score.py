@@ -15,6 +15,7 @@ from greedymiser.cli.inputs import check_column, load_model, rows_for
 from greedymiser.cli.printing import complain, listing, say, show_table
 from greedymiser.cli.tables import cost_unit
 from greedymiser.datasets import LABEL, is_svmlight, read_table
+from greedymiser.scoring.errors import TOTAL_COST
 
 if TYPE_CHECKING:
     from greedymiser.model.predictor import Predictor
@@ -33,7 +34,10 @@ def score(
     target: TargetOption = None,
     scoring: Annotated[
         list[str] | None,
-        typer.Option(help="Score to tell: a scikit-learn scorer or ndcg@5. May be repeated."),
+        typer.Option(
+            help="Score to tell: a scikit-learn scorer, ndcg@5, or total_cost where errors have "
+            "costs. May be repeated."
+        ),
     ] = None,
     qid: Qid = None,
     drop: Drop = None,
@@ -65,14 +69,19 @@ def scores_of_model(
     table = trained.table(X)
     raw, left = trained.run(table, queries)
     y = encoded(trained, kept[target].to_numpy())
-    rows = []
-    for name in scoring or _usual(trained):
-        found = score_of(trained, name, y, raw, queries)
-        rows.append((plain_score_name(name), rounded_score(found)))
     costs = trained.bills(table, left)
     unit = cost_unit(trained)
+    wanted, rows = scoring or _usual(trained), []
+    for name in wanted:
+        if name != TOTAL_COST:
+            found = score_of(trained, name, y, raw, queries)
+            rows.append((plain_score_name(name), rounded_score(found)))
     mean = "mean cost of a prediction" if np.ptp(costs) else "cost of a prediction"
     rows.append((mean, money(float(costs.mean()), unit)))
+    if TOTAL_COST in wanted:
+        errors = _mean_error(trained, y, raw)
+        rows.append(("mean cost of its errors", money(errors, unit)))
+        rows.append(("both together", money(float(costs.mean()) + errors, unit)))
     say(f"{len(y)} rows, {len(trained.features_used_)} of {trained.n_features} features used")
     show_table("", ["", " "], rows, left="")
 
@@ -81,7 +90,17 @@ def _usual(trained: Predictor) -> list[str]:
     names = list(USUAL[trained.kind])
     if trained.classes is not None and len(trained.classes) > 2:
         names[0] = "roc_auc_ovr"
-    return names
+    return names if trained.error_costs is None else [*names, TOTAL_COST]
+
+
+def _mean_error(trained: Predictor, y: NDArray[np.float64], raw: NDArray[np.float64]) -> float:
+    if trained.error_costs is None:
+        raise InputError(
+            f"{TOTAL_COST!r} needs a model that knows what errors cost, and this one was trained "
+            "without a table [errors]"
+        )
+    paid = trained.error_costs.realised(y.astype(np.intp), trained.probabilities(raw))
+    return float(paid.mean())
 
 
 def encoded(trained: Predictor, labels: NDArray[Any]) -> NDArray[np.float64]:

@@ -72,14 +72,16 @@ class Histograms:
         self._pairs = pairs[:n_pairs]
         level = (nodes, self._pairs, columns, self._active)
         given = (tuple(data), tuple(state), tuple(self._kept), level)
+        is_plain = self._n_categorical == 0 and not state.scale[0]["bounded"]
+        found = (answer.candidates, None if is_plain else answer.category_sets)
         n_rows = int(nodes["count"].sum()) if n_threads > 1 else 0
         if few and n_active < 2 * n_threads and n_missing == 0 and n_rows >= 2 * self._tuning.rows:
             pieces = self._cut_rows(state, AskedLevel(*level), n_rows * n_active)
-            counting.count_and_find(self._threads.team(), *given, tuple(pieces), tuple(answer))
+            counting.count_and_find(self._threads.team(), *given, tuple(pieces), *found)
         else:
             cells = n_active * LANES * (n_rows + BINS * n_nodes)
             team = self._threads.team(cells, 2 * self._tuning.cells)
-            counting.find_splits(team, *given, tuple(answer))
+            counting.find_splits(team, *given, *found)
         return answer
 
     def divided(self, splits: NDArray[np.void]) -> None:

@@ -15,7 +15,6 @@ from greedymiser._core.threads import share
 from greedymiser.data.binning import LANES
 from greedymiser.engines.cpu.state import AskedLevel, CountingPieces, Data, Kept, TreeState
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
-from greedymiser.engines.interface import SplitTable
 from greedymiser.engines.scanning import BINS, SCRATCH, scan
 
 # What an engine keeps of a node: where its rows are, and its histogram.
@@ -117,7 +116,7 @@ def plan_pairs(open_nodes, nodes, keep, free, n_free, valid, pairs):
     ``free[:n_free]`` are slots that nobody uses; histograms get one if they are to be kept and if
     there is one. Returns the number of pairs, of free slots, and of slots that were missing.
     """
-    row_of = np.full(np.max(open_nodes["node"]) + 2, -1, dtype=np.int64)
+    row_of = filled(nodes.size + 1, -1)
     for row in range(open_nodes.size):
         row_of[open_nodes[row].node] = row
     n_pairs, n_missing = 0, 0
@@ -163,16 +162,25 @@ def release_slots(pairs, splits, nodes, free, n_free):
     """Take back the histograms of nodes that were not split; return the number of free slots."""
     if pairs.size == 0:
         return n_free
-    is_split = np.zeros(nodes.size, dtype=np.bool_)
+    is_split = filled(nodes.size, 0)
     for s in range(splits.size):
-        is_split[splits[s].node] = True
+        is_split[splits[s].node] = 1
     for p in range(pairs.size):
         for node in (pairs[p].small, pairs[p].large):
-            if node >= 0 and not is_split[node] and nodes[node].slot >= 0:
+            if node >= 0 and is_split[node] == 0 and nodes[node].slot >= 0:
                 free[n_free] = nodes[node].slot
                 nodes[node].slot = -1
                 n_free += 1
     return n_free
+
+
+@inner
+def filled(n, value):
+    """So many integers, all of them the same."""
+    numbers = np.empty(n, dtype=np.int64)
+    for i in range(n):
+        numbers[i] = value
+    return numbers
 
 
 @inner
@@ -220,19 +228,20 @@ def plan_pieces(pairs, nodes, active, valid, longest, pieces, firsts):
 
 
 @njit
-def find_splits(team, data, tree, kept, level, answer):
+def find_splits(team, data, tree, kept, level, candidates, category_sets):
     """Count, subtract and scan: one block of features after the other, for all nodes of a level.
 
-    The blocks are the outer loop: a block's codes are fetched once and serve every node.
+    The blocks are the outer loop: a block's codes are fetched once and serve every node. See
+    ``scanning.scan`` for ``category_sets``.
     """
     # Plain tuples are quicker to hand over, and named ones easier to read.
     data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
-    arguments = (data, tree, kept, level, SplitTable(*answer))
+    arguments = (data, tree, kept, level, candidates, category_sets)
     share(team, find_in_blocks, arguments, level.active.size, 1)
 
 
 @inner
-def find_in_blocks(worker, first, last, data, tree, kept, level, answer):
+def find_in_blocks(worker, first, last, data, tree, kept, level, candidates, category_sets):
     """Do as ``find_splits`` does for blocks first:last."""
     counted = np.empty((2, kept.slots.shape[2]), dtype=np.int64)
     run = np.empty(2 * LANES * BINS, dtype=np.int64)
@@ -250,17 +259,18 @@ def find_in_blocks(worker, first, last, data, tree, kept, level, answer):
                 count_rows(data, b, tree, node, node.start, node.stop, run, small)
             subtract(data, tree, kept, pair, b, small, run, large)
             for lane in range(b * LANES, (b + 1) * LANES):
-                scan_lane(lane, pair, small, large, data, tree, level, answer, scratch)
+                hists = (small, large)
+                scan_lane(lane, pair, hists, data, tree, level, candidates, category_sets, scratch)
 
 
 @njit
-def count_and_find(team, data, tree, kept, level, cut, answer):
+def count_and_find(team, data, tree, kept, level, cut, candidates, category_sets):
     """Do as ``find_splits`` does where there are too few blocks for all threads: cut the rows.
 
     All histograms have slots. Integer sums do not depend on how rows are cut.
     """
     data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
-    cut, answer = CountingPieces(*cut), SplitTable(*answer)
+    cut = CountingPieces(*cut)
     n_blocks = level.active.size
     for b in range(n_blocks):
         if not level.active[b]:
@@ -268,7 +278,8 @@ def count_and_find(team, data, tree, kept, level, cut, answer):
     share(team, count_pieces, (data, tree, kept, level, cut), cut.pieces.size, 1)
     share(team, join_pieces, (data, tree, kept, level, cut), level.pairs.size * n_blocks, 1)
     n_items = level.pairs.size * n_blocks * LANES
-    share(team, find_in_lanes, (data, tree, kept, level, answer), n_items, LANES // 2)
+    arguments = (data, tree, kept, level, candidates, category_sets)
+    share(team, find_in_lanes, arguments, n_items, LANES // 2)
 
 
 @inner
@@ -304,7 +315,7 @@ def join_pieces(worker, first, last, data, tree, kept, level, cut):
 
 
 @inner
-def find_in_lanes(worker, first, last, data, tree, kept, level, answer):
+def find_in_lanes(worker, first, last, data, tree, kept, level, candidates, category_sets):
     """Scan lanes first:last of the pairs, whose histograms are all in their slots."""
     scratch = np.empty((SCRATCH, BINS), dtype=np.int64)
     n_lanes = level.active.size * LANES
@@ -312,8 +323,8 @@ def find_in_lanes(worker, first, last, data, tree, kept, level, answer):
         pair, lane = level.pairs[item // n_lanes], item % n_lanes
         b = lane // LANES
         if level.active[b]:
-            small, large = kept.slots[pair.small_slot, b], kept.slots[max(pair.large_slot, 0), b]
-            scan_lane(lane, pair, small, large, data, tree, level, answer, scratch)
+            hists = kept.slots[pair.small_slot, b], kept.slots[max(pair.large_slot, 0), b]
+            scan_lane(lane, pair, hists, data, tree, level, candidates, category_sets, scratch)
 
 
 @njit
@@ -362,8 +373,9 @@ def subtract(data, tree, kept, pair, block, small, run, large):
 
 
 @inner
-def scan_lane(lane, pair, small, large, data, tree, level, answer, scratch):
+def scan_lane(lane, pair, hists, data, tree, level, candidates, category_sets, scratch):
     """Best splits of a pair of nodes on the feature of one lane."""
+    small, large = hists
     f = data.lane_feature[lane]
     if f < 0:
         return
@@ -375,9 +387,12 @@ def scan_lane(lane, pair, small, large, data, tree, level, answer, scratch):
             continue
         hist = large[at : at + size] if is_large else small[at : at + size]
         feature = data.features[f]
-        left_set = answer.category_sets[row, max(feature.categorical, 0)]
-        cell = answer.candidates[row, f : f + 1]
-        scan(hist, feature, level.open_nodes[row], tree.scale[0], cell, left_set, scratch)
+        node, cell = level.open_nodes[row], candidates[row, f : f + 1]
+        if category_sets is None:
+            scan(hist, feature, node, tree.scale[0], cell, None, scratch)
+        else:
+            left_set = category_sets[row, max(feature.categorical, 0)]
+            scan(hist, feature, node, tree.scale[0], cell, left_set, scratch)
 
 
 # -- rows -----------------------------------------------------------------------------------------

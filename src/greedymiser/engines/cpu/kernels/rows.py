@@ -9,7 +9,7 @@ from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import bits_of, from_bits, prefetch
 from greedymiser._core.threads import share
 from greedymiser.data.binning import LANES
-from greedymiser.engines.cpu.kernels.counting import AHEAD, size
+from greedymiser.engines.cpu.kernels.counting import AHEAD, filled, size
 from greedymiser.engines.cpu.state import Data, TreeState
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.sampling import LOT_BITS
@@ -30,7 +30,7 @@ SIZE = np.int64(2**63 - 1)
 # -- derivatives ----------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@njit
 def derive(team, formula, y, raw, weight, gradients, hessians, found):
     """Derivatives of a loss that has a formula, with their weights and extremes.
 
@@ -41,7 +41,7 @@ def derive(team, formula, y, raw, weight, gradients, hessians, found):
     join_extremes(found)
 
 
-@inner(error_model="numpy")
+@inner
 def derive_chunks(worker, first, last, formula, y, raw, weight, gradients, hessians, found):
     """Derive chunks first:last of the rows."""
     for chunk in range(first, last):
@@ -75,7 +75,7 @@ def measure_chunks(worker, first, last, weight, gradients, hessians, found):
         measure_derivatives(start, stop, weight, gradients, hessians, found[:, chunk])
 
 
-@inner(error_model="numpy")
+@inner
 def measure_derivatives(start, stop, weight, gradients, hessians, found):
     """Multiply rows by their weights; note the largest gradient and the extreme Hessians.
 
@@ -99,7 +99,8 @@ def measure_derivatives(start, stop, weight, gradients, hessians, found):
         bits = largest_bits(h)
         found[k, 1], found[k, 2] = from_bits(bits & SIZE), 0.0
         if bits < 0:  # some are negative
-            found[k, 2] = np.min(h)
+            for i in range(np.uint64(h.size)):
+                found[k, 2] = min(found[k, 2], h[i])
 
 
 @inner
@@ -142,7 +143,7 @@ def draw_lots(team, lot, gradients, hessians, rows, drawn):
     how many rows are drawn.
     """
     n_chunks = -(-gradients.size // CHUNK)
-    starts = np.zeros(n_chunks + 1, dtype=np.int64)
+    starts = filled(n_chunks + 1, 0)
     share(team, draw_chunks, (lot, gradients.size, rows[1], starts), n_chunks, 1)
     for chunk in range(n_chunks):
         starts[chunk + 1] += starts[chunk]
@@ -182,7 +183,7 @@ def close_ranks(worker, first, last, gradients, hessians, starts, rows, drawn):
 # -- words ----------------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@njit
 def quantise(team, gradients, hessians, grid, bound_gains, tree):
     """Give the rows of the root their words: derivatives rounded onto the grid, one or two.
 
@@ -207,7 +208,7 @@ def quantise(team, gradients, hessians, grid, bound_gains, tree):
     return sums[0, 0], sums[0, 1], energies[0]
 
 
-@inner(error_model="numpy")
+@inner
 def quantise_chunks(
     worker, first, last, gradients, hessians, scale, bound_gains, words, rows, sums, energies
 ):
@@ -240,7 +241,7 @@ def quantise_chunks(
             energies[chunk] = energy(words, scale[0], start, stop)
 
 
-@inner(error_model="numpy")
+@inner
 def energy(words, scale, start, stop):
     """Sum of g^2/h over some rows; huge where a row has a gradient but no Hessian."""
     total = 0.0
@@ -249,7 +250,7 @@ def energy(words, scale, start, stop):
     return total
 
 
-@inner(error_model="numpy")
+@inner
 def energy_of_row(words, i, scale):
     """g^2/h of one row."""
     if words.shape[1] == 1:
@@ -406,7 +407,7 @@ def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bou
             scatter_with_words(flags, tree.rows[side], tree.words[side], cut, rows, words)
 
 
-@inner(error_model="numpy")
+@inner
 def add_energies(flags, words, scale, cut):
     """Sums of g^2/h over the rows of a piece that go left, and over those that go right.
 
@@ -469,7 +470,11 @@ def add_leaves(team, data, tree, leaves, values, splits, category_sets, longest,
     data, tree = Data(*data), TreeState(*tree)
     sides = sides_of(splits, category_sets, data.features)
     cuts = plan_cuts(splits, tree.nodes, longest)
-    side_of = np.full(np.max(leaves) + 2, -1, dtype=np.int64)
+    # Splits that were only noted have children behind the last of ``tree.nodes``.
+    last = np.int64(0)
+    for k in range(leaves.size):
+        last = max(last, leaves[k])
+    side_of = filled(last + 2, -1)
     for s in range(splits.size):
         side_of[splits[s].left] = 2 * s
         side_of[splits[s].left + 1] = 2 * s + 1
@@ -558,7 +563,7 @@ def child_of(data, nodes, category_sets, at, i):
 # -- the loss -------------------------------------------------------------------------------------
 
 
-@njit(error_model="numpy")
+@njit
 def sum_loss(team, formula, y, raw, weight, totals, tables):
     """Exact sum of the loss of all rows.
 
@@ -572,7 +577,7 @@ def sum_loss(team, formula, y, raw, weight, totals, tables):
             totals[0, i] += totals[k, i]
 
 
-@inner(error_model="numpy")
+@inner
 def sum_chunks(worker, first, last, formula, y, raw, weight, totals, tables):
     """Add chunks first:last of the rows."""
     values = np.empty(CHUNK)
