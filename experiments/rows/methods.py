@@ -39,6 +39,8 @@ N_TRADEOFFS = 8
 MOST_DEARER, EVERY = 4, 1
 # Models of the curve that two stages are made of, and scores at which a band may begin or end.
 MOST_STAGES, N_EDGES = 14, 12
+# How many documents of a query may go on.
+TOPS = (3, 5, 7, 10, 15, 20, 30)
 # Trade-offs of LightGBM's lazy penalty: with twelve it starves.
 N_LAZY = 40
 
@@ -162,6 +164,7 @@ def two_stages(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float
     """What a user writes in twenty lines: two models of the flat curve, a band of scores between.
 
     A row whose score by the first model lies in the band goes on to the second, and pays for both.
+    Where documents are ranked, the first few of each query go on, and stay ahead of the others.
     """
     _said.clear()
     curve = cached_curve("model", problem, split, n_jobs)
@@ -174,16 +177,32 @@ def two_stages(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float
     for i, first in enumerate(models):
         offers.append(_two(problem, split, first, first, (np.inf, np.inf)))
         for second in models[i + 1 :]:
-            scores = confidence(problem, raw_predictions(problem, first, split.valid.X))
-            edges = np.unique(np.quantile(scores, np.linspace(0, 1, N_EDGES)))
-            edges[0], edges[-1] = -np.inf, np.inf
-            for low, high in itertools.combinations(edges.tolist(), 2):
-                offers.append(_two(problem, split, first, second, (low, high)))
+            raw = raw_predictions(problem, first, split.valid.X)
+            for band in bands(confidence(problem, raw, split.valid), split.valid):
+                offers.append(_two(problem, split, first, second, band))
     return {budget: choose(offers, budget) for budget in problem.budgets}
 
 
-def confidence(problem: Problem, raw: Floats) -> Floats:
-    """One number a row: the score, or of several classes the largest probability."""
+def bands(scores: Floats, rows: ProblemRows) -> list[tuple[float, float]]:
+    """Bands anywhere in the score; of ranked documents, the first of each query."""
+    if rows.qid is not None:
+        return [(-top - 0.5, np.inf) for top in TOPS]
+    edges = np.unique(np.quantile(scores, np.linspace(0, 1, N_EDGES)))
+    edges[0], edges[-1] = -np.inf, np.inf
+    return list(itertools.combinations(edges.tolist(), 2))
+
+
+def confidence(problem: Problem, raw: Floats, rows: ProblemRows) -> Floats:
+    """One number a row: the score, or of several classes the largest probability.
+
+    Of ranked documents, minus the rank in their query, from 1 on.
+    """
+    if rows.qid is not None:
+        order = np.lexsort((-raw, rows.qid))
+        _, starts, counts = np.unique(rows.qid[order], return_index=True, return_counts=True)
+        ranks = np.empty(len(raw))
+        ranks[order] = np.arange(len(raw)) - np.repeat(starts, counts) + 1
+        return -ranks
     return raw.max(axis=1) if problem.n_classes > 2 else raw
 
 
@@ -195,7 +214,9 @@ def _two(
         if key not in _said:
             _said[key] = tuple(raw_predictions(problem, m, rows.X) for m in (first, second))
         one, two = _said[key]
-        scores = confidence(problem, one)
+        scores = confidence(problem, one, rows)
+        if rows.qid is not None:
+            two = two - two.min() + one.max() + 1.0
         return one, two, (scores > band[0]) & (scores <= band[1])
 
     def predict(rows: ProblemRows) -> Floats:

@@ -66,6 +66,19 @@ def test_coai_trains_on_what_its_knapsacks_hold(problem):
     assert best.cost <= 10.0
 
 
+def test_two_stages_of_ranked_documents_send_the_first_of_each_query_on(problem):
+    from experiments.rows.methods import bands, confidence
+
+    rows = ProblemRows(np.zeros((5, 1)), np.zeros(5), np.array([2, 1, 2, 1, 2]))
+    scores = confidence(problem, np.array([0.1, 0.5, 0.9, 0.4, 0.3]), rows)
+    assert scores.tolist() == [-3, -1, -1, -2, -2]
+    first = bands(scores, rows)[0]
+    assert first[0] < -3 < first[1]
+    by_score = bands(np.arange(100.0), replace(rows, qid=None))
+    assert len(by_score) == 66
+    assert by_score[0][0] == -np.inf
+
+
 # -- problems ------------------------------------------------------------------------------------
 
 
