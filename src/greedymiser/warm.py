@@ -208,10 +208,8 @@ def _train_on_threads(more: dict[str, Any]) -> None:
 
 def _score_all() -> None:
     """All scores that are computed beside the data."""
-    from greedymiser.scoring._kernels import sort_floats
     from greedymiser.scoring.known import KNOWN_SCORES, known_score
 
-    sort_floats(np.zeros(2))  # scores do so where rows are many
     X, y, weight = _made_rows()
     raw = np.nan_to_num(X[:, :1].T).copy()
     kinds: list[tuple[Kind, Loss, NDArray[np.float64], NDArray[Any] | None]] = [
@@ -223,6 +221,10 @@ def _score_all() -> None:
             score = known_score(scoring, kind, loss, classes)
             if score is not None:
                 score.bind(target, given)(raw)
+    # Many rows are sorted in another way than few.
+    many = known_score("roc_auc", "classifier", BinaryLogLoss(), np.arange(2))
+    assert many is not None
+    many.bind(np.arange(4000.0) % 2, None)(np.zeros((1, 4000)))
     ranked = known_score("ndcg@5", "ranker", LambdaMART())
     assert ranked is not None
     ranked.bind(np.floor(np.abs(y)), None)(raw)

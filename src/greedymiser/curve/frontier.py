@@ -63,10 +63,11 @@ FOLDS, LAYERS, FOLDED_ROWS, FOLDS_SHARE = 5, 3, 20_000, 0.6
 MOST_CHANGES = 1.5
 # A dearer set must be better by so many standard errors of the difference between folds.
 NOISE = 0.5
-# Of what the best set gains over a constant: what a step of the frontier must bring; and what a fit
-# must be behind to be given up, the second divided by the root of the number of validation rows
-# (of queries, where rows have some).
-LEAST_STEP, LEAST_LUCK, LUCK = 0.002, 0.002, 0.5
+# Of what can be gained by spending, what a step of the frontier must bring.
+LEAST_STEP = 0.002
+# Of what the best set gains over a constant, what a fit must be behind to be given up; the second
+# is divided by the root of the number of validation rows (of queries, where rows have some).
+LEAST_LUCK, LUCK = 0.002, 0.5
 # Nobody asks how well a fit of the search learned its own rows.
 SHORT_RECORD = Record(train_loss=False)
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
@@ -331,7 +332,8 @@ class FrontierSearch:
         if not as_cheap or not np.isfinite(as_cheap[-1].best).all():
             return None
         # Scores that differ by less may differ by luck.
-        return Rival(as_cheap[-1].best, self._reach(known) * self._luck)
+        reach = known[-1].score - float(known[-1].best[0])
+        return Rival(as_cheap[-1].best, reach * self._luck)
 
     def _fit(
         self, trainer: Trainer, resources: ResourceBits, rival: Rival | None = None
@@ -395,15 +397,13 @@ class FrontierSearch:
     def _steps(self) -> list[Candidate]:
         """The frontier without steps that are too small to be worth a model."""
         best = [found for found in self.frontier() if found.cost < self.below]
-        kept = best[:1]
-        for found in best[1:]:
-            if found.score - kept[-1].score >= LEAST_STEP * self._reach(best):
+        scores = [found.score for found in best if found.score > -math.inf]
+        least = LEAST_STEP * (scores[-1] - scores[0]) if scores else 0.0
+        kept: list[Candidate] = []
+        for found in best:
+            if not kept or found.score - kept[-1].score >= least:
                 kept.append(found)
         return kept
-
-    def _reach(self, best: Sequence[Candidate]) -> float:
-        """What the best of a frontier has gained over a constant."""
-        return best[-1].score - float(best[-1].best[0])
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
         """Whether a dearer set is better by more than the noise of the folds."""
@@ -708,7 +708,7 @@ class Frontier:
         return [found[i] for layer in best for i in layer]
 
     def _beyond(
-        self, candidates: Sequence[Candidate], has_gates: bool
+        self, candidates: Sequence[Candidate], has_gates: bool = False
     ) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
 
@@ -732,7 +732,8 @@ class Frontier:
             features = self.sets.features(paid)
             opening = Opening(self.sets.marked(paid), features, n_iter)
             for factor in FEW_BEYOND if has_gates else BEYOND:
-                tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
+                patient = replace(params, tradeoff=factor * highest, n_iter_no_change=LONG_PATIENCE)
+                tasks.append((patient, None, True, opening))
         self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
