@@ -434,11 +434,7 @@ class _Learner:
             whole = union(left)
             if self.sets.price(whole) < self.errors.worst:
                 found.append(whole)
-            model = train(
-                self.whole, self.params, blank_model(self.whole, self.params), self._watch(),
-                allowed=self.sets.features(whole),
-            )  # fmt: skip
-            gains = np.where(free, 0.0, model.ensemble.importances())
+            gains = np.where(free, 0.0, self._gains(self.params, self.sets.features(whole)))
             worth: dict[Bits, float] = {}
             for bundle in left:
                 price = self.sets.price(whole) - self.sets.price(union(left, without=bundle))
@@ -447,6 +443,13 @@ class _Learner:
                 worth[bundle] = gain / price if price > 0 else np.inf
             left.remove(min(left, key=lambda bundle: worth[bundle]))
         return found[::-1][:most]
+
+    def _gains(self, params: Parameters, allowed: NDArray[np.bool_] | None) -> Floats:
+        """What a model of all rows has from each feature."""
+        blank = blank_model(self.whole, params)
+        model = train(self.whole, params, blank, self._watch(), allowed=allowed)
+        model.raise_if_cut_short()
+        return model.ensemble.importances()
 
     def _states(self, sets: Sequence[Bits]) -> list[State]:
         if self._threads.n_threads == 1 or len(sets) < 2:
@@ -460,10 +463,7 @@ class _Learner:
         room = max(8, most // 3)
         if len(bundles) <= room:
             return bundles
-        params = replace(self.params, **TEACHER)
-        blank = blank_model(self.whole, params)
-        model = train(self.whole, params, blank, self._watch())
-        gains = model.ensemble.importances()
+        gains = self._gains(replace(self.params, **TEACHER), None)
         worth = {b: float(gains[self.sets.features(b)].sum()) for b in bundles}
         return sorted(bundles, key=lambda b: (-worth[b], self.sets.price(b)))[:room]
 
