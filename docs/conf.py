@@ -109,9 +109,29 @@ LINKS = [
 FOLDER = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+)\)")
 
 
+PICTURE = re.compile(r"!\[([^\]]+)\]\(images/(\w+)\.png\)")
+# Which of the pictures that tools/draw_pictures.py draws is seen where.
+VARIANTS = {
+    "": "only-light d-none d-sm-block",
+    "_dark": "only-dark d-none d-sm-block",
+    "_narrow": "only-light d-sm-none",
+    "_narrow_dark": "only-dark d-sm-none",
+}
+
+
+def fitting_pictures(picture: re.Match[str]) -> str:
+    """All variants of a picture, of which the page shows the one that fits."""
+    alt, name = picture.groups()
+    return "\n\n".join(
+        f"```{{image}} images/{name}{variant}.png\n:alt: {alt}\n:class: {classes}\n```"
+        for variant, classes in VARIANTS.items()
+        if (ROOT / "docs" / "images" / f"{name}{variant}.png").is_file()
+    )
+
+
 def turn_links(app: Any, name: str, source: list[str]) -> None:
-    """Let links out of ``docs`` point into the site."""
-    text = source[0]
+    """Let links out of ``docs`` point into the site, and pictures fit the page."""
+    text = PICTURE.sub(fitting_pictures, source[0])
     for pattern, replacement in LINKS:
         text = re.sub(pattern, replacement, text)
 

@@ -36,8 +36,10 @@ MISER_EXIT = "miser + early exit"
 MISER_CRONUS = "miser + Cronus"
 FRONTIER = "frontier"
 ROWS = "rows pay"
+STAGED_EXIT = "staged misers + early exit"
 METHODS = (
-    STAGEWISE, SUBSETS, EARLY_EXIT, CRONUS, MISER, MISER_EXIT, MISER_CRONUS, FRONTIER, ROWS
+    STAGEWISE, SUBSETS, EARLY_EXIT, CRONUS, MISER, MISER_EXIT, MISER_CRONUS, FRONTIER, ROWS,
+    STAGED_EXIT,
 )  # fmt: skip
 
 # Shares of stage-wise's cost at which the paper's methods come close to its score (section 6).

@@ -30,6 +30,7 @@ from greedymiser import (
     CostModel,
     EarlyExitClassifier,
     EarlyExitRanker,
+    GatedClassifier,
     MiserClassifier,
     MiserRanker,
     __version__,
@@ -1625,6 +1626,18 @@ def test_a_protocol_has_the_unit_of_the_costs(here):
         first = "; all costs in euros" if known else ""
         assert re.match(rf"400 rows at a mean cost of [\d.]+, at most [\d.]+{first}\n", told)
         assert ("€" in told) == known
+
+
+def test_a_cascade_has_a_protocol(here):
+    X = np.random.default_rng(0).integers(0, 5, (1000, 2))
+    y = np.where(X[:, 0] == 4, X[:, 1] > 1, X[:, 0] > 1)
+    base = MiserClassifier(costs=[1.0, 10.0], max_iter=10, learning_rate=0.3, n_jobs=1)
+    save(GatedClassifier(base, tradeoff=1e-3, gate="tree").fit(X, y), "m.miser", cost_unit="euros")
+    pd.DataFrame(X).to_csv("X.csv", index=False)
+    told = succeed("protocol", "m.miser", "X.csv", "--out", "p.png")
+    assert "first, of all: feature 0 (1)" in told
+    assert "€10" in told
+    assert Path("p.png").exists()
 
 
 def test_a_model_without_a_unit(model):

@@ -65,6 +65,16 @@ def test_links_and_pictures_of_the_pages_exist():
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
 
 
+def test_pictures_come_light_and_dark_and_for_phones():
+    """As tools/draw_pictures.py draws them, and the site shows the one that fits."""
+    names = {file.stem for file in (ROOT / "docs/images").glob("*.png")}
+    plain = {name for name in names if not name.endswith(("_dark", "_narrow"))}
+    assert plain
+    assert names == {
+        f"{name}{variant}" for name in plain for variant in ("", "_dark", "_narrow", "_narrow_dark")
+    }
+
+
 def modules_with_examples() -> list[str]:
     found = pkgutil.walk_packages(greedymiser.__path__, "greedymiser.")
     names = [module.name for module in found if not module.name.startswith("greedymiser.engines.")]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import naive
 from greedymiser.cascades.gates import (
     GateInputs,
+    bands_between,
     bands_of_shares,
     count_cells,
     cross_fitted,
@@ -107,6 +108,19 @@ def test_bands_of_shares_are_judged_by_rows_that_did_not_make_them():
         seen += chance[estimates_of(gate, inputs) > 0].sum()
         honest += chance[on].sum()
     assert seen > 2 * honest
+
+
+def test_bands_are_tried_everywhere():
+    scores = np.arange(120.0)
+    inputs = inputs_of(scores[:, None], said=1)
+    found = bands_between(inputs, 4)
+    assert len(found) == 9  # ten stretches of four parts, without the whole
+    for gate, on in found:
+        assert np.array_equal(estimates_of(gate, inputs) > 0, on)
+        assert np.array_equal(np.diff(np.flatnonzero(on)), np.ones(on.sum() - 1))
+    assert {round(on.mean() * 4) for _, on in found} == {1, 2, 3}
+    assert bands_between(inputs_of(np.ones((50, 1)), said=1), 4) == []
+    assert bands_between(inputs_of(np.empty((50, 0))), 4) == []
 
 
 def judged_by(kind, inputs, gains):

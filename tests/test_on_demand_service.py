@@ -34,7 +34,7 @@ from greedymiser.on_demand import service as service_module
 from greedymiser.on_demand.metrics import AskedDrift, OpenTelemetryObserver, PrometheusObserver
 from greedymiser.on_demand.service import app_for, schema_of
 from test_on_demand import PATIENCE
-from test_on_demand_serving import NAMES, PRICES, Service, classifier, quietly
+from test_on_demand_serving import NAMES, PRICES, Service, classifier, gated_cascade, quietly
 
 
 @contextlib.contextmanager
@@ -177,6 +177,24 @@ def test_receipts_say_why_a_fallback_answered(X, objects, model):
         service.hanging.add("bureau")
         late = client.post("/predict", json={**ask, "deadline": 0.2}).json()["receipts"][0]
         assert late["why_fallback"].startswith("source 'bureau': it did not answer within")
+
+
+@quietly
+def test_a_gated_cascade_falls_back_by_itself(X, objects):
+    cascade, states = gated_cascade(X)
+    with running(app_for(cascade, Service(["income"], is_async=True).sources)) as client:
+        told = client.post("/predict", json={"objects": objects, "receipts": True}).json()
+    assert told["probabilities"] == states[0].predict_proba(X).tolist()
+    reasons = {receipt["why_fallback"] for receipt in told["receipts"]}
+    assert reasons == {"", "source 'income' failed"}
+
+
+def test_a_constant_needs_no_features(X, objects):
+    model = as_predictor(MiserClassifier(tradeoff=1e9, max_iter=3).fit(X, X["age"] > 0))
+    assert model.features_used_ == []
+    with running(app_for(model)) as client:
+        told = client.post("/predict", json={"objects": [{}, objects[0]]}).json()
+    assert told["predictions"] == model.predict(X[:2]).tolist()
 
 
 def test_a_predictor_with_sources_can_be_mounted(X, objects, model):

@@ -241,9 +241,13 @@ def test_fallbacks_of_fallbacks(X, objects, model, others):
 STATES = (["age"], ["age", "income"], ["age", "fraud", "income"], NAMES)
 
 
-@pytest.fixture(scope="module")
-def gated(X):
-    """A cascade of four states, and their models: who is young and unsure goes on."""
+@pytest.fixture(scope="module", name="gated")
+def gated_and_states(X):
+    return gated_cascade(X)
+
+
+def gated_cascade(X):
+    """A cascade of four states, and their models: who is old enough and unsure goes on."""
     costs = CostModel(PRICES)
     y = X["age"] + 2 * X["bureau"] + X["fraud"] + X["income"] > 0
     models, stages, gates, n_trees = [], [], [], 0
@@ -345,6 +349,34 @@ def test_states_answer_before_the_deadline(X, objects, gated, backend):
 
     found = anyio.run(main, backend=backend)
     assert np.array_equal(found, states[0].predict_proba(X[:20]))
+
+
+@quietly
+def test_without_a_first_state_columns_are_missing(X, objects, gated):
+    """If that is what is wanted: no model can answer."""
+    served = OnDemandPredictor(
+        gated[0], Service(["age"]).sources, fallbacks="states", on_error="missing"
+    )
+    found, receipts = served.predict_proba(objects[:40], return_receipts=True)
+    assert np.array_equal(found, gated[0].predict_proba(X[:40].assign(age=np.nan)))
+    assert all(receipt.missing == ("age",) for receipt in receipts)
+    assert not any(receipt.why_fallback for receipt in receipts)
+
+
+@quietly
+@pytest.mark.parametrize("failing", ["income", "bureau"])
+def test_what_was_prefetched_for_a_state_that_is_not_reached(X, objects, gated, failing):
+    cascade, states = gated
+    served = OnDemandPredictor(
+        cascade, Service([failing]).sources, fallbacks="states", prefetch=0.01, sample=X
+    )
+    found, receipts = served.predict_proba(objects, return_receipts=True)
+    expected = np.array([state.predict_proba(X) for state in states])
+    assert np.array_equal(found, expected[reached(cascade, X, {failing}), np.arange(len(X))])
+    assert all(set(receipt.fetched) == set(NAMES) for receipt in receipts)
+    for receipt in receipts:
+        paid = [name for name in NAMES if name not in receipt.in_vain]
+        assert receipt.cost == sum(PRICES[name] for name in paid)
 
 
 def test_states_that_cannot_be(X, model, gated):
@@ -468,7 +500,8 @@ def test_a_deadline_holds_for_functions_and_plain_calls(X, objects, model, other
 
 
 @quietly
-def test_what_cannot_come_in_time_is_not_begun(X, objects, model, others):
+def test_what_cannot_come_in_time_is_not_begun(X, objects, model, others, monkeypatch):
+    monkeypatch.setattr("greedymiser.on_demand.policies.PROBE_INTERVAL", 1e6)
     service = Service(is_async=True, seconds={"bureau": 0.15})
 
     async def main():
@@ -507,8 +540,17 @@ def test_a_slow_source_is_tried_again_after_a_while(monkeypatch):
     health.note(Outcome(1.0, None, 0.5))
     assert health.refusal(Deadline(0.2)).given_up
     assert health.refusal(Deadline(2.0)) is None
-    now = 61.0
+    now = 1.5
     assert health.refusal(Deadline(0.2)) is None
+    assert health.refusal(Deadline(0.2), begins=True) is None
+    assert health.refusal(Deadline(0.2)).given_up  # one finds out
+    health.note(Outcome(1.0, None, 0.1))
+    assert health.refusal(Deadline(0.2)) is None
+    health = Health(SourcePolicy())
+    health.note(Outcome(1.0, None, 0.5))
+    health.refusal(None, begins=True)
+    now = 61.0
+    assert health.refusal(Deadline(0.2)) is None  # it is forgotten
 
 
 # Retries, breakers, caches, batches, limits

@@ -143,7 +143,8 @@ def averaged_kernels(
     kernels: Mapping[str, Floats], sets: Sequence[Sequence[str]]
 ) -> Iterator[Floats]:
     """The averaged kernel of each of some growing sets."""
-    total, added = np.zeros(1, dtype=np.float32), set[str]()
+    total: Floats = np.zeros(1, dtype=np.float32)
+    added = set[str]()
     for chosen in sets:
         for name in chosen:
             if name not in added:

@@ -136,7 +136,7 @@ class MachineStates:
         """What is known of training images that machines have not seen."""
         y = self.opinions.train.y
         chances = self.chances(self.opinions.train.X)
-        said = [said_of(chance) for chance in chances]
+        said = [said_of(chance).astype(np.float64) for chance in chances]
         order = np.arange(self.n_sets)
         return States(
             prices=self.prices,

@@ -48,8 +48,10 @@ class Opinions:
         cls, X: Floats, labels: Indices, split: ImageSplit, costs: CostModel,
         scale: Mapping[str, Any],
     ) -> Opinions:  # fmt: skip
-        parts = (LabelledImages(X[i], labels[i]) for i in (split.known, split.valid, split.test))
-        return cls(*parts, costs, split, scale)
+        train, valid, test = (
+            LabelledImages(X[i], labels[i]) for i in (split.known, split.valid, split.test)
+        )
+        return cls(train, valid, test, costs, split, scale)
 
     def estimator(self, **settings: Any) -> MiserClassifier:
         """Trees of the experiment's depth and leaves."""

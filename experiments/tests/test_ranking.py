@@ -16,6 +16,7 @@ from experiments.methods import (
     EARLY_EXIT,
     METHODS,
     MISER,
+    STAGED_EXIT,
     STAGEWISE,
     Documents,
     Fold,
@@ -450,8 +451,30 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
             )
 
 
+def test_staged_misers_buy_little_before_the_first_exit(fold, tmp_path):
+    scale = replace(mq2008.SMALL, staged_first=(1e-3,), staged_then=(0.0,), staged_lengths=(5, 10))
+    run = study.FoldRun(fold, scale, Workspace(tmp_path, {**fold_settings(scale)}))
+    model = run._staged_miser(1e-3, 0.0)
+    first = model.truncate(study.EVERY)
+    assert 0 < first.cost_ < model.cost_
+    rows = run.staged()
+    assert set(rows["method"]) == {STAGED_EXIT}
+    assert set(rows["n_trees"]) == {study.EVERY + 5, study.EVERY + 10}
+    # Nobody pays less than the first rounds, nor more than all of them.
+    assert rows["cost"].between(first.cost_, model.cost_).all()
+    assert rows["cost"].min() < rows["cost"].max()
+
+
 def fold_settings(scale) -> dict:
-    names = ("max_iter", "n_slacks", "cronus_tradeoffs", "cronus_rows")
+    names = (
+        "staged_first",
+        "staged_then",
+        "staged_lengths",
+        "max_iter",
+        "n_slacks",
+        "cronus_tradeoffs",
+        "cronus_rows",
+    )
     told = {name: getattr(scale, name) for name in names}
     return {"version": "0", "data": {}} | study.FIXED | told
 

@@ -23,6 +23,7 @@ from scipy.stats import rankdata
 from greedymiser.cascades.gates import (
     BAND,
     GateInputs,
+    bands_between,
     bands_of_shares,
     cross_fitted,
     estimates_of,
@@ -50,6 +51,8 @@ SHARES = (
     0.9,
 )  # fmt: skip
 MOST_TREED = 12
+# Parts of the rows between which bands may begin and end.
+N_PARTS = 12
 # States of longer chains.
 MOST_CHAINED = 12
 # Rows that gates learn from at most; columns beside what the model says.
@@ -162,6 +165,7 @@ class CascadeFamily:
         self._prepared: Prepared = models.trainer.prepared
         # Why there are no cascades, or not as many as there could be.
         self.notes: list[str] = []
+        self._promising: list[tuple[int, int]] = []
         self._finished: dict[Bits, Model] = {}
         for found in flat:
             self._finished.setdefault(found.resources, replace(found.model, charge="model"))
@@ -390,10 +394,11 @@ class CascadeFamily:
             return []
         found = self._pairs(states)
         found += self._policies(states, found)
+        return self._within_limit(found)
+
+    def _within_limit(self, cascades: Iterable[Cascade]) -> list[Cascade]:
         limit = self._models.params.row_budget
-        if limit is not None:
-            found = [cascade for cascade in found if self._dearest(cascade) <= limit]
-        return found
+        return [c for c in cascades if limit is None or self._dearest(c) <= limit]
 
     def _dearest(self, cascade: Cascade) -> float:
         n_trees = sum(model.ensemble.n_trees for model in cascade.models)
@@ -452,6 +457,7 @@ class CascadeFamily:
             best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
             ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
             pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
+            self._promising = pairs
             others = others[:1]
         for pair in pairs:
             for kind in others:
@@ -487,6 +493,17 @@ class CascadeFamily:
         for gate, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
             if on.any() and not on.all():
                 yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
+
+    def _everywhere(self, states: States) -> Iterator[Cascade]:
+        """The pairs that promise most, with bands of any width anywhere.
+
+        A score need not be won where the loss is: they are for whoever goes by scores.
+        """
+        for pair in self._promising:
+            gain = states.values[pair[0]] - states.values[pair[1]]
+            for gate, on in bands_between(states.inputs(pair[0]), N_PARTS):
+                if on.any() and not on.all():
+                    yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
 
     def _gated(self, states: States, pair: tuple[int, int], kind: str) -> Iterator[Cascade]:
         first, second = pair
@@ -576,6 +593,8 @@ class CascadeFamily:
             return Best([], {})
         by_loss = layers([(c.mean_price, -c.loss) for c in cascades], LOSS_LAYERS)
         tried = [cascades[i] for layer in by_loss for i in layer][:MOST_SCORED]
+        if self._models.trainer.in_kernels:  # where a score takes no time
+            tried += self._within_limit(self._everywhere(states))
         usable = [i for i in range(len(self.states)) if states.is_usable(i)]
         plain = [self.score(np.full(states.n_rows, i, dtype=np.intp)) for i in usable]
         points = [(self.plain_price(i), score) for i, score in zip(usable, plain, strict=True)]

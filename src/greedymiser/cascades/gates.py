@@ -434,6 +434,27 @@ def bands_of_shares(
     return bands
 
 
+def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Gate, NDArray[np.bool_]]]:
+    """All bands between scores that divide the rows into about equal parts, and who is in them."""
+    said = inputs.said
+    if not len(said) or not len(inputs.binned.edges[said[-1]]):
+        return []
+    column = int(said[-1])
+    codes, edges = inputs.binned.codes[column], inputs.binned.edges[column]
+    below = np.cumsum(np.bincount(codes, minlength=len(edges) + 1)) / len(codes)
+    cuts = np.unique(np.searchsorted(below, np.arange(1, n_parts) / n_parts))
+    cuts = cuts[cuts < len(edges)]
+    bands = []
+    for start, end in itertools.combinations((-1, *cuts.tolist(), len(edges)), 2):
+        if start == -1 and end == len(edges):
+            continue
+        above = -np.inf if start == -1 else float(edges[start])
+        up_to = np.inf if end == len(edges) else float(edges[end])
+        gate = Gate(_band(inputs, inputs.positions[column], above, up_to), 0.0)
+        bands.append((gate, (codes > start) & (codes <= end)))
+    return bands
+
+
 def _best_of(gains: Floats, fits: NDArray[np.bool_]) -> int | None:
     """The place of the largest gain among some of them; None if there is none."""
     fits = fits & (gains > 0)

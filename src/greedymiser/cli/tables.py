@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     """Print models of a curve, the cheapest first: cost, score, and what each adds."""
     from greedymiser.curve.summary import recommendation, step_table
+    from greedymiser.scoring.errors import TOTAL_COST
 
     heads, cells = step_table(trained, steps)
     rows = [[str(number), *row] for number, row in enumerate(cells, 1)]
@@ -32,12 +33,11 @@ def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     chosen = ""
     if any(step.choice_score is not None for step in steps):
         chosen = " Models are chosen by what these rows and cross-fitting say together."
-    say(
-        f"Recommended: {recommendation(trained)}.",
-        f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; "
-        f"higher is better.{chosen}",
-        "",
-    )
+    what = f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; higher"
+    if trained.scoring == TOTAL_COST:
+        what = "Total: features and errors of a validation row, on average; less"
+    said = recommendation(trained)
+    say(f"Recommended: {said}.", f"{what} is better.{chosen}", "")
 
 
 def show_baselines(trained: TradeoffCurve, others: Mapping[str, tuple[float, float]]) -> None:

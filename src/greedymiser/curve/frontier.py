@@ -708,7 +708,7 @@ class Frontier:
         return [found[i] for layer in best for i in layer]
 
     def _beyond(
-        self, candidates: Sequence[Candidate], has_gates: bool
+        self, candidates: Sequence[Candidate], has_gates: bool = False
     ) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
 

@@ -292,7 +292,9 @@ class CurveModels:
                 trace = trace.assign(found_by=entry.found_by, model=position)
             if self.usual_shift:
                 shift = self.usual_shift if entry.shift is None else entry.shift
-                trace = trace.assign(choice_score=trace["score"] + shift)
+                # A constant is the same, whichever set it is the beginning of.
+                shifts = np.where(trace["n_iter"] == 0, self.usual_shift, shift)
+                trace = trace.assign(choice_score=trace["score"] + shifts)
             traces.append(trace)
         table = pd.concat(traces, ignore_index=True)
         if self.score_name == TOTAL_COST:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -221,13 +222,14 @@ def step_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of a table of models: cost, score, and what each adds; recommended marked.
 
-    Where models are not chosen by the score of the validation rows alone, what they are chosen by
-    has a column of its own.
+    Where the score of the validation rows does not rise, since models are not chosen by it alone,
+    what they are chosen by has a column of its own.
     """
     front = front_steps(curve)
     marked = front[recommended(front)] if front else None
     has_test = any(step.test_score is not None for step in steps)
-    has_choice = any(step.choice_score is not None for step in steps)
+    rises = all(one.score <= other.score for one, other in pairwise(steps))
+    has_choice = not rises and any(step.choice_score is not None for step in steps)
     heads = ["cost", "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
     if curve.scoring == TOTAL_COST:
         heads = ["bill", "errors", "together"] + ["chosen by"] * has_choice + ["test"] * has_test
@@ -410,22 +412,22 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
 
 
 def total_in_words(curve: TradeoffCurve) -> str:
-    """What the least total is made of, beside asking nobody and asking for everything."""
+    """What the least total is made of, beside buying nothing and buying most."""
     best = curve.best_row()
 
     def said(value: float) -> str:
         return money(value, curve.cost_unit)
 
     told = (
-        f"asks for {said(best['cost'])}, errs for {said(best['errors'])}, together "
-        f"{said(-best['score'])} a row"
+        f"{said(-best['score'])} a row in all, {said(best['cost'])} for features and "
+        f"{said(best['errors'])} for errors"
     )
-    nobody = curve.traces[curve.traces["cost"] == 0]
-    if not nobody.empty:
-        told += f"; asking nobody costs {said(-nobody['score'].max())}"
-    dearest = curve.points.loc[curve.points["cost"].idxmax()]
-    if dearest["cost"] > best["cost"]:
-        told += f", the model that asks most {said(-dearest['score'])}"
+    free = curve.traces[curve.traces["cost"] == 0]
+    if best["cost"] > 0 and not free.empty:
+        told += f"; buying nothing costs {said(-free['score'].max())}"
+    most = curve.points.loc[curve.points["cost"].idxmax()]
+    if most["cost"] > best["cost"]:
+        told += f"; the model with the largest bill costs {said(-most['score'])}"
     return told
 
 

@@ -446,7 +446,7 @@ class _Learner:
                 gain = float(gains[self.sets.features(bundle)].sum())
                 worth[bundle] = gain / price if price > 0 else np.inf
             left.remove(min(left, key=lambda bundle: worth[bundle]))
-        return found[-most:]
+        return found[::-1][:most]
 
     def _states(self, sets: Sequence[Bits]) -> list[State]:
         if self._threads.n_threads == 1 or len(sets) < 2:

@@ -360,6 +360,11 @@ class Predictor:
             )
         return self.error_costs.expected(self.probabilities(raw))
 
+    @property
+    def has_protocol(self) -> bool:
+        """Whether rows are asked for different things, as ``protocol`` tells."""
+        return self.charge == "row" or isinstance(self.rule, Gates)
+
     def protocol(
         self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01
     ) -> Protocol:
@@ -373,7 +378,7 @@ class Predictor:
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        if self.charge != "row" and not isinstance(self.rule, Gates):
+        if not self.has_protocol:
             raise ValueError(
                 "a protocol is for models with charge='row'; this one has charge='model' and asks "
                 "every row for the same, as receipt() tells"

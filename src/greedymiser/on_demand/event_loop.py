@@ -317,7 +317,8 @@ class LoopCaller:
         """The call to share: one that others wait for, if there is room, or a new one."""
         name, most = call.source.name, policy.max_batch or 1
         shared = self._state.open.get(name)
-        if shared is not None and shared.n_objects + len(call.requests) > most:
+        is_left = shared is not None and not shared.members  # and about to be cancelled
+        if shared is not None and (is_left or shared.n_objects + len(call.requests) > most):
             del self._state.open[name]
             shared.is_full.set()
             shared = None
@@ -347,6 +348,8 @@ class LoopCaller:
                     await shared.is_full.wait()
                 if self._state.open.get(source.name) is shared:
                     del self._state.open[source.name]
+                if not shared.members:
+                    return
                 shared.requests = [one for call, _ in shared.members for one in call.requests]
                 # As long as the last of them can wait.
                 callers = [caller for _, caller in shared.members]

@@ -205,7 +205,7 @@ class FallbackWalk:
         """Let the best model go on that can; if none can, it is as if there were none."""
         failure = self._failure(request)
         earlier = self.detours.get(request.index)
-        if walk.has_state(request):
+        if isinstance(walk, StageWalk) and walk.has_states:
             walk.stop(request)
             stopped = earlier or Detour(str(failure), None, walk)
             self.detours[request.index] = stopped._replace(is_over=True)
@@ -228,7 +228,8 @@ class FallbackWalk:
 
     def time_to_fall_back(self, request: Request, source: Source) -> float | None:
         """Seconds that the best fallback would take if a source failed now; None: not known."""
-        if self._walk_of(request).has_state(request):
+        walk = self._walk_of(request)
+        if isinstance(walk, StageWalk) and walk.has_states:
             return 0.0
         without = request.unavailable | {source.name}
         for served in self._fallbacks:

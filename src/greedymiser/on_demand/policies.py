@@ -25,6 +25,10 @@ from greedymiser.on_demand.sources import Sources
 REMEMBERED_ANSWERS = 32
 REMEMBERED_SECONDS = 60.0
 
+# A source that of late was too slow for a deadline is called all the same every so many seconds:
+# it may have been the event loop that was slow, and nobody would ever know.
+PROBE_INTERVAL = 1.0
+
 # Share of a deadline, and seconds at most, that are kept for what comes after the last answer.
 RESERVED_SHARE = 0.1
 RESERVED_SECONDS = 0.02
@@ -192,6 +196,8 @@ class Health:
         self._lock = threading.Lock()
         self._answers: deque[tuple[float, float]] = deque(maxlen=REMEMBERED_ANSWERS)
         self._n_failures = 0
+        # When a call began the last time.
+        self._began = 0.0
         # When the breaker was opened; None while it is closed.
         self._opened: float | None = None
         # When the call began that is tried although the breaker is open; None if there is none.
@@ -207,7 +213,7 @@ class Health:
             if left <= 0:
                 return refusal(f"it was not called, since {deadline.seconds:g} s have passed")
             fastest = self._fastest()
-            if fastest > left:
+            if fastest > left and time.perf_counter() - self._began < PROBE_INTERVAL:
                 return refusal(
                     f"it was not called: of late it took at least {fastest:.3g} s, and "
                     f"{left:.3g} s are left"
@@ -218,6 +224,8 @@ class Health:
                 f"it was not called, since its last {self._n_failures} calls failed; one is tried "
                 f"every {self._policy.breaker_reset:g} s"
             )
+        if begins:
+            self._began = time.perf_counter()
         return None
 
     def _may_try(self, begins: bool) -> bool:

@@ -90,8 +90,9 @@ class OnDemandPredictor:
     deadline : float, optional
         Seconds after which the answer must be there, for each call of ``predict`` and the like,
         which take their own, too. A tenth of it (at most 20 ms) is kept for the model. What of late
-        has always taken longer than what is left is not begun; what has not come in time fails, so
-        early that a fallback can still fetch what it needs.
+        has always taken longer than what is left is not begun (but for one call a second, which
+        finds out whether it still does); what has not come in time fails, so early that a fallback
+        can still fetch what it needs.
     prefetch : float, optional
         Fetch at once what at least this share of the rows of ``sample`` needs, instead of when an
         object gets there: faster, and more expensive. Receipts tell what was bought in vain.

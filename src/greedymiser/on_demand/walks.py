@@ -184,8 +184,9 @@ class StageWalk:
         self._began[i] = self._stage
         self._going = self._going[self._going != i]
 
-    def has_state(self, request: Request) -> bool:
-        """Whether an object has reached a state whose model can answer it."""
+    @property
+    def has_states(self) -> bool:
+        """Whether all that are still here have reached a state whose model can answer them."""
         return self.served.is_gated and self._stage > 0
 
     def stop(self, request: Request) -> None:
@@ -308,13 +309,6 @@ class RowWalk:
     def leave(self, request: Request) -> None:
         """An object goes another way."""
         self._gone[self._place[request.index]] = True
-
-    def has_state(self, request: Request) -> bool:
-        """Whether an object has reached a state: paths through trees have none."""
-        return False
-
-    def stop(self, request: Request) -> None:
-        raise AssertionError("there is no state to stop in")
 
     def features_asked(self, request: Request) -> list[int]:
         """Features that an object was asked for, the one included for which it waits."""
