@@ -395,7 +395,7 @@ def many_classes():
     X, costs = np.hstack([pixels, others]), CostModel.from_resources(prices, needs)
     estimator = MiserClassifier(costs=costs, max_iter=20, min_samples_leaf=5, n_jobs=1)
     rows = {"X_val": X[600:], "y_val": y[600:], "scoring": "accuracy"}
-    return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=2, effort=0.35)
+    return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=2, effort=0.2)
 
 
 @pytest.mark.slow

@@ -42,6 +42,8 @@ ROUND_CELLS = 400_000
 # What a search may cost, in fits of everything, and the models that it ends with; or so many cells
 # if that is more: small data can be searched thoroughly in seconds.
 FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.5, 0.5, 6e9
+# With several outputs, whose rounds take as many trees.
+LEAST_CELLS_OF_SEVERAL = 1e10
 # Most fits of a search.
 MOST_FITS = 400
 # How much of the allowance may be spent after single purchases (but not fewer than a dozen), after
@@ -203,9 +205,11 @@ class FrontierSearch:
         self._allow(effort)
 
     def _allow(self, effort: float) -> None:
-        self._allowed_cells = effort * max(FULL_FITS * self._full, LEAST_CELLS)
+        n_outputs = self._trainer.start.ensemble.n_outputs
+        least = LEAST_CELLS if n_outputs == 1 else LEAST_CELLS_OF_SEVERAL
+        self._allowed_cells = effort * max(FULL_FITS * self._full, least)
         self.allowance = Allowance(self._allowed_cells, max(1, round(MOST_FITS * effort)))
-        self._final_cells = effort * max(FINAL_FITS * self._full, LEAST_CELLS)
+        self._final_cells = effort * max(FINAL_FITS * self._full, least)
 
     # -- the search -------------------------------------------------------------------------------
 
