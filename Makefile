@@ -49,6 +49,16 @@ test-oldest: $(VENV)/.installed-package  ## run the tests with the oldest versio
 		--editable '.[test]'
 	$(VENV)-oldest/bin/python -m pytest -n 2 --dist loadfile -o filterwarnings=
 
+.PHONY: test-platforms
+# Feast and MLflow ask for a hundred packages, some of them in old versions (pandas below 3), so they
+# are in no environment of ours but this one.
+test-platforms: $(VENV)/.installed-package  ## run the tests of Feast and MLflow
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)-platforms
+	$(BIN)/uv pip install --quiet --python $(VENV)-platforms/bin/python \
+		--editable '.[frames,feast,mlflow]' pytest hypothesis
+	$(VENV)-platforms/bin/python -c "import feast, mlflow"
+	$(VENV)-platforms/bin/python -m pytest tests/test_feast.py tests/test_mlflow.py
+
 .PHONY: test-env
 test-env: $(VENV)/.installed-dev  ## only set up what test and lint need
 
@@ -101,7 +111,7 @@ package: $(VENV)/.installed-package  ## build the wheel, check it, try it in emp
 
 .PHONY: clean
 clean:  ## remove the environment, caches and build results
-	rm -rf $(VENV) $(VENV)-oldest build dist docs/gallery docs/reference demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-platforms build dist docs/gallery docs/reference demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -41,6 +42,8 @@ nitpicky = True
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+# Quotes in values are straight: they are to be copied.
+smartquotes = False
 # Snippets of the pages are run by tests/test_docs.py.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -106,9 +109,29 @@ LINKS = [
 FOLDER = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+)\)")
 
 
+PICTURE = re.compile(r"!\[([^\]]+)\]\(images/(\w+)\.png\)")
+# Which of the pictures that tools/draw_pictures.py draws is seen where.
+VARIANTS = {
+    "": "only-light d-none d-sm-block",
+    "_dark": "only-dark d-none d-sm-block",
+    "_narrow": "only-light d-sm-none",
+    "_narrow_dark": "only-dark d-sm-none",
+}
+
+
+def fitting_pictures(picture: re.Match[str]) -> str:
+    """All variants of a picture, of which the page shows the one that fits."""
+    alt, name = picture.groups()
+    return "\n\n".join(
+        f"```{{image}} images/{name}{variant}.png\n:alt: {alt}\n:class: {classes}\n```"
+        for variant, classes in VARIANTS.items()
+        if (ROOT / "docs" / "images" / f"{name}{variant}.png").is_file()
+    )
+
+
 def turn_links(app: Any, name: str, source: list[str]) -> None:
-    """Let links out of ``docs`` point into the site."""
-    text = source[0]
+    """Let links out of ``docs`` point into the site, and pictures fit the page."""
+    text = PICTURE.sub(fitting_pictures, source[0])
     for pattern, replacement in LINKS:
         text = re.sub(pattern, replacement, text)
 
@@ -131,8 +154,30 @@ def skip_foreign(app: Any, what: str, name: str, member: Any, skip: bool, option
     return skip or foreign or name in INDOORS
 
 
+def add_defaults(
+    app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    """Say the default of every parameter beside its type, as the signature has it."""
+    if "Parameters" not in lines or not callable(thing):
+        return
+    defaults = {one.name: one.default for one in inspect.signature(thing).parameters.values()}
+    for i in range(lines.index("Parameters") + 2, len(lines)):
+        if lines[i].startswith("---"):  # of the next heading
+            return
+        found = re.fullmatch(r"(\w+(?:, \w+)*) : (.+)", lines[i])
+        if found is None or "default" in found[2] or found[2].endswith("optional"):
+            continue
+        names = found[1].split(", ")
+        values = {repr(defaults.get(name, inspect.Parameter.empty)) for name in names}
+        value = values.pop()
+        if not values and not value.startswith("<"):
+            lines[i] += f", default {value}".replace("'", '"')
+
+
 def setup(app: Any) -> dict[str, Any]:
-    """Connect the two."""
+    """Connect them."""
     app.connect("source-read", turn_links)
     app.connect("autodoc-skip-member", skip_foreign)
+    # Before numpydoc, which makes paragraphs of the sections.
+    app.connect("autodoc-process-docstring", add_defaults, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -59,14 +59,14 @@ print(str(curve).splitlines()[-1])
 # A blood test costs 22.78, and of a hundred patients seven are ill: at these prices the clinic had
 # better ask for nothing. That is a decision, too, and nobody has to guess it.
 #
-# Where mistakes are dear
-# -----------------------
+# Where mistakes are expensive
+# ----------------------------
 # Ten times the error costs, and asking pays. Each row pays for what it is asked for, so that only
 # patients in doubt are asked for more.
 
-dear = least_total(10, "row")
-print(str(dear).splitlines()[-1])
-print(total_cost(dear.best(), *test))
+costly = least_total(10, "row")
+print(str(costly).splitlines()[-1])
+print(total_cost(costly.best(), *test))
 
 # %%
 # Beside LightGBM, which buys all that its trees look at, and beside saying the same of everybody:
@@ -77,7 +77,7 @@ flat = least_total(10, "model")
 rows = {
     "nothing": total_cost(flat.models[0].truncate(0), *test),
     "the best set for all": total_cost(flat.best(), *test),
-    "each row its own": total_cost(dear.best(), *test),
+    "each row its own": total_cost(costly.best(), *test),
     "LightGBM": total_cost(bought, *test),
 }
 for name, cost in rows.items():

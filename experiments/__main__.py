@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "yahoo": "experiments.ranking.yahoo",
     "mq2008": "experiments.ranking.mq2008",
     "scene15": "experiments.scenes.scene15",
+    "scene15-machines": "experiments.scenes.machines",
 }
 
 # Results with more rows than this are left to their files.

@@ -34,7 +34,13 @@ CRONUS = "Cronus"
 MISER = "miser"
 MISER_EXIT = "miser + early exit"
 MISER_CRONUS = "miser + Cronus"
-METHODS = (STAGEWISE, SUBSETS, EARLY_EXIT, CRONUS, MISER, MISER_EXIT, MISER_CRONUS)
+FRONTIER = "frontier"
+ROWS = "rows pay"
+STAGED_EXIT = "staged misers + early exit"
+METHODS = (
+    STAGEWISE, SUBSETS, EARLY_EXIT, CRONUS, MISER, MISER_EXIT, MISER_CRONUS, FRONTIER, ROWS,
+    STAGED_EXIT,
+)  # fmt: skip
 
 # Shares of stage-wise's cost at which the paper's methods come close to its score (section 6).
 PAPER_CLAIMS = {EARLY_EXIT: 1 / 2, CRONUS: 1 / 4, MISER: 1 / 10}

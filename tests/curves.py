@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from greedymiser import CostModel, MiserClassifier, MiserRegressor
-from greedymiser.curve.curve import TradeoffCurve
+from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
 from greedymiser.datasets import load_thyroid
 
 TRADEOFFS = (0.0, 1e-4, 1e-3, 5e-3, 1e-2, 3e-2)
@@ -100,3 +100,18 @@ def constant_curve() -> TradeoffCurve:
     curve = thyroid_curve((1e3,))
     assert curve.points.cost.tolist() == [0.0]
     return curve
+
+
+@cache
+def total_curve() -> TradeoffCurve:
+    """Bills and errors in one unit."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 3))
+    y = (X[:, 0] + X[:, 1] + 0.3 * rng.standard_normal(400) > 0).astype(int)
+    model = MiserClassifier(
+        costs=[0.5, 1.0, 3.0], max_iter=10, error_costs=[[0.0, 10.0], [20.0, 0.0]]
+    )
+    return tradeoff_curve(
+        model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=3, effort=0.1,
+        scoring="total_cost", cost_unit="dollars",
+    )  # fmt: skip

@@ -698,6 +698,15 @@ def average_precision(is_high, scores, weight):
     return found / total
 
 
+def sort_floats(values):
+    """The lowest first, each as large as all before it: insertion."""
+    found = []
+    for value in values:
+        at = sum(other <= value for other in found)
+        found.insert(at, value)
+    return found
+
+
 def pairs_in_order(low, low_mass, high, high_mass):
     """Twice the mass of pairs with the high one above, and once where both are equal."""
     return sum(

@@ -322,6 +322,7 @@ def test_a_curve_has_what_is_free(traced):
     assert free.prediction_costs(X_VAL).max() == 0.0
 
 
+@pytest.mark.slow
 def test_a_curve_goes_on_from_a_checkpoint(traced, tmp_path):
     first = curve(checkpoint=tmp_path)
     again = curve(checkpoint=tmp_path)

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numba import njit
 
 from greedymiser._core import arithmetic
 from greedymiser._core.arithmetic import add_exactly, exact_sum, new_sums, rounded
+from random_examples import examples
 
 
 def vectorised(name):
@@ -113,7 +114,7 @@ finite = st.floats(-1e300, 1e300, allow_subnormal=True)
 numbers = st.lists(st.one_of(finite, st.floats(-2.0, 2.0), st.floats(-1e-307, 1e-307)))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(numbers)
 @example([])
 @example([5e-324, -5e-324, 5e-324])
@@ -124,7 +125,7 @@ def test_exact_sums_are_rounded_once(values):
     assert exact_sum(np.array(values)) == math.fsum(values)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(numbers, numbers)
 def test_sums_of_parts_are_added_by_adding_their_words(one, other):
     words = new_sums(2)

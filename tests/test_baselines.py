@@ -37,7 +37,7 @@ from greedymiser import (
     save,
 )
 from greedymiser.baselines import BaselineRegressor
-from greedymiser.baselines.foreign import below_in_single
+from greedymiser.baselines.foreign_models import below_in_single
 
 lightgbm = pytest.importorskip("lightgbm", reason="needs LightGBM: greedymiser[export]")
 xgboost = pytest.importorskip("xgboost", reason="needs XGBoost: greedymiser[test]")

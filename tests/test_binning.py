@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import naive
@@ -23,9 +23,7 @@ from greedymiser.data.binning import (
     write_bins,
 )
 from greedymiser.data.tables import ArrayTable
-
-# The first example compiles a kernel.
-patient = settings(deadline=None)
+from random_examples import examples
 
 INF = math.inf
 LARGEST = np.finfo(np.float64).max
@@ -71,7 +69,6 @@ def placed(distinct, mass, max_bins):
 # -- the kernels and their twins ------------------------------------------------------------------
 
 
-@patient
 @given(st.lists(values, min_size=1).map(sorted), st.data())
 def test_merge_equal_is_its_twin(ordered, data):
     n = len(ordered)
@@ -84,7 +81,6 @@ def test_merge_equal_is_its_twin(ordered, data):
         assert mass[:m].tolist() == plain[1]
 
 
-@patient
 @given(
     # Heavy values may be anywhere, several of them in a row.
     st.lists(st.one_of(st.just(1), st.integers(1, 5), st.integers(20, 500)), min_size=1),
@@ -95,7 +91,7 @@ def test_place_edges_is_its_twin(mass, max_bins):
     assert placed(distinct, mass, max_bins) == naive.place_edges(distinct, mass, max_bins)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([200, 255]))
 def test_place_edges_is_its_twin_for_many_bins(seed, max_bins):
     rng = np.random.default_rng(seed)
@@ -112,7 +108,6 @@ def test_place_edges_does_not_overflow():
     assert placed(range(300), mass, 255) == placed(range(300), [1] * 300, 255)
 
 
-@patient
 @given(
     st.lists(st.one_of(values, st.just(math.nan)), min_size=1),
     st.lists(values.filter(math.isfinite), max_size=254, unique=True).map(sorted),
@@ -168,7 +163,6 @@ def test_integer_weights_are_a_grid():
 # -- edges ----------------------------------------------------------------------------------------
 
 
-@patient
 @given(st.lists(st.one_of(values, st.just(math.nan)), min_size=1), st.integers(2, 9))
 def test_few_distinct_values_are_kept_apart(column, max_bins):
     distinct = sorted({x for x in column if not math.isnan(x)})
@@ -180,7 +174,6 @@ def test_few_distinct_values_are_kept_apart(column, max_bins):
         assert lower <= edge < upper
 
 
-@patient
 @given(st.lists(st.one_of(values, st.just(math.nan)), min_size=1), st.integers(2, 9))
 def test_bins_are_few_ordered_and_finite(column, max_bins):
     mapper, matrix, codes = binned(np.array(column)[:, None], max_bins=max_bins)
@@ -382,7 +375,7 @@ def test_eight_features_share_a_word(d):
         assert not (bytes_of_lane & np.uint64(255)).any()
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.permutations(list(range(11))))
 def test_the_layout_only_permutes_lanes(order):
     X = columns(np.random.default_rng(11), 40, 11)

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numba.core import event
-from sklearn.metrics import r2_score
+from sklearn.metrics import median_absolute_error, r2_score, roc_auc_score
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -30,13 +30,14 @@ from greedymiser import (
     CostModel,
     EarlyExitClassifier,
     EarlyExitRanker,
+    GatedClassifier,
     MiserClassifier,
     MiserRanker,
     __version__,
     load,
     save,
 )
-from greedymiser._core.amounts import money
+from greedymiser._core.amounts import money, rounded_score
 from greedymiser.cli import Task, app
 from greedymiser.cli.commands.demo import WRITES_DEMO
 from greedymiser.cli.errors import Reads, Writes, marked_paths
@@ -176,7 +177,7 @@ def test_fit_inspect_predict(here, table, task, suffix):
     # A quarter of each class is held out, rounded down.
     sizes = (301, 99) if task is Task.classification else (300, 100)
     assert "{} rows to learn from, {} to validate with; 4 features".format(*sizes) in guessed
-    assert "price (euros)" in guessed
+    assert "€" in guessed
 
     told = succeed("inspect", "deep/er/m.miser")
     model = load("deep/er/m.miser")
@@ -194,10 +195,11 @@ def test_fit_inspect_predict(here, table, task, suffix):
         Task.classification: "negative log-loss",
         Task.ranking: "NDCG@30 minus 1",
     }[task]
-    assert re.search(rf"validation {name} +{score:.6g}", told)
-    assert f"{model.cost_:g}" in told
+    assert re.search(rf"validation {name} +{rounded_score(score)}", told)
+    assert re.search(rf"cost of a prediction +{money(model.cost_, 'euros')}", told)
     for line in model.receipt():
-        row = rf"{line.iteration} +{re.escape(line.feature)} +.*{line.price:g} +{line.spent:g}"
+        row = rf"{line.iteration} +{re.escape(line.feature)} +.*"
+        row += rf"{money(line.price, 'euros')} +{money(line.spent, 'euros')} "
         assert re.search(row, told)
     assert re.search(r"tradeoff +0\.0001", told)
     assert re.search(r"max_iter +12", told)
@@ -270,7 +272,7 @@ def test_predictions_with_their_costs(here, model):
     assert list(shown.columns) == ["prediction", "cost"]
     assert shown["cost"].tolist() == [load(model).cost_] * 400
     told = succeed("predict", model, "regression.csv", "--with-costs", "--out", "p.csv")
-    assert f"400 predictions at a cost of {load(model).cost_:g} each" in told
+    assert f"400 predictions at a cost of {money(load(model).cost_)} each" in told
     pd.testing.assert_frame_equal(pd.read_csv("p.csv"), shown)
 
 
@@ -300,12 +302,17 @@ def test_score_says_what_python_says(here, table, task):
         share = np.mean(model.predict(X) == X[target])
         assert re.search(rf"accuracy +{share:.3f}", told)
         assert "does not know the class 'fair'" in complain_after(X, target, "fair")
+        said = complain("score", "m.miser", "classification.csv", "--target", target,
+                        "--scoring", "f1")  # fmt: skip
+        assert said.startswith("'f1' does not suit this classifier: pos_label=1")
     if task is Task.regression:
         assert re.search(rf"R² +{r2_score(X[target], model.predict(X)):.3f}", told)
-        said = complain(
-            "score", "m.miser", "regression.csv", "--target", "price", "--scoring", "r3"
-        )
-        assert "'r3' is not a score for this regressor" in said
+        asked = ["score", "m.miser", "regression.csv", "--target", "price", "--scoring"]
+        assert "names are for example" in complain(*asked, "r3")
+        assert "did you mean 'r2'?" in complain(*asked, "R2")
+        rare = median_absolute_error(X[target], model.predict(X))  # scikit-learn is asked for it
+        told = succeed(*asked, "neg_median_absolute_error")
+        assert re.search(rf"negative median absolute error +-{rare:.3f}", told)
     if task is Task.ranking:
         assert "NDCG@5" in told
 
@@ -329,6 +336,45 @@ def test_baseline_tells_what_the_present_model_costs(here, table):
     assert "there is no model at" in complain("baseline", "none.txt", "--costs", "three.csv")
     Path("broken.txt").write_text("tree\n")
     assert "lightgbm cannot read" in complain("baseline", "broken.txt", "--costs", "three.csv")
+
+
+def test_a_curve_beside_the_present_model(here, table):
+    lightgbm = pytest.importorskip("lightgbm")
+    X, y = table[["age", "x.y", "dear"]], table["kind"]
+    present = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1, n_jobs=1)
+    present.fit(X, (y == "good").astype(int)).booster_.save_model("present.txt")
+    Path("three.csv").write_text("feature,cost\nage,1\nx.y,1\ndear,10\n")
+    X.assign(kind=y).to_csv("three_columns.csv", index=False)
+    # Its classes are numbers, in the order of their names.
+    result = greedymiser("baseline", "present.txt", "three_columns.csv", "--costs", "three.csv",
+                         "--target", "kind")  # fmt: skip
+    assert result.stderr == "Note: the classes bad, good are taken for 0, 1\n"
+    score = roc_auc_score(y == "good", present.predict_proba(X)[:, 1])
+    assert re.search(rf"ROC AUC +{score:.3f}", result.stdout)
+    result = greedymiser("curve", "three_columns.csv", "--valid", "three_columns.csv", "--target",
+                         "kind", "--costs", "three.csv", "--baseline", "present.txt", "--scoring",
+                         "roc_auc", "--tradeoffs", "0,0.01", "--out", "out", *FAST)  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert f"present.txt: score {score:.3f} for " in result.stdout
+    assert "present.txt" in Path("out/report.html").read_text(encoding="utf-8")
+
+
+def test_fit_by_cross_validation(here):
+    fit = ["fit", "classification.csv", "--target", "kind", "--costs", "costs.toml", "--out",
+           "m.miser", "--set", "max_bins=16", *FAST]  # fmt: skip
+    told = succeed(*fit, "--budget", "3", "--cv", "3", "--scoring", "roc_auc")
+    assert "400 rows to learn from; 4 features" in told  # nothing is held out
+    assert re.search(r"cross-validation in 3 folds: mean ROC AUC 0\.\d{3}", told)
+    assert load("m.miser").cost_ <= 3
+    for more in (["--valid", "classification.csv"], ["--tradeoff", "0.1"], ["--workers", "1"]):
+        result = greedymiser(*fit, "--cv", "3", *more)
+        assert result.exit_code == 2
+        assert "--cv" in result.stderr
+
+
+def test_help_shows_brackets():
+    help_of_scoring = greedymiser("curve", "--help").stdout
+    assert "[errors]" in help_of_scoring
 
 
 def test_predict_keeps_text_that_looks_like_numbers(here):
@@ -385,7 +431,7 @@ def test_early_exits_of_a_classifier(here, table):
     costs = exits.prediction_costs(X)
     assert len(set(costs.tolist())) > 1
     told = succeed("predict", "m.miser", "classification.csv", "--out", "p.csv")
-    assert f"400 predictions at a mean cost of {costs.mean():.6g} each" in told
+    assert f"400 predictions at a mean cost of {money(costs.mean())} each" in told
     predictions = pd.read_csv("p.csv")
     assert predictions["prediction"].tolist() == exits.predict(X).tolist()
     np.testing.assert_allclose(predictions["probability_good"], exits.predict_proba(X)[:, 1])
@@ -591,7 +637,7 @@ def test_fit_for_a_budget_searches_the_curve(here):
         assert re.search(
             r"search \d trade-offs and the \d+ best sets of features were tried", words
         )
-        assert "this model has the best validation score. It is " in words
+        assert re.search(r"this model has the best [a-z -]*score[a-z -]*\. It is ", words)
         chosen = model.about["parameters"]["tradeoff"]
         assert f"with trade-off {chosen:.3g}" in model.about["search"]
 
@@ -973,7 +1019,7 @@ def test_predictions_go_into_a_pipe(here, model):
     reader = threading.Thread(target=lambda: read.append(Path("pipe.csv").read_bytes()))
     reader.start()
     succeed("predict", model, "regression.csv", "--out", "pipe.csv")
-    reader.join(timeout=10)
+    reader.join(timeout=60)
     assert read[0].decode() == succeed("predict", model, "regression.csv")
     assert Path("pipe.csv").is_fifo()
 
@@ -1046,7 +1092,7 @@ MARKS = {
 # Something to read for each parameter of that name; a new one has to be given its own.
 EXAMPLES = {
     "data": "regression.csv", "costs": "costs.csv", "valid": "valid.csv", "test": "test.csv",
-    "model": "m.miser",
+    "model": "m.miser", "baseline": "present.txt",
 }  # fmt: skip
 VALUES = {"target": "price", "max_iter": 2, "jobs": 1, "tradeoffs": "0.0"}
 
@@ -1560,15 +1606,16 @@ def test_the_unit_of_the_costs_is_remembered(here):
             "0", "--out", "m.miser", *FAST)  # fmt: skip
     assert load("m.miser").about["cost_unit"] == "euros"
     told = succeed("inspect", "m.miser")
-    assert "cost of a prediction (euros)" in told
-    assert "price (euros)" in told
+    cost = money(load("m.miser").cost_, "euros")
+    assert re.search(rf"cost of a prediction +{cost}", told)
+    assert f" {cost} " in told[told.index("Receipt") :]
     told = succeed("predict", "m.miser", "regression.csv", "--out", "p.csv")
-    assert f"at a cost of {load('m.miser').cost_:g} euros each" in told
+    assert f"at a cost of {cost} each" in told
     save(load("m.miser"), "again.miser")
     assert Path("again.miser").read_bytes() == Path("m.miser").read_bytes()
     succeed("curve", "regression.csv", "--target", "price", "--costs", "costs.toml", "--tradeoffs",
             "0.0", "--out", "out", *FAST)  # fmt: skip
-    assert "price (euros)" in succeed("inspect", "out/models/model-2.miser")
+    assert "€" in succeed("inspect", "out/models/model-2.miser")
 
 
 def test_a_protocol_has_the_unit_of_the_costs(here):
@@ -1578,8 +1625,19 @@ def test_a_protocol_has_the_unit_of_the_costs(here):
         told = succeed("protocol", "m.miser", "regression.csv")
         first = "; all costs in euros" if known else ""
         assert re.match(rf"400 rows at a mean cost of [\d.]+, at most [\d.]+{first}\n", told)
-        in_euros = r" \(euros\)" if known else ""
-        assert re.search(rf"price{in_euros} +adds to the mean cost{in_euros} *\n", told)
+        assert ("€" in told) == known
+
+
+def test_a_cascade_has_a_protocol(here):
+    X = np.random.default_rng(0).integers(0, 5, (1000, 2))
+    y = np.where(X[:, 0] == 4, X[:, 1] > 1, X[:, 0] > 1)
+    base = MiserClassifier(costs=[1.0, 10.0], max_iter=10, learning_rate=0.3, n_jobs=1)
+    save(GatedClassifier(base, tradeoff=1e-3, gate="tree").fit(X, y), "m.miser", cost_unit="euros")
+    pd.DataFrame(X).to_csv("X.csv", index=False)
+    told = succeed("protocol", "m.miser", "X.csv", "--out", "p.png")
+    assert "first, of all: feature 0 (1)" in told
+    assert "€10" in told
+    assert Path("p.png").exists()
 
 
 def test_a_model_without_a_unit(model):
@@ -1740,6 +1798,7 @@ def test_the_program_is_registered():
 # The page about it
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 25)
@@ -1797,6 +1856,17 @@ def test_a_table_of_errors_makes_models_decide_by_it(here):
     model = load("careful.miser")
     assert model.error_costs.matrix.tolist() == [[0.0, 5.0], [40.0, 0.0]]
     assert model.about["score"] == "total_cost"
+    assert "together" in model.about["search"]
+    # Not all that helps is worth its price: the least total buys less than the least loss.
+    succeed("fit", *about, "--out", "loss.miser", "--scoring", "neg_log_loss", *FAST)
+    assert model.cost_ < load("loss.miser").cost_
+    told = succeed("score", "careful.miser", "classification.csv", "--target", "kind")
+    assert "mean cost of its errors" in told
+    assert "both together" in told
+    only = ["classification.csv", "--target", "kind", "--scoring", "total_cost"]
+    assert "accuracy" not in succeed("score", "careful.miser", *only)
+    succeed("fit", *about[:3], "--costs", "costs.toml", "--out", "plain.miser", *FAST)
+    assert "without a table [errors]" in complain("score", "plain.miser", *only)
     succeed("curve", *about, "--out", "curve", "--tradeoffs", "0,1e-2", *FAST)
     points = pd.read_csv(Path("curve") / "curve.csv")
     assert (points["score"] < 0).all()

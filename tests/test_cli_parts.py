@@ -16,6 +16,7 @@ from greedymiser import (
     load,
     save,
 )
+from greedymiser._core.amounts import money
 from greedymiser.cli import clusters
 from test_cli import complain, greedymiser, succeed
 
@@ -79,7 +80,7 @@ def test_rows_that_leave_early_pay_less(here, table):
     save(early, "m.miser")
     told = succeed("predict", "m.miser", "parts/kind-*.parquet", "--out", "all")
     mean = load("m.miser").prediction_costs(X).mean()
-    assert f"a mean cost of {mean:.6g}"[:20] in told
+    assert f"a mean cost of {money(mean)} each" in told
 
 
 def test_the_mean_cost_of_rows_that_pay_for_themselves_is_that_of_these_rows(here, table):
@@ -89,7 +90,7 @@ def test_the_mean_cost_of_rows_that_pay_for_themselves_is_that_of_these_rows(her
     told = succeed("predict", "m.miser", "old-*.parquet", "--out", "all")
     costs = pd.read_parquet("all")["cost"]
     assert costs.mean() != pytest.approx(load("m.miser").cost_)
-    assert f"a mean cost of {costs.mean():.6g} each" in told
+    assert f"a mean cost of {money(costs.mean())} each" in told
 
 
 def test_parts_with_costs(model):

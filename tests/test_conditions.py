@@ -3,12 +3,13 @@
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
 from greedymiser.model.conditions import Conditions
 from greedymiser.model.trees import CATEGORY_WORDS, Tree
+from random_examples import examples
 from test_trees import ensemble_of, leaf, random_rows, random_tree
 
 NAMES = ["TSH", "colour", "age"]
@@ -86,7 +87,7 @@ def test_features_without_names():
     assert conditions.of(at) == ("feature 2 ≤ 1",)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_rows_meet_the_conditions_of_their_leaf(seed):
     rng = np.random.default_rng(seed)

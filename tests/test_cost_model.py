@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -420,7 +420,6 @@ def cents(n):
     return float(f"{n // 100}.{n % 100:02d}")
 
 
-@settings(deadline=None)  # the first example compiles
 @given(
     prices=st.lists(st.integers(0, 10**6), min_size=1, max_size=40),
     tree=st.integers(0, 500),

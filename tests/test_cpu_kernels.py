@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -20,10 +20,11 @@ from greedymiser.engines.interface import SPLIT_DTYPE
 from greedymiser.engines.scanning import BINS, SCALE_DTYPE, describe_features
 from greedymiser.losses import Huber, MultinomialLogLoss, Poisson, Quantile, SquaredError
 from greedymiser.model.trees import CATEGORY_WORDS
+from random_examples import examples
 from test_trees import random_tree
 
 seeds = st.integers(0, 2**32 - 1)
-patient = settings(max_examples=25, deadline=None)  # the first example compiles a kernel
+patient = examples(25)
 NONE = np.empty(0)
 NO_SETS = np.empty((0, CATEGORY_WORDS), dtype=np.uint64)
 

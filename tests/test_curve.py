@@ -8,7 +8,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
@@ -35,10 +35,12 @@ from greedymiser import (
     to_lightgbm,
     tradeoff_curve,
 )
+from greedymiser._core.amounts import money, rounded_score
 from greedymiser.curve.search import _Whole
 from greedymiser.data.binning import BinMapper
 from greedymiser.losses import SquaredError
 from greedymiser.training.preparation import Given
+from random_examples import examples
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0],
@@ -107,7 +109,7 @@ def test_a_shared_path_gives_the_models_of_separate_fits(curve):
 
 
 @pytest.mark.filterwarnings("ignore::greedymiser.BudgetWarning")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.floats(0.0, 25.0))
 def test_best_is_within_the_budget_and_grows_with_it(curve, budget):
     model, row = curve.best(budget), curve.best_row(budget)
@@ -141,6 +143,8 @@ def test_best_for_every_price_on_the_way(curve):
     scores = [curve.best_row(budget)["score"] for budget in np.linspace(0, total, 40)]
     assert scores == sorted(scores)
     assert curve.best().cost_ == curve.best(total).cost_
+    with pytest.raises(ValueError, match="budget must be an amount, or None for any; got nan"):
+        curve.best(float("nan"))
     with pytest.raises(ValueError, match="budget must not be negative, got -1"):
         curve.best(-1)
     with pytest.raises(TypeError, match="budget must be a number, got 'cheap'"):
@@ -180,12 +184,30 @@ def test_csv_and_frame(curve, tmp_path):
     frame = curve.to_frame()
     frame.loc[0, "cost"] = -1.0
     assert curve.points.loc[0, "cost"] != -1.0
-    assert repr(curve).startswith("<TradeoffCurve of 7 models, cost 0 to ")
-    assert "\n" not in repr(curve)
+    front = curve.pareto()
+    first, last = (
+        f"{rounded_score(front['score'].iloc[i])} for {money(front['cost'].iloc[i], 'cents')}"
+        for i in (0, -1)
+    )
+    said = f"TradeoffCurve of 7 models, negative half the squared error from {first} to {last}"
+    assert repr(curve) == f"<{said}>"
     page = curve._repr_html_()
     assert page.count("<tr>") == len(str(curve).splitlines()) - 1
     assert "recommended" in page
     assert (curve.scoring, curve.cost_unit) == ("negative half the squared error", "cents")
+
+
+def test_trade_offs_are_where_models_differ():
+    """One feature for a cent must not take half of them."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 4))
+    y = X @ [1.0, 0.6, 0.5, 0.4]
+    curve = tradeoff_curve(
+        MiserRegressor(costs=[0.01, 0.5, 1.0, 2.0], max_iter=30, n_jobs=1), X[:300], y[:300],
+        X_val=X[300:], y_val=y[300:], search="path", tradeoffs=8,
+    )  # fmt: skip
+    assert len(curve.points) == 8
+    assert len(curve.points.drop_duplicates(["cost", "score"])) >= 6
 
 
 def test_given_tradeoffs_are_trained_once_each_and_callbacks_count():

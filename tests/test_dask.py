@@ -64,7 +64,7 @@ def nothing_is_left_behind(request):
     yield
     if "client" in request.fixturenames:
         client = request.getfixturevalue("client")
-        end = time.monotonic() + 5.0  # a thread may be about to end
+        end = time.monotonic() + 60.0  # a thread may be about to end
         while time.monotonic() < end:
             found = client.run(leftovers, on_error="ignore")
             if all(left == (0, []) for left in found.values()):

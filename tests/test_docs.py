@@ -20,30 +20,38 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TOURS = {"protocol.md", "start.md"}
 
 
-def snippets_of(page: Path) -> list[str]:
-    found = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    return ["\n".join(found)] if page.name in TOURS else found
+# A snippet, and what the page says that it prints.
+SNIPPET = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+
+
+def snippets_of(page: Path) -> list[tuple[str, list[str]]]:
+    found = SNIPPET.findall(page.read_text())
+    if page.name in TOURS:
+        return [("\n".join(code for code, _ in found), [text for _, text in found if text])]
+    return [(code, [text] if text else []) for code, text in found]
 
 
 SNIPPETS = [
-    pytest.param(snippet, id=f"{page.name}-{number}")
+    pytest.param(code, shown, id=f"{page.name}-{number}")
     for page in PAGES
-    for number, snippet in enumerate(snippets_of(page))
+    for number, (code, shown) in enumerate(snippets_of(page))
 ]
 
 
 # shap makes its colour maps with methods that matplotlib is about to drop, while it is imported.
 @pytest.mark.filterwarnings("ignore:The set_:PendingDeprecationWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("code", SNIPPETS)
-def test_snippet_runs(code, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("code", "shown"), SNIPPETS)
+def test_snippet_runs(code, shown, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
     # Where a line says what it prints, it prints that.
     promised = re.findall(r"^print\(.*\)\s+# (\[.*\]|\d[\d.]*)$", code, re.MULTILINE)
-    printed = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
     for line in promised:
-        assert line in [shown.strip() for shown in printed]
+        assert line in [said.strip() for said in printed.splitlines()]
+    for text in shown:
+        assert text in printed
 
 
 def test_there_are_snippets():
@@ -55,6 +63,16 @@ def test_links_and_pictures_of_the_pages_exist():
         assert page.stat().st_size > 0
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def test_pictures_come_light_and_dark_and_for_phones():
+    """As tools/draw_pictures.py draws them, and the site shows the one that fits."""
+    names = {file.stem for file in (ROOT / "docs/images").glob("*.png")}
+    plain = {name for name in names if not name.endswith(("_dark", "_narrow"))}
+    assert plain
+    assert names == {
+        f"{name}{variant}" for name in plain for variant in ("", "_dark", "_narrow", "_narrow_dark")
+    }
 
 
 def modules_with_examples() -> list[str]:

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
@@ -26,6 +26,7 @@ from greedymiser import (
 )
 from greedymiser.datasets import load_thyroid
 from greedymiser.losses import BinaryLogLoss, Loss
+from random_examples import examples
 
 COSTS = CostModel.from_resources(
     {"a": 1.0, "b": 2.0, "shared": 4.0, "c": 0.1},
@@ -74,7 +75,7 @@ def bill(model, met):
 # -- the meter and the rules, row by row ----------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.sampled_from([2, 3]),
     st.integers(1, 12),
@@ -98,7 +99,7 @@ def test_classifier_against_a_walk(n_classes, every, threshold, tradeoff, seed):
     assert hasty.prediction_costs(X).tolist() == [bill(model, trees) for trees in met]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.integers(1, 15),
     st.floats(0.0, 3.0),

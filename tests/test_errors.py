@@ -76,7 +76,9 @@ def test_a_frame_may_leave_out_a_class_that_is_never_to_be_said():
         ([[0, np.nan], [1, 0]], ValueError, "of class 'a' when 'b' is said is nan"),
         ([[0, 1], [-np.inf, 0]], ValueError, "of class 'b' when 'a' is said is -inf"),
         ({"a": {"b": 1}, "c": {"a": 1}}, ValueError, "a row for 'c', which is no class of y"),
-        ({"a": {"b": 1}}, ValueError, "of class 'b' are 0 whatever is said"),
+        ({"a": {"b": 1}}, ValueError, "no row for the class 'b'"),
+        ({"a": {"b": 1}, "b": {}}, ValueError, "of class 'b' are 0 whatever is said"),
+        ({}, ValueError, r"a row .* for each of the classes \['a', 'b'\], got {}"),
         ({"a": {"b": "much"}, "b": {"a": 1}}, TypeError, r"\['a'\]\['b'\] must be a number"),
         ({"a": 3.0, "b": {"a": 1}}, TypeError, r"\['a'\] must map what is said"),
         ("expensive", TypeError, "a matrix, a data frame or"),
@@ -88,6 +90,15 @@ def test_a_frame_may_leave_out_a_class_that_is_never_to_be_said():
 def test_what_is_wrong_is_named(given_costs, kind, words):
     with pytest.raises(kind, match=words):
         as_error_costs(given_costs, ["a", "b"])
+
+
+def test_a_misspelt_answer_is_no_new_answer():
+    classes = ["ill", "well"]
+    words = "saying 'wel', which is no class of y, but none .* 'well'; did you mean 'well'"
+    with pytest.raises(ValueError, match=words):
+        as_error_costs({"ill": {"wel": 50}, "well": {"ill": 10}}, classes)
+    with pytest.raises(ValueError, match=r"'wel', which is no class .* did you mean 'well'"):
+        as_error_costs({"ill": {"well": 50}, "wel": {"ill": 10}}, classes)
 
 
 @given(st.integers(2, 5), st.integers(0, 2), st.integers(0, 2**32 - 1))
@@ -220,6 +231,41 @@ def test_the_best_of_a_curve_costs_least_in_all(patients, charge):
     row = curve.best_row()
     if "test_score" in row:
         assert row["test_score"] == pytest.approx(-total_cost(best, X[600:], y[600:]).total)
+
+
+def test_a_search_scores_by_its_scoring(patients):
+    X, y = patients
+    model = MiserClassifier(costs=[0.2, 3.0, 1.0], max_iter=5, error_costs=ERRORS)
+    search = MiserSearchCV(model, tradeoffs=[0.01], cv=2, scoring="total_cost").fit(X, y)
+    assert search.score(X, y) == -total_cost(search, X, y).total
+    weight = np.where(y == "ill", 3.0, 1.0)
+    assert search.score(X, y, weight) == -total_cost(search, X, y, sample_weight=weight).total
+    search.set_params(scoring="balanced_accuracy")
+    right = [np.mean(search.predict(X)[y == kind] == kind) for kind in ("ill", "well")]
+    assert search.score(X, y) == pytest.approx(np.mean(right))
+    search.set_params(scoring=None)
+    assert search.score(X, y) == np.mean(search.predict(X) == y)
+
+
+def test_early_exits_are_chosen_by_the_total(patients):
+    X, y = patients
+    model = MiserClassifier(costs=[0.2, 6.0, 6.0], max_iter=30, tradeoff=0.01, error_costs=ERRORS)
+    model.fit(X[:400], y[:400])
+    exits = EarlyExitClassifier(model, every=2, scoring="total_cost").fit(X[400:], y[400:])
+    totals = {
+        threshold: total_cost(
+            EarlyExitClassifier(model, every=2, threshold=threshold).fit(X, y), X[400:], y[400:]
+        ).total
+        for threshold in (0.0, 0.7, 0.9, 1.0)
+    }
+    found = total_cost(exits, X[400:], y[400:]).total
+    assert found <= min(totals.values())
+    assert found < totals[1.0]
+    curve = exits.curve(X[400:], y[400:], thresholds=[0.7])
+    assert curve["score"].tolist() == pytest.approx([-totals[0.7]])
+    plain = MiserClassifier(max_iter=2).fit(X, y)
+    with pytest.raises(ValueError, match="error_costs must be given"):
+        EarlyExitClassifier(plain, scoring="total_cost").fit(X, y)
 
 
 @pytest.mark.parametrize("errors", [ERRORS, WITH_REFERRAL])

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, make_scorer, mean_squared_error, r2_score
@@ -29,6 +29,7 @@ from greedymiser.losses import (
     MultinomialLogLoss,
     SquaredError,
 )
+from random_examples import examples
 
 COSTS = [1.0, 2.0, 4.0, 8.0, 16.0]
 
@@ -1013,7 +1014,7 @@ def test_l2_shrinks():
 # -- budget ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     budget=st.floats(0, 40),
     tree_cost=st.sampled_from([0.0, 0.1, 1.0, 3.0]),

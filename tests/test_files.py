@@ -745,6 +745,10 @@ def test_a_budget_chooses_in_a_family(curves, tmp_path):
     with pytest.raises(ValueError, match="no model costs at most 0; the cheapest costs"):
         dear.best(0)
     assert repr(family).startswith(f"<ModelFamily of {len(costs)} classifiers, cost 0 to ")
+    with pytest.raises(AttributeError, match="of a saved curve, has no 'pareto'"):
+        family.pareto()
+    assert not hasattr(family, "points")
+    assert not hasattr(family, "paretto")
 
 
 def test_models_of_a_family_must_be_alike(numbers, target, frame):

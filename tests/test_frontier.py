@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
 import signal
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.metrics import balanced_accuracy_score
@@ -31,8 +33,12 @@ from greedymiser import (
 from greedymiser.curve.candidates import ResourceSets
 from greedymiser.curve.checkpoints import ABOUT, CheckpointError
 from greedymiser.curve.curve import chosen_by
-from greedymiser.curve.frontier import Candidate, Frontier, by_area
+from greedymiser.curve.frontier import Candidate, Frontier, FrontierSearch, by_area
+from greedymiser.curve.trainer import GivingUp, Rival
 from greedymiser.losses import SquaredError
+from greedymiser.training.boosting import Action, Progress, Record
+from greedymiser.training.parameters import Parameters
+from random_examples import examples
 
 COSTS = CostModel(
     [4.0, 1.0, 2.0, 0.5, 8.0, 1.0], groups={"shared": [1, 2]}, group_costs={"shared": 3.0}
@@ -108,7 +114,7 @@ def test_same_curve_on_any_number_of_threads():
     assert one == five
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.5]), min_size=5, max_size=5),
     st.lists(st.sets(st.integers(0, 4), max_size=3), min_size=6, max_size=6),
@@ -161,6 +167,7 @@ def test_the_budget_of_the_estimator_holds_for_the_search():
     assert (curve.points["found_by"] == "search").any()
 
 
+@pytest.mark.slow
 def test_the_search_by_cross_validation_finds_sets():
     trap = TRAPS["dear_against_decoys"](n=600)
     search = MiserSearchCV(
@@ -251,6 +258,43 @@ def test_names_of_resources_may_hold_anything():
     assert set(search.cv_results_["resources"]) > {""}
 
 
+# -- fits that only compare sets -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scores", "ends_after"),
+    [
+        ([0.55] * 8, 4),
+        ([math.nan] * 8, 4),
+        ([0.6, 0.7, 0.75, 0.78, 0.79, 0.8, 0.8, 0.8], None),  # as good
+        ([0.6, 0.7, 0.75, 0.775, 0.785, 0.792, 0.792, 0.792], None),  # behind by luck, perhaps
+        ([0.52, 0.56, 0.6, 0.64, 0.68, 0.72, 0.75, 0.79], None),  # slow, but it rises
+        ([0.6, 0.7, 0.75, 0.76, 0.76, 0.76, 0.76, 0.76], 7),
+    ],
+)
+def test_a_fit_is_given_up_when_it_will_not_come_up_to_its_rival(scores, ends_after):
+    best = np.array([0.5, 0.6, 0.7, 0.75, 0.78, 0.79, 0.8])
+    heard = GivingUp(Rival(best, margin=0.01))
+    told = [
+        heard(Progress(n, 50, n, math.nan, score, 0.0, 1, 0.0))
+        for n, score in enumerate(scores, start=1)
+    ]
+    ends = [n for n, action in enumerate(told, start=1) if action is Action.STOP]
+    assert (ends[0] if ends else None) == ends_after
+
+
+def test_what_is_not_written_down_changes_no_tree():
+    trainer = searched(tradeoffs=2, effort=1e-9).frontier.models.trainer
+    params = replace(Parameters.of(MiserRegressor(costs=COSTS)), max_iter=8)
+    whole = trainer.train(params)
+    short = trainer.train(params, record=Record(train_loss=False, scored_from=8))
+    assert whole.ensemble.nodes.tobytes() == short.ensemble.nodes.tobytes()
+    assert np.isnan(short.train_score[1:]).all()
+    # The constant and the last round have their scores.
+    assert np.isfinite(short.validation_score).tolist() == [True, *[False] * 7, True]
+    assert short.validation_score[-1] == whole.validation_score[-1]
+
+
 # -- what is found is not lost ------------------------------------------------------------------
 
 
@@ -263,6 +307,7 @@ def dear_and_cheap(n=5000, n_cheap=8):
     return X, y, [60.0] + [1.0] * n_cheap
 
 
+@pytest.mark.slow
 def test_every_step_at_the_dear_end_has_its_model():
     X, y, costs = dear_and_cheap()
     half = len(y) // 2
@@ -279,28 +324,46 @@ def test_every_step_at_the_dear_end_has_its_model():
         assert row["cost"] > 60.0
 
 
-def found_and_resumed(below):
+def found_and_resumed(above, below):
     curve = searched(effort=0.02)
     search = curve.frontier._search
     before = {key: (found.score, found.is_expanded) for key, found in search.archive.items()}
-    resumed = search.resumed(below, 0.02)
+    resumed = search.resumed(above, below, 0.02)
     resumed.go_on()
     unchanged = {key: (found.score, found.is_expanded) for key, found in search.archive.items()}
     assert unchanged == before
     return search, resumed
 
 
-@pytest.mark.parametrize("below", [6.0, 12.0, 1e9])
-def test_a_fill_goes_on_from_what_is_known(below):
-    search, resumed = found_and_resumed(below)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_fill_that_was_not_finished_is_done_when_it_is_asked_for_again(monkeypatch, error):
+    curve, whole = (searched(tradeoffs=2, effort=1e-9) for _ in range(2))
+    n_models = len(curve.models)
+
+    def stop(*given, **more):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrontierSearch, "finished", stop)
+        with pytest.raises(error):
+            curve.best(11.0)
+    assert curve.best(11.0).cost_ == whole.best(11.0).cost_
+    assert len(curve.models) == len(whole.models) > n_models
+    assert bits(curve) == bits(whole)
+
+
+@pytest.mark.parametrize(("above", "below"), [(0.0, 6.0), (6.0, 12.0), (-1.0, 1e9)])
+def test_a_fill_goes_on_from_what_is_known(above, below):
+    search, resumed = found_and_resumed(above, below)
     assert search.archive.keys() <= resumed.archive.keys()
     for found in search.frontier():
         as_cheap = [one for one in resumed.frontier() if one.cost <= found.cost]
         assert max(one.score for one in as_cheap) >= found.score
     new = resumed.archive.keys() - search.archive.keys()
-    assert all(search.sets.price(some) < below for some in new)
+    assert all(above < search.sets.price(some) < below for some in new)
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_the_order_of_questions():
     budgets = [0.7, 3.0, 5.0, 7.5, 11.0, 16.0]
     told = []
@@ -331,9 +394,10 @@ def many_classes():
     X, costs = np.hstack([pixels, others]), CostModel.from_resources(prices, needs)
     estimator = MiserClassifier(costs=costs, max_iter=20, min_samples_leaf=5, n_jobs=1)
     rows = {"X_val": X[600:], "y_val": y[600:], "scoring": "accuracy"}
-    return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=2, effort=0.2)
+    return tradeoff_curve(estimator, X[:600], y[:600], **rows, tradeoffs=2, effort=0.35)
 
 
+@pytest.mark.slow
 def test_packages_are_reduced_step_by_step(many_classes):
     search = many_classes.frontier._search
     assert search.allowance.is_spent
@@ -343,6 +407,15 @@ def test_packages_are_reduced_step_by_step(many_classes):
         assert len(sizes) >= least
         assert sizes == sorted(set(sizes), reverse=True)
         assert all(part & ~package == 0 for part in search._around.chains[package])
+
+
+def test_a_search_that_goes_on_leaves_the_parts_of_packages_as_they_were(many_classes):
+    search = many_classes.frontier._search
+    before = {package: list(parts) for package, parts in search._around.chains.items()}
+    assert before
+    for parts in search.resumed(0.0, 1e9, 0.02)._around.chains.values():
+        parts.append(0)
+    assert search._around.chains == before
 
 
 def test_sets_are_expanded_and_cross_fitted_however_many_classes_there_are(many_classes):
@@ -426,7 +499,7 @@ def test_models_begin_with_what_is_used_and_not_with_what_was_allowed(monkeypatc
         return [None] * len(tasks)
 
     monkeypatch.setattr(frontier.models.pool, "run", run)
-    frontier._beyond(candidates)
+    frontier._beyond(candidates, has_gates=False)
     sets = {sum(1 << r for r, flag in enumerate(flags) if flag) for flags in begun}
     assert sets == {0b10, 0b100}
 
@@ -486,6 +559,7 @@ def test_sets_close_in_cost_are_not_thinned_before_steps_without_gain():
 # -- finished models are safe -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(tmp_path):
     whole = bits(searched())
     rng = random.Random(0)
@@ -564,6 +638,26 @@ def test_an_interrupted_search_keeps_the_path():
             tradeoffs=4, effort=0.05, callback=interrupt,
         )  # fmt: skip
     assert len(curve.models) == 4
+
+
+@pytest.mark.parametrize("charge", ["model", "row"])
+def test_progress_moves_to_the_end(charge):
+    heard = []
+    curve = searched(
+        MiserRegressor(costs=COSTS, max_iter=10, charge=charge),
+        callback=lambda done, total: heard.append(done / total), tradeoffs=40,
+    )  # fmt: skip
+    assert heard == sorted(heard)
+    # Half is for the path, a quarter for the search, and it goes on while sets are compared again
+    # and trained as the user wants them.
+    assert sum(0.75 < share < 1 for share in heard) >= 3
+    assert sum(0.9 < share < 1 for share in heard) >= 1
+    if charge == "model":
+        shares = []
+        costs, scores = curve._first_front
+        for position in range(len(costs) - 1):
+            curve.frontier.fill(costs, scores, position, shares.append)
+        assert any(0 < share <= 1 for share in shares)
 
 
 def test_progress_tells_steps_and_the_time_left(capsys):

@@ -23,7 +23,7 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
-from greedymiser.cascades.candidates import most_valuable
+from greedymiser.cascades.candidates import common_round, layers, most_valuable, nearest_cut
 
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
@@ -118,6 +118,22 @@ def test_files_bring_the_same_back(learned, tmp_path):
     assert list(again.receipt()) == list(model.receipt())
 
 
+def test_files_hold_gates_over_infinite_and_missing_values(tmp_path):
+    """A threshold between -inf and a number could not be written."""
+    X, y = rows_of()
+    X[X[:, 0] == 0, 0] = -np.inf
+    X[X[:, 0] == 1, 0] = np.nan
+    X[X[:, 0] == 5, 0] = np.inf
+    base = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
+    model = GatedClassifier(base, tradeoff=1e-3, gate="tree").fit(X, y)
+    assert model.n_iter_ == 2
+    assert set(model.predictor_.rule.features(0)) == {0}
+    save(model, tmp_path / "gated.miser")
+    again = load(tmp_path / "gated.miser")
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert np.array_equal(again.prediction_costs(X) > 1.0, X[:, 0] == np.inf)
+
+
 def test_objects_fetch_a_state_at_a_time(learned):
     model, X, _ = learned
     calls = []
@@ -156,6 +172,7 @@ def test_no_row_pays_more_than_the_row_budget():
     assert model.prediction_costs(strange).max() <= 6.0
 
 
+@pytest.mark.slow
 def test_a_tighter_tradeoff_never_costs_more():
     X, y = rows_of(800)
     base = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
@@ -218,6 +235,7 @@ def test_several_classes():
     assert 1.0 < model.prediction_costs(X).mean() < 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "poisson"])
 def test_regression_by_any_loss(loss):
     X, _ = rows_of()
@@ -279,6 +297,29 @@ def test_those_are_kept_that_budgets_would_miss_most():
     assert most_valuable([], [], 3) == []
 
 
+def test_frontiers_lie_one_behind_the_other():
+    points = [(1.0, 0.5), (2.0, 0.4), (2.0, 0.6), (0.5, 0.1), (3.0, np.nan), (3.0, 0.55)]
+    assert layers(points, 2) == [[3, 0, 2], [1, 5]]
+    assert layers(points, 1) == [[3, 0, 2]]
+    assert layers([], 2) == []
+
+
+def test_a_cut_is_between_values():
+    values = np.repeat([1.0, 3.0, 7.0], [50, 30, 20])
+    assert nearest_cut(values, 0.22) == 5.0
+    assert nearest_cut(values, 0.4) == 2.0
+    assert nearest_cut(values, 0.0) == 5.0  # somebody goes on
+    assert nearest_cut(np.ones(9), 0.5) == 1.0
+
+
+def test_all_folds_have_the_same_number_of_rounds():
+    # The first alone would end after one round, the second after three; in the mean it is two.
+    traces = [np.array([0.0, 0.9, 0.8, 0.1]), np.array([0.0, 0.1, 0.6, 0.7])]
+    assert common_round(traces) == 2
+    # One that ended early stays at its last score.
+    assert common_round([np.array([0.0, 0.5]), np.array([0.0, 0.1, 0.2, 0.3])]) == 3
+
+
 # -- on the curve ---------------------------------------------------------------------------------
 
 
@@ -299,6 +340,31 @@ def test_cascades_are_candidates_of_the_row_curve(curve):
         assert model.prediction_costs(X[800:]).mean() == pytest.approx(point["cost"])
         assert model.n_iter_ == point["n_iter"]
     assert curve.best(4.0, train=False).prediction_costs(X[800:]).mean() <= 4.0
+
+
+def test_points_of_cascades_tell_what_trees_cost():
+    X, y = rows_of(900)
+    costs = CostModel([1.0, 10.0, 5.0], tree_cost=0.01)
+    model = MiserClassifier(costs=costs, charge="row", **QUICK)
+    curve = tradeoff_curve(model, X[:600], y[:600], X_val=X[600:], y_val=y[600:], tradeoffs=3)
+    gated = curve.points[curve.points["found_by"] == "gates"]
+    assert len(gated)
+    for i, point in gated.iterrows():
+        cascade = curve.models[i]
+        stages = cascade.predictor_.stages
+        _, left = cascade.predictor_.run(cascade.predictor_.table_of(X[600:]))
+        trees = 0.01 * np.array([stages[k].n_trees for k in left])
+        assert 0 < point["tree_cost"] == pytest.approx(trees.mean())
+        assert point["feature_cost"] + point["tree_cost"] == pytest.approx(point["cost"])
+
+
+def test_cascades_are_chosen_by_rows_of_training_too(curve):
+    """Their shift is that of their own folds, not the usual one."""
+    points = curve.points
+    gated = points[points["found_by"] == "gates"]
+    shifts = (gated["choice_score"] - gated["score"]).round(12)
+    usual = points[points["found_by"] == "path"]
+    assert set(shifts) - set((usual["choice_score"] - usual["score"]).round(12))
 
 
 def test_estimators_can_be_cloned_and_refuse_strangers():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
 from greedymiser.cascades.gates import (
     GateInputs,
+    bands_between,
+    bands_of_shares,
     count_cells,
     cross_fitted,
     estimates_of,
@@ -18,6 +20,7 @@ from greedymiser.cascades.gates import (
 from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, SquaredError
 from greedymiser.model.gated_protocols import leaves_of
 from greedymiser.model.gating import Gate, Gates, n_said, said_names, said_of
+from random_examples import examples
 
 
 def inputs_of(columns, said=0, **more):
@@ -33,7 +36,7 @@ def inputs_of(columns, said=0, **more):
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_cells_are_those_of_a_plain_loop(n, m, seed):
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 5, (m, n)).astype(np.uint16)
@@ -47,19 +50,90 @@ def test_cells_are_those_of_a_plain_loop(n, m, seed):
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-4, 4)), min_size=2, max_size=25))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_band_is_the_best_of_all_bands(rows):
     scores, gains = (np.array(part, dtype=np.float64) for part in zip(*rows, strict=True))
     inputs = inputs_of(scores[:, None], said=1)
     gate = fit_gate("band", inputs, gains)
     best = naive.best_band(scores.tolist(), gains.tolist())
-    if gate is None:
-        assert best <= max(gains.sum(), 0.0)
-    else:
-        on = estimates_of(gate, inputs) > 0
-        assert gains[on].sum() == best > gains.sum()
+    on = estimates_of(gate, inputs) > 0
+    assert gains[on].sum() == max(best, 0.0)
+    if gate.ensemble.n_trees:
+        assert best > gains.sum()
         inside = scores[on]
         assert on.tolist() == ((scores >= inside.min()) & (scores <= inside.max())).tolist()
+
+
+@pytest.mark.parametrize("all_gain", [False, True])
+def test_a_band_tells_everybody_from_nobody(all_gain):
+    inputs = inputs_of(np.arange(50.0)[:, None], said=1)
+    gains = np.full(50, 1.0 if all_gain else -1.0)
+    gate = fit_gate("band", inputs, gains)
+    assert gate.ensemble.n_trees == 0
+    for said in (estimates_of(gate, inputs), judged_by("band", inputs, gains)):
+        assert ((said > 0) == all_gain).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(-4, 4)), min_size=2, max_size=25),
+    st.sampled_from([0.1, 0.3, 0.5, 0.9]),
+)
+def test_a_band_of_a_share_is_the_best_that_is_no_wider(rows, share):
+    scores, gains = (np.array(part, dtype=np.float64) for part in zip(*rows, strict=True))
+    inputs = inputs_of(scores[:, None], said=1)
+    found = bands_of_shares(inputs, gains, None, np.arange(len(rows)) % 2, [share])
+    inside = [(scores >= a) & (scores <= b) for a in range(7) for b in range(a, 7)]
+    best = max((gains[on].sum() for on in inside if on.mean() <= share), default=0.0)
+    if len(set(scores.tolist())) == 1 or best <= 0:
+        assert found == []
+    else:
+        on = estimates_of(found[0][0], inputs) > 0
+        assert gains[on].sum() == best
+        assert on.mean() <= share
+
+
+def test_bands_of_shares_are_judged_by_rows_that_did_not_make_them():
+    rng = np.random.default_rng(5)
+    scores, folds = rng.random(600), np.arange(600) % 5
+    gains = np.where((scores > 0.4) & (scores < 0.6), 1.0, -1.0)
+    inputs = inputs_of(scores[:, None], said=1)
+    bands = bands_of_shares(inputs, gains, None, folds, [0.1, 0.25])
+    for (gate, on), share in zip(bands, (0.1, 0.25), strict=True):
+        assert gains[on].mean() > 0.5
+        assert gains[estimates_of(gate, inputs) > 0].mean() > 0.5
+        assert on.mean() == pytest.approx(min(share, 0.2), abs=0.06)
+    seen = honest = 0.0
+    for chance in rng.standard_normal((20, 600)):
+        (gate, on), *_ = bands_of_shares(inputs, chance, None, folds, [0.1])
+        seen += chance[estimates_of(gate, inputs) > 0].sum()
+        honest += chance[on].sum()
+    assert seen > 2 * honest
+
+
+def test_bands_are_tried_everywhere():
+    scores = np.arange(120.0)
+    inputs = inputs_of(scores[:, None], said=1)
+    found = bands_between(inputs, 4)
+    assert len(found) == 9  # ten stretches of four parts, without the whole
+    for gate, on in found:
+        assert np.array_equal(estimates_of(gate, inputs) > 0, on)
+        assert np.array_equal(np.diff(np.flatnonzero(on)), np.ones(on.sum() - 1))
+    assert {round(on.mean() * 4) for _, on in found} == {1, 2, 3}
+    assert bands_between(inputs_of(np.ones((50, 1)), said=1), 4) == []
+    assert bands_between(inputs_of(np.empty((50, 0))), 4) == []
+
+
+def judged_by(kind, inputs, gains):
+    return cross_fitted(kind, inputs, gains, None, np.arange(len(gains)) % 5)
+
+
+def test_a_band_that_judges_a_row_has_not_seen_it():
+    """Gains are chance: a band is worth something to the rows that it was made for alone."""
+    rng = np.random.default_rng(4)
+    inputs, gains = inputs_of(rng.random((500, 1)), said=1), rng.standard_normal(500)
+    seen = estimates_of(fit_gate("band", inputs, gains), inputs) > 0
+    honest = judged_by("band", inputs, gains) > 0
+    assert gains[seen].sum() > 10.0 > gains[honest].sum()
 
 
 def test_a_tree_finds_who_gains():

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -21,6 +21,7 @@ from greedymiser.losses import SquaredError
 from greedymiser.model.trees import CATEGORY_WORDS
 from greedymiser.training.accounts import ModelAccount
 from greedymiser.training.grower import Grower, GrowerParams
+from random_examples import examples
 
 NO = -math.inf
 
@@ -281,7 +282,7 @@ def levels(draw):
     return gains.tolist(), costs.tolist(), needs
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     levels(),
     st.sampled_from([0.0, 0.5, 1.0]),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Set
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,9 @@ FOREIGN = {
 DOORS = {"__init__", "__main__"}
 
 
+parsed = cache(ast.parse)
+
+
 def room_of(module: str) -> str:
     """The room of a module, given relative to the package: engines.cpu is in engines."""
     return module.partition(".")[0]
@@ -114,7 +119,7 @@ def direction_faults(source: str, module: str, is_folder: bool = False) -> list[
     else:
         return [f"{module} has no place in the order of rooms; give it one in {__file__}"]
     faults = []
-    tree = ast.parse(source)
+    tree = parsed(source)
     inside = {
         node.lineno
         for function in ast.walk(tree)
@@ -143,7 +148,7 @@ def is_private(name: str) -> bool:
 def own_names(source: str) -> set[str]:
     """What a module defines: functions, classes, variables, and attributes of self and cls."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -159,7 +164,7 @@ def privacy_faults(source: str, module: str, own: Set[str], is_folder=False) -> 
     The class of an object is not known here. So a private attribute passes if it is one of self,
     or of something from another library, or if the room itself defines that name somewhere.
     """
-    tree = ast.parse(source)
+    tree = parsed(source)
     faults, foreign = [], set()
     for line, name in imported(tree, module, is_folder):
         first, *rest = name.split(".")
@@ -176,13 +181,13 @@ def privacy_faults(source: str, module: str, own: Set[str], is_folder=False) -> 
 
 
 def imports_library(source: str, module: str, library: str) -> bool:
-    names = (name for _, name in imported(ast.parse(source), module))
+    names = (name for _, name in imported(parsed(source), module))
     return any(name.split(".")[0] == library for name in names)
 
 
 def compiles(source: str, module: str) -> bool:
     """Whether a module takes a compiling decorator from Numba."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     taken = {name for _, name in imported(tree, module)}
     used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return any(
@@ -194,7 +199,7 @@ def compiles(source: str, module: str) -> bool:
 def prints(source: str) -> bool:
     return any(
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
     )
 
 
@@ -210,62 +215,48 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-each_module = pytest.mark.parametrize("module", MODULES)
+SOURCES = {module: path.read_text(encoding="utf-8") for module, path in MODULES.items()}
+
+
+def is_folder(module: str) -> bool:
+    return MODULES[module].name == "__init__.py"
 
 
 def test_modules_are_found():
     assert {"costs", "datasets", "_core.version"} <= MODULES.keys()
 
 
-@each_module
-def test_imports_flow_downwards(module):
-    path = MODULES[module]
-    is_folder = path.name == "__init__.py"
-    assert direction_faults(path.read_text(encoding="utf-8"), module, is_folder) == []
+def test_imports_flow_downwards():
+    faults = [direction_faults(source, m, is_folder(m)) for m, source in SOURCES.items()]
+    assert [*itertools.chain(*faults)] == []
 
 
-def names_of_rooms() -> dict[str, set[str]]:
-    """What each room defines, and what it may use of other libraries' objects."""
-    found = {room: set(names) for room, names in FOREIGN.items()}
-    for module, path in MODULES.items():
-        found.setdefault(room_of(module), set()).update(own_names(path.read_text(encoding="utf-8")))
-    return found
+def test_private_names_stay_in_their_room():
+    names = {room: set(foreign) for room, foreign in FOREIGN.items()}
+    for module, source in SOURCES.items():
+        names.setdefault(room_of(module), set()).update(own_names(source))
+    faults = [
+        privacy_faults(source, m, names[room_of(m)], is_folder(m)) for m, source in SOURCES.items()
+    ]
+    assert [*itertools.chain(*faults)] == []
 
 
-NAMES = names_of_rooms()
+def test_only_plotting_imports_matplotlib():
+    users = {room_of(m) for m, s in SOURCES.items() if imports_library(s, m, "matplotlib")}
+    assert users == {"plotting"}
 
 
-@each_module
-def test_private_names_stay_in_their_room(module):
-    path = MODULES[module]
-    source, own = path.read_text(encoding="utf-8"), NAMES[room_of(module)]
-    assert privacy_faults(source, module, own, path.name == "__init__.py") == []
-
-
-@each_module
-def test_only_plotting_imports_matplotlib(module):
-    if room_of(module) != "plotting":
-        assert not imports_library(
-            MODULES[module].read_text(encoding="utf-8"), module, "matplotlib"
-        )
-
-
-@each_module
-def test_only_compiling_compiles(module):
+def test_only_compiling_compiles():
     """Elsewhere a kernel would not be importable where nothing can be cached."""
-    if module != "_core.compiling":
-        assert not compiles(MODULES[module].read_text(encoding="utf-8"), module)
+    assert [m for m, source in SOURCES.items() if compiles(source, m)] == ["_core.compiling"]
 
 
-@each_module
-def test_only_the_cli_prints(module):
-    if room_of(module) != "cli":
-        assert not prints(MODULES[module].read_text(encoding="utf-8"))
+def test_only_the_cli_prints():
+    assert {room_of(m) for m, source in SOURCES.items() if prints(source)} <= {"cli"}
 
 
 def test_the_grower_knows_no_loops():
-    source = MODULES["training.grower"].read_text(encoding="utf-8")
-    assert not imports_library(source, "training.grower", "numba")
+    assert not imports_library(SOURCES["training.grower"], "training.grower", "numba")
 
 
 # The checks themselves

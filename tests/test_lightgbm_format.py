@@ -11,7 +11,7 @@ import lightgbm
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.cronus import Cronus
@@ -40,9 +40,10 @@ from greedymiser.losses import (
 )
 from greedymiser.model.predictor import Stage, as_predictor
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
+from random_examples import examples
 
 INF = math.inf
-patient = settings(max_examples=60, deadline=None)  # the first example compiles a kernel
+patient = examples(60)
 
 
 def booster_of(model, **options):

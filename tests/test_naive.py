@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import GradientBoostingRegressor
 from sklearn.tree import DecisionTreeRegressor
@@ -14,6 +14,7 @@ from sklearn.tree import DecisionTreeRegressor
 import naive
 from greedymiser import CostModel, MiserClassifier, MiserRegressor
 from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, Poisson, SquaredError
+from random_examples import examples
 
 
 @st.composite
@@ -210,7 +211,7 @@ def assert_same_model(fast, plain, problem):
     np.testing.assert_allclose(fast._raw_predict(X), expected, rtol=1e-6, atol=1e-6)
 
 
-slowly = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slowly = examples(150)
 
 
 @slowly

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import sklearn.metrics
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -57,7 +57,6 @@ def test_ndcg_is_expected_over_the_orders_of_ties(queries, k, no_relevant):
     assert mean == pytest.approx(sum(plain) / len(plain), rel=1e-12)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 2 * FEW_PLACES), min_size=1, max_size=3),
     st.integers(1, 2 * FEW_PLACES),

@@ -31,7 +31,7 @@ import pytest
 import sniffio
 from anyio.from_thread import run_sync
 from anyio.lowlevel import current_token
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from greedymiser import (
@@ -55,10 +55,11 @@ from greedymiser.on_demand import (
     Sources,
     SourceTimeoutError,
     build_matrix,
+    fetcher,
     measure_costs,
-    scheduler,
 )
 from greedymiser.on_demand.request import Request
+from random_examples import examples
 
 # Long enough for any machine; whoever waits so long has failed.
 PATIENCE = 20.0
@@ -312,7 +313,7 @@ ROW_SOURCES = Sources()
 ROW_SOURCES.add(whole_row, COLUMNS)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(st.lists(st.floats(width=32), min_size=6, max_size=6), min_size=1, max_size=12),
     st.integers(1, 5),
@@ -870,7 +871,7 @@ def test_a_cancellation_that_a_source_raises_is_a_failure(
     regressor, rows, monkeypatch, way, policy
 ):
     clock = itertools.count()
-    monkeypatch.setattr(scheduler.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(fetcher.time, "perf_counter", lambda: next(clock))
 
     def low(raw):
         raise asyncio.CancelledError("inner")
@@ -927,26 +928,6 @@ def test_objects_and_independent_sources_run_side_by_side(regressor, rows, X):
     sources.add(lambda raw: meet(raw[2:]), COLUMNS[1:], name="rest")
     with OnDemandPredictor(regressor, sources, n_jobs=4) as served:
         assert np.array_equal(served.predict(rows[:4]), regressor.predict(X[:4]))
-
-
-def test_no_more_functions_at_once_than_asked_for(regressor, rows):
-    lock, now, most = threading.Lock(), 0, 0
-
-    def busy(raw):
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(most, now)
-        time.sleep(0.002)
-        with lock:
-            now -= 1
-        return raw[1:]
-
-    sources = Sources()
-    sources.add(busy, COLUMNS)
-    with OnDemandPredictor(regressor, sources, n_jobs=3) as served:
-        served.predict(rows[:60])
-    assert 1 < most <= 3
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
@@ -1287,23 +1268,6 @@ def test_a_coroutine_that_needs_another_waits_for_it_only(regressor, rows, backe
     order = anyio.run(main, backend=backend)
     assert sorted(order) == ["cheap", "page", "parsed"]
     assert order.index("page") < order.index("parsed")
-
-
-@on_every_backend
-def test_no_more_coroutines_at_once_than_asked_for(regressor, rows, backend):
-    now = most = 0
-
-    async def low(raw):
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        await anyio.sleep(0.001)
-        now -= 1
-        return raw[2]
-
-    served = OnDemandPredictor(regressor, async_sources(low=low), concurrency=3)
-    anyio.run(served.apredict, rows[:40], backend=backend)
-    assert most == 3
 
 
 @on_every_backend

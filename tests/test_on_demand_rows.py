@@ -10,7 +10,7 @@ import anyio
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import naive
@@ -33,6 +33,7 @@ from greedymiser.on_demand import (
     Sources,
     build_matrix,
 )
+from random_examples import examples
 from test_on_demand import COSTS, PATIENCE, Counting, on_every_backend, told_of_failures
 from test_trees import plain_trees
 
@@ -455,7 +456,7 @@ SOURCE_KINDS = ["functions", "coroutines", "batches", "coroutines of batches", "
 STEPS = st.tuples(st.integers(0, 4), st.sampled_from([False, False, False, True]))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @example("binary", [(2, False)] * 6, 0.8, "row", "functions", False, 300, 1, 256)
 @example("three", [(1, False)] * 9, 0.7, "row", "batches", True, 300, 2, 256)
 @given(

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
-from greedymiser import MiserClassifier, MiserRegressor, save
+from greedymiser import MiserClassifier, MiserRegressor, as_predictor, save
 from greedymiser.cli.commands.serve import _sources_of
 from greedymiser.cli.errors import InputError
 from greedymiser.on_demand import OnDemandPredictor
@@ -34,7 +34,7 @@ from greedymiser.on_demand import service as service_module
 from greedymiser.on_demand.metrics import AskedDrift, OpenTelemetryObserver, PrometheusObserver
 from greedymiser.on_demand.service import app_for, schema_of
 from test_on_demand import PATIENCE
-from test_on_demand_serving import NAMES, PRICES, Service, classifier, quietly
+from test_on_demand_serving import NAMES, PRICES, Service, classifier, gated_cascade, quietly
 
 
 @contextlib.contextmanager
@@ -94,8 +94,11 @@ def test_predictions_and_receipts(X, objects, model):
 def test_objects_that_hold_the_features(X, objects, model):
     app = app_for(model)
     with running(app) as client:
-        told = client.post("/predict", json={"objects": [*objects[:2], {**objects[2], "x": 1}]})
-        assert told.json()["predictions"] == model.predict(X[:3]).tolist()
+        told = client.post("/predict", json={"objects": objects[:3], "receipts": True}).json()
+        assert told["predictions"] == model.predict(X[:3]).tolist()
+        assert [receipt["cost"] for receipt in told["receipts"]] == [sum(PRICES.values())] * 3
+        yes = client.post("/predict", json={"objects": [{**objects[0], "age": True}]})
+        assert yes.json()["probabilities"] == model.predict_proba(X[:1].assign(age=1.0)).tolist()
         blank = client.post("/predict", json={"objects": [{**objects[0], "age": None}]})
         expected = model.predict_proba(X[:1].assign(age=np.nan)).tolist()
         assert blank.json()["probabilities"] == expected
@@ -104,12 +107,103 @@ def test_objects_that_hold_the_features(X, objects, model):
             ([3], "object 0 must be a mapping from features to values"),
             ([{**objects[0], "age": "old"}], "feature 'age' of object 0 must be a number or null"),
             ([{**objects[0], "age": [1]}], "feature 'age' of object 0 must be a number or null"),
+            (
+                [objects[0], {**objects[1], "burau": 1}],
+                "object 1 has features that the model does not know: 'burau'",
+            ),
+            (
+                [{"age": 1.0, "Burau": 1.0, "x": 1.0}],
+                "object 0 has features that the model does not know: 'Burau', 'x'; did you mean "
+                "'bureau'?",
+            ),
         ]:
             answer = client.post("/predict", json={"objects": objects_sent})
             assert (answer.status_code, answer.json()) == (400, {"error": sentence})
         schema = client.get("/schema").json()
         assert schema == schema_of(model, True)
-        assert schema["properties"]["objects"]["items"]["required"] == NAMES
+        one = schema["properties"]["objects"]["items"]
+        assert one["required"] == NAMES
+        assert one["properties"]["age"] == {"type": ["number", "boolean", "null"]}
+        assert one["additionalProperties"] is False
+
+
+def test_objects_with_labels_and_features_that_the_model_does_not_look_at(X):
+    town = pd.Categorical(np.where(X["age"] > 0, "Ulm", "Bonn"))
+    data = pd.DataFrame({"noise": 0.0, "town": town})
+    model = as_predictor(MiserClassifier(max_iter=3).fit(data, X["age"] > 0))
+    assert model.features_used_ == ["town"]
+    with running(app_for(model)) as client:
+        told = client.post("/predict", json={"objects": [{"town": "Ulm"}, {"town": "Rom"}]})
+        assert told.json()["predictions"][0] is True
+        sent = {"town": "Bonn", "noise": [1]}  # known, and not looked at
+        assert client.post("/predict", json={"objects": [sent]}).json()["predictions"] == [False]
+        one = client.get("/schema").json()["properties"]["objects"]["items"]
+        assert one["properties"]["town"] == {"type": ["number", "boolean", "string", "null"]}
+        assert one["required"] == ["town"]
+
+
+def test_a_decision_that_is_no_class(X, objects):
+    costs = {False: {False: 0, True: 5, "refer": 1}, True: {False: 5, True: 0, "refer": 1}}
+    y = X["age"] + 0.3 * X["bureau"] > 0
+    model = MiserClassifier(max_iter=5, learning_rate=0.5, error_costs=costs).fit(X, y)
+    expected = model.predict(X).tolist()
+    assert "refer" in expected
+    assert True in expected
+    served = OnDemandPredictor(model, Service().sources)
+    assert served.said_.tolist() == [False, True, "refer"]
+    assert served.classes_.tolist() == [False, True]
+    assert served.predict(objects).tolist() == expected
+    with running(app_for(model)) as client:
+        told = client.post("/predict", json={"objects": objects}).json()
+        assert told["predictions"] == expected
+        assert told["classes"] == [False, True]
+        assert told["answers"] == [False, True, "refer"]
+        assert told["expected_costs"] == model.expected_costs(X).tolist()
+
+
+@quietly
+def test_receipts_say_why_a_fallback_answered(X, objects, model):
+    """Without what the source raised, which is nobody else's business."""
+    plain = classifier(X, ["age", "income"])
+    service = Service(["bureau"], is_async=True)
+    with running(app_for(model, service.sources, fallbacks=[plain])) as client:
+        ask = {"objects": objects[:1], "receipts": True}
+        receipt = client.post("/predict", json=ask).json()["receipts"][0]
+        assert receipt["fallback"] == 0
+        assert receipt["why_fallback"] == "source 'bureau' failed"
+        called = {"age", "bureau", "fraud", "income"}
+        assert receipt["cost"] == sum(PRICES[name] for name in called)
+        service.failing.clear()
+        service.hanging.add("bureau")
+        late = client.post("/predict", json={**ask, "deadline": 0.2}).json()["receipts"][0]
+        assert late["why_fallback"].startswith("source 'bureau': it did not answer within")
+
+
+@quietly
+def test_a_gated_cascade_falls_back_by_itself(X, objects):
+    cascade, states = gated_cascade(X)
+    with running(app_for(cascade, Service(["income"], is_async=True).sources)) as client:
+        told = client.post("/predict", json={"objects": objects, "receipts": True}).json()
+    assert told["probabilities"] == states[0].predict_proba(X).tolist()
+    reasons = {receipt["why_fallback"] for receipt in told["receipts"]}
+    assert reasons == {"", "source 'income' failed"}
+
+
+def test_a_constant_needs_no_features(X, objects):
+    model = as_predictor(MiserClassifier(tradeoff=1e9, max_iter=3).fit(X, X["age"] > 0))
+    assert model.features_used_ == []
+    with running(app_for(model)) as client:
+        told = client.post("/predict", json={"objects": [{}, objects[0]]}).json()
+    assert told["predictions"] == model.predict(X[:2]).tolist()
+
+
+def test_a_predictor_with_sources_can_be_mounted(X, objects, model):
+    """Its objects are what its sources take, whatever they hold."""
+    served = OnDemandPredictor(model, Service(is_async=True).sources)
+    with running(app_for(served)) as client:
+        told = client.post("/predict", json={"objects": [{**objects[0], "name": "Ann"}]})
+        assert told.json()["predictions"] == model.predict(X[:1]).tolist()
+        assert client.get("/schema").json()["properties"]["objects"]["items"] == {}
 
 
 def test_requests_that_cannot_be_answered(objects, model):
@@ -224,9 +318,10 @@ def test_many_clients_of_sources_that_fail_and_hang(X, objects, model):
         for thread in threads:
             thread.join(3 * PATIENCE)
     assert len(found) == 400
+    assert any(told["receipts"][0]["fallback"] is None for told in found.values())
     for i, told in found.items():
         is_model = told["receipts"][0]["fallback"] is None
-        assert is_model == (fates[i] >= 0.06)
+        assert not (is_model and fates[i] < 0.06)
         assert told["probabilities"][0] == expected[is_model][i % 200]
 
 

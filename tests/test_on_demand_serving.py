@@ -16,7 +16,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from greedymiser import EarlyExitClassifier, MiserClassifier, MiserRegressor, as_predictor
+from greedymiser import (
+    CostModel,
+    EarlyExitClassifier,
+    MiserClassifier,
+    MiserRegressor,
+    as_predictor,
+)
+from greedymiser.model.gating import Gate, Gates
 from greedymiser.on_demand import (
     AcquisitionError,
     AcquisitionWarning,
@@ -231,6 +238,157 @@ def test_fallbacks_of_fallbacks(X, objects, model, others):
     assert list(receipts[0].failures) == ["bureau", "late"]
 
 
+STATES = (["age"], ["age", "income"], ["age", "fraud", "income"], NAMES)
+
+
+@pytest.fixture(scope="module", name="gated")
+def gated_and_states(X):
+    return gated_cascade(X)
+
+
+def gated_cascade(X):
+    """A cascade of four states, and their models: who is old enough and unsure goes on."""
+    costs = CostModel(PRICES)
+    y = X["age"] + 2 * X["bureau"] + X["fraud"] + X["income"] > 0
+    models, stages, gates, n_trees = [], [], [], 0
+    for names in STATES:
+        seen = X * X.columns.isin(names)
+        given = {"max_iter": 6, "min_samples_leaf": 5, "learning_rate": 0.4, "costs": costs}
+        model = as_predictor(MiserClassifier(**given).fit(seen, y))
+        assert model.features_used_ == names
+        n_trees += model.stages[0].n_trees
+        models.append(model)
+        stages.append(replace(model.stages[0], n_trees=n_trees))
+        if names is not STATES[-1]:
+            risk = model.predict_proba(X)[:, 1]
+            extended = np.column_stack([seen, risk])
+            goes_on = np.where((np.abs(risk - 0.5) < 0.3) & (X["age"] > -1), 1.0, -1.0)
+            tree = MiserRegressor(max_iter=3, learning_rate=1.0, min_samples_leaf=5)
+            ensemble = as_predictor(tree.fit(extended, goes_on)).stages[0].ensemble
+            gates.append(Gate(ensemble, 0.0))
+    rule = Gates(tuple(gates), 4, models[-1].loss)
+    return replace(models[-1], stages=tuple(stages), rule=rule), models
+
+
+def reached(cascade, X, failing):
+    """The state in which each row ends if it cannot go to one that needs what fails."""
+    found = np.zeros(len(X), dtype=int)
+    is_going = np.ones(len(X), dtype=bool)
+    for k in range(len(STATES) - 1):
+        needed = {name for names in STATES[: k + 2] for name in names}
+        raw = np.zeros((1, len(X)))
+        cascade.advance(k, X.to_numpy(), raw)
+        is_going &= cascade.stays(k, raw, None, X.to_numpy()) & needed.isdisjoint(failing)
+        found[is_going] = k + 1
+    return found
+
+
+@quietly
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("failing", subsets(), ids=lambda s: "+".join(sorted(s)) or "none")
+def test_a_gated_cascade_answers_in_the_best_state_that_can_be_reached(
+    X, objects, gated, failing, is_async
+):
+    cascade, states = gated
+    plain = classifier(X, ["income"])
+    service = Service(failing, is_async=is_async)
+    served = OnDemandPredictor(cascade, service.sources, fallbacks=[plain], batch_size=64)
+    if failing >= {"age", "income"}:
+        with pytest.raises(AcquisitionError, match="age is down"):
+            served.predict_proba(objects)
+        return
+    found, receipts = served.predict_proba(objects, return_receipts=True)
+    if "age" in failing:  # the first state needs it
+        assert np.array_equal(found, plain.predict_proba(X))
+        assert {receipt.fallback for receipt in receipts} == {0}
+        return
+    state = reached(cascade, X, failing)
+    wanted = reached(cascade, X, set())
+    assert set(wanted) == {0, 1, 2, 3}
+    expected = np.array([model.predict_proba(X) for model in states])
+    assert np.array_equal(found, expected[state, np.arange(len(X))])
+    for i, receipt in enumerate(receipts):
+        assert receipt.fallback is None
+        assert bool(receipt.why_fallback) == (state[i] < wanted[i])
+        assert receipt.missing == ()
+        assert receipt.in_vain == ()
+        assert receipt.cost == sum(PRICES[name] for name in receipt.fetched)
+        if receipt.why_fallback:
+            new = set(STATES[state[i] + 1]).difference(STATES[state[i]])
+            assert receipt.why_fallback.split("'")[1] in new & failing
+            assert set(receipt.fetched) == {*STATES[state[i]], *new}
+            assert receipt.stopped.endswith("more is not to be had")
+            assert receipt.n_trees == cascade.stages[state[i]].n_trees
+        else:
+            assert set(receipt.fetched) == set(STATES[state[i]])
+
+
+@quietly
+def test_a_gated_cascade_as_a_fallback(X, objects, model, gated):
+    """It answers in the states that can be reached, too."""
+    cascade, states = gated
+    service = Service(["fraud"], is_async=True)
+    served = OnDemandPredictor(model, service.sources, fallbacks=[cascade])
+    found, receipts = served.predict_proba(objects, return_receipts=True)
+    expected = np.array([state.predict_proba(X) for state in states])
+    assert np.array_equal(found, expected[reached(cascade, X, {"fraud"}), np.arange(len(X))])
+    assert {receipt.fallback for receipt in receipts} == {0}
+    assert all(receipt.cost == sum(PRICES.values()) for receipt in receipts)
+    assert all("fraud is down" in receipt.why_fallback for receipt in receipts)
+
+
+@quietly
+@on_every_backend
+def test_states_answer_before_the_deadline(X, objects, gated, backend):
+    cascade, states = gated
+    service = Service(hanging=["income"], is_async=True)
+    served = OnDemandPredictor(cascade, service.sources, fallbacks="states", deadline=0.5)
+
+    async def main():
+        return await served.apredict_proba(objects[:20])
+
+    found = anyio.run(main, backend=backend)
+    assert np.array_equal(found, states[0].predict_proba(X[:20]))
+
+
+@quietly
+def test_without_a_first_state_columns_are_missing(X, objects, gated):
+    """If that is what is wanted: no model can answer."""
+    served = OnDemandPredictor(
+        gated[0], Service(["age"]).sources, fallbacks="states", on_error="missing"
+    )
+    found, receipts = served.predict_proba(objects[:40], return_receipts=True)
+    assert np.array_equal(found, gated[0].predict_proba(X[:40].assign(age=np.nan)))
+    assert all(receipt.missing == ("age",) for receipt in receipts)
+    assert not any(receipt.why_fallback for receipt in receipts)
+
+
+@quietly
+@pytest.mark.parametrize("failing", ["income", "bureau"])
+def test_what_was_prefetched_for_a_state_that_is_not_reached(X, objects, gated, failing):
+    cascade, states = gated
+    served = OnDemandPredictor(
+        cascade, Service([failing]).sources, fallbacks="states", prefetch=0.01, sample=X
+    )
+    found, receipts = served.predict_proba(objects, return_receipts=True)
+    expected = np.array([state.predict_proba(X) for state in states])
+    assert np.array_equal(found, expected[reached(cascade, X, {failing}), np.arange(len(X))])
+    assert all(set(receipt.fetched) == set(NAMES) for receipt in receipts)
+    for receipt in receipts:
+        paid = [name for name in NAMES if name not in receipt.in_vain]
+        assert receipt.cost == sum(PRICES[name] for name in paid)
+
+
+def test_states_that_cannot_be(X, model, gated):
+    sources = Service().sources
+    with pytest.raises(ValueError, match="fallbacks='states' is for gated cascades"):
+        OnDemandPredictor(model, sources, fallbacks="states")
+    with pytest.raises(ValueError, match="fallbacks must be models or 'states', got 'gates'"):
+        OnDemandPredictor(gated[0], sources, fallbacks="gates")
+    with pytest.raises(ValueError, match="fallback 0 needs all that the first state of the model"):
+        OnDemandPredictor(gated[0], sources, fallbacks=[model])
+
+
 def test_a_curve_is_a_list_of_fallbacks(X, objects):
     from greedymiser import tradeoff_curve
 
@@ -342,7 +500,8 @@ def test_a_deadline_holds_for_functions_and_plain_calls(X, objects, model, other
 
 
 @quietly
-def test_what_cannot_come_in_time_is_not_begun(X, objects, model, others):
+def test_what_cannot_come_in_time_is_not_begun(X, objects, model, others, monkeypatch):
+    monkeypatch.setattr("greedymiser.on_demand.policies.PROBE_INTERVAL", 1e6)
     service = Service(is_async=True, seconds={"bureau": 0.15})
 
     async def main():
@@ -355,7 +514,7 @@ def test_what_cannot_come_in_time_is_not_begun(X, objects, model, others):
     assert service.calls["bureau"] == 1
     assert np.array_equal(found, others[1].predict_proba(X[1:2]))
     assert receipts[0].not_called == ("bureau",)
-    assert "of late it took at least 0.15" in receipts[0].why_fallback
+    assert "of late it took at least" in receipts[0].why_fallback
 
 
 def test_a_deadline_without_fallbacks(X, objects, model):
@@ -376,13 +535,22 @@ def test_a_deadline_without_fallbacks(X, objects, model):
 
 def test_a_slow_source_is_tried_again_after_a_while(monkeypatch):
     now = 0.0
-    monkeypatch.setattr("greedymiser.on_demand.policies.time.monotonic", lambda: now)
-    source, health = Service().sources["age"], Health(SourcePolicy())
+    monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: now)
+    health = Health(SourcePolicy())
     health.note(Outcome(1.0, None, 0.5))
-    assert health.refusal(source, Deadline(0.2), reserve=True).given_up
-    assert health.refusal(source, Deadline(2.0), reserve=True) is None
+    assert health.refusal(Deadline(0.2)).given_up
+    assert health.refusal(Deadline(2.0)) is None
+    now = 1.5
+    assert health.refusal(Deadline(0.2)) is None
+    assert health.refusal(Deadline(0.2), begins=True) is None
+    assert health.refusal(Deadline(0.2)).given_up  # one finds out
+    health.note(Outcome(1.0, None, 0.1))
+    assert health.refusal(Deadline(0.2)) is None
+    health = Health(SourcePolicy())
+    health.note(Outcome(1.0, None, 0.5))
+    health.refusal(None, begins=True)
     now = 61.0
-    assert health.refusal(source, Deadline(0.2), reserve=True) is None
+    assert health.refusal(Deadline(0.2)) is None  # it is forgotten
 
 
 # Retries, breakers, caches, batches, limits
@@ -423,17 +591,75 @@ def test_a_breaker_opens_and_closes(X, objects, model, others, monkeypatch):
     assert receipts[0].not_called == ("bureau",)
     assert "its last 3 calls failed" in receipts[0].why_fallback
     assert "bureau" not in receipts[0].resources
-    real = time.monotonic
-    monkeypatch.setattr("greedymiser.on_demand.policies.time.monotonic", lambda: real() + 60.0)
+    real = time.perf_counter
+    monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: real() + 60.0)
     served.predict(objects[:1])  # the trial fails
     assert service.calls["bureau"] == 4
     served.predict(objects[:1])
     assert service.calls["bureau"] == 4
-    monkeypatch.setattr("greedymiser.on_demand.policies.time.monotonic", lambda: real() + 120.0)
+    monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: real() + 120.0)
     service.failing.clear()
     for _ in range(2):
         assert np.array_equal(served.predict_proba(objects[:1]), model.predict_proba(X[:1]))
     assert service.calls["bureau"] == 6
+
+
+@quietly
+@pytest.mark.parametrize("has_timeout", [False, True])
+def test_a_breaker_counts_time_outs_and_not_the_deadlines_of_callers(
+    X, objects, others, has_timeout
+):
+    """The bureau hangs. Its own time-out is its failure; that a caller has no time is not."""
+    service = Service(hanging=["bureau"], is_async=True)
+    policy = SourcePolicy(breaker=1, breaker_reset=1e6, timeout=0.01 if has_timeout else None)
+    model, plain = others[0], others[3]
+    policies = {"bureau": policy}
+    served = OnDemandPredictor(model, service.sources, policies=policies, fallbacks=[plain])
+    deadline = PATIENCE if has_timeout else 0.05
+    for _ in range(3):
+        found = served.predict_proba(objects[:1], deadline=deadline)
+        assert np.array_equal(found, plain.predict_proba(X[:1]))
+    assert service.calls["bureau"] == (1 if has_timeout else 3)
+
+
+def test_a_trial_that_is_not_made_is_given_back(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: now)
+    health = Health(SourcePolicy(breaker=1, breaker_reset=10.0))
+    health.note(Outcome(None, OSError(), 0.5))
+    assert "its last 1 calls failed" in health.refusal(None, begins=True).given_up
+    soon = Deadline(1.0)
+    now = 20.0
+    assert "have passed" in health.refusal(soon, begins=True).given_up  # takes no trial along
+    assert health.refusal(None, begins=True) is None
+    assert health.refusal(None, begins=True) is not None  # there is one
+    health.release()  # its caller has gone
+    assert health.refusal(None, begins=True) is None
+    health.note(Outcome(1.0, None, 0.1))
+    assert health.refusal(None, begins=True) is health.refusal(None, begins=True) is None
+
+
+@on_every_backend
+def test_a_trial_whose_caller_goes_is_followed_by_another(objects, model, backend, monkeypatch):
+    service = Service(["bureau"], is_async=True)
+    policies = {"bureau": SourcePolicy(breaker=1, breaker_reset=50.0)}
+    served = OnDemandPredictor(model, service.sources, policies=policies)
+    with pytest.raises(AcquisitionError):
+        served.predict(objects[:1])
+    service.failing.clear()
+    service.hanging.add("bureau")
+    real = time.perf_counter
+    monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: real() + 60.0)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            group.start_soon(served.apredict, objects[:1])
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+        service.hanging.clear()
+        return await served.apredict(objects[:1])
+
+    assert len(anyio.run(main, backend=backend)) == 1
 
 
 class RedisLike:
@@ -514,6 +740,91 @@ def test_requests_that_come_together_share_a_call(X, objects, model, backend):
     found = anyio.run(main, backend=backend)
     assert np.array_equal(np.concatenate(found), model.predict_proba(X[:20]))
     assert sorted(sizes) == [4, 8, 8]
+
+
+@on_every_backend
+def test_no_call_has_more_objects_than_max_batch(X, objects, model, backend):
+    sizes = []
+    policies = {"bureau": SourcePolicy(max_batch=8, max_wait=0.5)}
+    served = OnDemandPredictor(model, batch_service(sizes), policies=policies)
+
+    async def main():
+        cuts = [0, 20, 25, 30, 32]
+        asks = [partial(served.apredict_proba, objects[a:b]) for a, b in itertools.pairwise(cuts)]
+        return await gathered(*asks)
+
+    found = anyio.run(main, backend=backend)
+    assert np.array_equal(np.concatenate(found), model.predict_proba(X[:32]))
+    assert sum(sizes) == 32
+    assert max(sizes) <= 8
+    assert len(sizes) <= 6  # 4 and 5, 5 and 2 may share
+
+
+@on_every_backend
+@pytest.mark.parametrize("hasty", [0, 1])
+def test_those_who_share_a_call_keep_their_own_deadlines(X, objects, model, backend, hasty):
+    """One gives up before the answer comes, whether it came first or second; the other gets it."""
+    n_calls = 0
+    sources = Service(is_async=True).sources
+
+    async def main():
+        answers = {}
+        gone = anyio.Event()
+
+        async def bureau(customer):
+            nonlocal n_calls
+            n_calls += 1
+            assert len(customer) == 2
+            await gone.wait()
+            return [one["bureau"] for one in customer]
+
+        sources._sources["bureau"] = replace(sources["bureau"], function=bureau, is_batch=True)
+        policies = {"bureau": SourcePolicy(max_batch=2, max_wait=PATIENCE)}
+        served = OnDemandPredictor(model, sources, policies=policies)
+
+        async def ask(i):
+            try:
+                deadline = 0.3 if i == hasty else None
+                answers[i] = await served.apredict_proba(objects[i : i + 1], deadline=deadline)
+            except SourceTimeoutError as error:
+                answers[i] = error
+                gone.set()
+
+        async with anyio.create_task_group() as group:
+            for i in range(2):
+                group.start_soon(ask, i)
+                await anyio.wait_all_tasks_blocked()
+        return answers
+
+    answers = anyio.run(main, backend=backend)
+    assert answers[hasty].source == "bureau"
+    patient = 1 - hasty
+    assert np.array_equal(answers[patient], model.predict_proba(X[patient : patient + 1]))
+    assert n_calls == 1
+
+
+@on_every_backend
+def test_a_shared_call_is_cancelled_when_nobody_waits(objects, model, backend):
+    events = []
+    sources = Service(is_async=True).sources
+
+    async def bureau(customer):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            events.append("cancelled")
+
+    sources._sources["bureau"] = replace(sources["bureau"], function=bureau, is_batch=True)
+    policies = {"bureau": SourcePolicy(max_batch=2, max_wait=0.001)}
+    served = OnDemandPredictor(model, sources, policies=policies)
+
+    async def main():
+        with pytest.raises(SourceTimeoutError):
+            await served.apredict(objects[:1], deadline=0.05)
+        await anyio.wait_all_tasks_blocked()
+        return list(events)
+
+    assert anyio.run(main, backend=backend) == ["cancelled"]
 
 
 @on_every_backend

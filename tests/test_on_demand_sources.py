@@ -285,7 +285,7 @@ def test_two_values_in_many_forms(returned):
 @pytest.mark.parametrize("returned", [3, 3.0, np.float32(3), np.array(3), [3], np.array([3])])
 def test_one_value_in_many_forms(returned):
     source, labelled = made("a")
-    assert read_values(source, returned, labelled).tolist() == [3.0]
+    assert list(read_values(source, returned, labelled)) == [3.0]
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, pd.NA, pd.NaT, np.float64("nan")])

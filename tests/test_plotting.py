@@ -19,11 +19,12 @@ from curves import (
     keep,
     searched_curve,
     thyroid_curve,
+    total_curve,
     wide_curve,
     with_test_scores,
 )
-from greedymiser import MiserClassifier, tradeoff_curve
 from greedymiser._core.amounts import money
+from greedymiser.curve.curve import TradeoffCurve
 from greedymiser.curve.summary import front_steps, recommended
 from greedymiser.plotting import (
     compare_curves,
@@ -33,6 +34,7 @@ from greedymiser.plotting import (
     plot_receipt,
 )
 from greedymiser.plotting.axes import cost_axis
+from greedymiser.plotting.curves import step_labels
 
 
 def legend_of(ax):
@@ -103,6 +105,11 @@ def test_the_curve_is_a_line_of_steps_that_never_goes_down():
         last = np.flatnonzero(costs[:-1] <= budget)[-1]
         assert scores[last] == curve.best_row(budget)["score"]
     assert legend_of(ax)[:1] == ["best for each budget (validation rows)"]
+    # Nor where models are chosen by something else as well: here, by what they cost.
+    by_cost = curve.traces.assign(choice_score=curve.traces["cost"])
+    other = TradeoffCurve(by_cost, curve.models, curve.scoring)
+    assert not other.pareto()["score"].is_monotonic_increasing
+    assert (np.diff(steps_of(plot_curve(other)).get_ydata()) >= 0).all()
     assert_legend_is_clear_of_data(ax)
 
 
@@ -125,15 +132,24 @@ def test_curve_is_labelled():
     assert "$20" in [label.get_text() for label in ax.get_xticklabels()]
     assert ax.get_ylabel() == "validation negative log-loss"
     title = ax.get_title(loc="left")
-    assert title == "99.2% of what can be gained for $46.50 of $58.81"
+    assert title == "$46.50 buys 99.2% of the gain of the best score, which costs $58.81"
     assert not any("λ" in entry for entry in legend_of(ax))
 
 
 def test_steps_say_what_they_add():
     curve = thyroid_curve()
     said = {text.get_text() for text in labels_of(plot_curve(curve))}
-    assert {"+ T3", "+ TSH"} <= {words.partition(",")[0] for words in said}
-    assert len(said) >= len(front_steps(curve)) - 2  # of two that are close, one may be left out
+    assert "+ TSH" in {words.partition(",")[0] for words in said}
+    steps = front_steps(curve)
+    labels = step_labels(curve, steps)
+    # The last two gain less than a hundredth of all that can be gained.
+    assert [bool(phrases) for phrases in labels] == [
+        False,
+        *[True] * (len(steps) - 3),
+        False,
+        False,
+    ]
+    assert len(said) >= sum(map(bool, labels)) - 2  # of two that are close, one may be left out
 
 
 def test_a_ring_marks_the_recommended_model():
@@ -349,7 +365,7 @@ def test_the_matrix_shows_who_buys_what():
     curve = thyroid_curve()
     ax = plot_features(curve)
     steps = [step for step in front_steps(curve) if step.resources]
-    names = [label.get_text().strip().split("  ")[0] for label in ax.get_yticklabels()]
+    names = [label.get_text().lstrip("└ ").split("  ")[0] for label in ax.get_yticklabels()]
     assert names[0] == "blood_draw"
     assert filled(ax, len(names)) == {
         (y, x)
@@ -508,24 +524,18 @@ def test_comparison_of_bad_input():
 # Errors that have a price
 
 
-def test_totals_are_three_lines_with_the_least_marked():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((400, 3))
-    y = (X[:, 0] + X[:, 1] + 0.3 * rng.standard_normal(400) > 0).astype(int)
-    model = MiserClassifier(
-        costs=[0.5, 1.0, 3.0], max_iter=10, error_costs=[[0.0, 10.0], [20.0, 0.0]]
-    )
-    curve = tradeoff_curve(
-        model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=3, effort=0.1,
-        scoring="total_cost", cost_unit="dollars",
-    )  # fmt: skip
+def test_totals_are_bars_with_the_recommended_one_framed():
+    curve = total_curve()
     ax = curve.plot()
-    errors, bills, sums, ring = (line.get_xydata() for line in ax.lines)
-    assert len(sums) > 1
-    assert np.allclose(errors[:, 1] + bills[:, 1], sums[:, 1])
-    assert np.all(np.diff(errors[:, 1]) < 0)
+    features, errors, frame = ([bar.get_height() for bar in bars] for bars in ax.containers)
+    assert len(features) == len(errors) > 1
+    assert features == sorted(features)
+    assert errors == sorted(errors, reverse=True)
     best = curve.best_row()
-    assert ring.tolist() == [[best["cost"], -best["score"]]]
-    assert sums[:, 1].min() == pytest.approx(-best["score"])
-    assert ax.get_legend() is not None
-    assert "together" in ax.get_title(loc="left")
+    assert frame == [-best["score"]]
+    assert min(np.add(features, errors)) == pytest.approx(-best["score"])
+    assert [text.get_text() for text in ax.texts if text.get_fontweight() == "bold"] == [
+        money(-best["score"], "dollars")
+    ]
+    assert "recommended" in [text.get_text() for text in ax.get_legend().get_texts()]
+    assert ax.get_title(loc="left").startswith(f"{money(-best['score'], 'dollars')} a row in all, ")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.model_selection import cross_val_score
@@ -30,8 +30,9 @@ from greedymiser.model.exit_rules import Above, Confident, Proximity, place_scor
 from greedymiser.model.links import labels, largest_probability
 from greedymiser.model.predictor import _blocks
 from greedymiser.model.trees import stages_every
+from random_examples import examples
 
-patient = settings(max_examples=60, deadline=None)  # the first example compiles a kernel
+patient = examples(60)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
@@ -25,6 +25,7 @@ from greedymiser import (
 )
 from greedymiser.losses import SquaredError
 from greedymiser.model.predictor import Stage
+from random_examples import examples
 from test_row_costs import random_costs, staged_model
 from test_trees import ensemble_of, plain_trees, random_rows, random_tree
 
@@ -94,7 +95,7 @@ def random_predictor(rng, n_resources):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_resources=st.sampled_from([0, 1, 4, 70]),
@@ -107,6 +108,10 @@ def test_rows_are_counted_one_by_one(seed, n_resources, min_share):
     protocol = predictor.protocol(X, min_share=min_share)
     check_protocol(protocol, predictor, X, np.zeros(40, dtype=int))
     assert str(protocol).startswith("40 rows at a mean cost of ")
+    # In a notebook, a row for each question below the head.
+    page = protocol._repr_html_()
+    assert page.count("<tr>") == 1 + sum(1 for depth, _ in protocol.start.each() if depth)
+    assert "40 rows at a mean cost of " in page
 
 
 def check_paid(protocol, predictor, X):
@@ -142,7 +147,7 @@ def check_paid(protocol, predictor, X):
     assert all(line.price > 0 for line in protocol.lines)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 2**32 - 1), n_resources=st.sampled_from([0, 1, 4, 9]))
 def test_free_questions_are_passed_over(seed, n_resources):
     rng = np.random.default_rng(seed)

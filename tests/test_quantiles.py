@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -19,9 +19,6 @@ from greedymiser._core.quantiles import (
     tally_weights,
     weighted_quantile,
 )
-
-# The first example compiles a kernel.
-patient = settings(deadline=None)
 
 numbers = st.one_of(
     st.integers(-3, 3).map(float),
@@ -58,14 +55,12 @@ def same(one, other):
     return np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-@patient
 @given(columns(), st.sampled_from([0.01, 0.1, 0.25, 0.3, 0.5, 0.9, 0.999]))
 def test_weighted_quantile_is_its_twin(case, quantile):
     y, weight, _ = case
     assert same(weighted_quantile(y, weight, quantile), naive.exact_quantile(y, weight, quantile))
 
 
-@patient
 @given(columns(), st.sampled_from([0.1, 0.25, 0.5, 0.9, 0.999]), st.data())
 def test_quantiles_of_parts(case, quantile, data):
     y, weight, parts = case
@@ -121,7 +116,6 @@ def test_sums_of_a_part_leave_room_for_those_of_others():
     assert rounded(table[0, 1:]) == math.fsum(weight[::2])
 
 
-@patient
 @given(st.lists(st.floats(), min_size=2))
 def test_places_are_the_order_of_floats(values):
     x = np.array(values)

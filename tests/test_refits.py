@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -30,6 +30,7 @@ from greedymiser.engines.interface import Sample
 from greedymiser.losses import Huber, Loss, SquaredError
 from greedymiser.model.row_costs import MeteredTrees
 from greedymiser.model.trees import Ensemble
+from random_examples import examples
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((120, 6))
@@ -351,12 +352,7 @@ class Life(RuleBasedStateMachine):
 def test_any_order():
     run_state_machine_as_test(
         Life,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=12,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=examples(25, stateful_step_count=12, suppress_health_check=list(HealthCheck)),
     )
 
 

@@ -21,6 +21,7 @@ from curves import (
     curve_of,
     keep,
     thyroid_curve,
+    total_curve,
     wide_curve,
     with_test_scores,
 )
@@ -123,9 +124,22 @@ def test_features_without_names(tmp_path):
     assert "trees cost $" in data["steps"][-1]["note"]
 
 
+def test_totals_are_amounts(tmp_path):
+    curve = total_curve()
+    data = page_of(curve, tmp_path).data
+    assert [step["score_text"] for step in data["steps"]] == [
+        money(-step.score, "dollars") for step in front_steps(curve)
+    ]
+    assert data["axes"]["is_total"]
+    total = money(-curve.best_row()["score"], "dollars")
+    assert data["lead"].startswith(f"{total} a row in all, ")
+    changes = data["steps"][0]["score_difference_from"]["1"]
+    assert changes["score"].startswith("total +$")  # with less money for features
+
+
 def test_where_it_comes_from_is_told(tmp_path):
     data = page_of(thyroid_curve(), tmp_path, about={"data": "loans.csv", "rows": 300}).data
-    assert data["provenance"].startswith("data loans.csv · rows 300 · ")
+    assert data["provenance"].startswith("data: loans.csv · rows: 300 · ")
     assert data["provenance"].endswith(f"greedymiser {__version__}")
 
 
@@ -292,7 +306,9 @@ def move_slider(browser, position):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("make", [thyroid_curve, wide_curve, constant_curve, nasty_curve])
+@pytest.mark.parametrize(
+    "make", [thyroid_curve, wide_curve, constant_curve, nasty_curve, total_curve]
+)
 def test_page_loads_quietly(browser, make, tmp_path):
     path = opened(browser, make(), tmp_path)
     move_slider(browser, 300)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -22,9 +22,10 @@ from greedymiser._core.threads import Threads
 from greedymiser.data.tables import ArrayTable
 from greedymiser.model.row_costs import Accounts, Meter, Notes, add_up, mean_cost, note_questions
 from greedymiser.model.trees import stages_every
+from random_examples import examples
 from test_trees import ensemble_of, plain_trees, random_rows, random_tree
 
-patient = settings(max_examples=40, deadline=None)  # the first example compiles a kernel
+patient = examples(40)
 
 
 def random_costs(rng, n_features, n_resources, tree_cost):

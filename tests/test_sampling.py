@@ -210,6 +210,7 @@ def test_owned_features_are_always_in_play():
     assert set(first.nodes["feature"]) != set(last.nodes["feature"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "constraint", ["pairwise", "no_interactions", [{0, 1}], [[0, 3], (1, 2, 3)]], ids=str
 )

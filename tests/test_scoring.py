@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.special import ndtr
@@ -28,6 +28,7 @@ from greedymiser.losses.ndcg import ndcg_score, query_order
 from greedymiser.model.links import decisions, labels, probabilities
 from greedymiser.scoring import _kernels
 from greedymiser.scoring.known import KNOWN_SCORES, known_score
+from random_examples import examples
 
 REGRESSION, CLASSIFICATION = KNOWN_SCORES["regressor"], KNOWN_SCORES["classifier"]
 
@@ -187,14 +188,14 @@ def measured(draw):
 
 
 @pytest.mark.parametrize("name", REGRESSION)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(measured())
 def test_scores_of_numbers_are_those_of_scikit_learn(name, problem):
     assert_same(name, ours(name, *problem), scikit_learn(name, *problem))
 
 
 @pytest.mark.parametrize("name", CLASSIFICATION)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problem=classified(TWO_CLASSES))
 def test_scores_of_two_classes_are_those_of_scikit_learn(name, problem):
     loss, classes, *_ = problem
@@ -207,7 +208,7 @@ def test_scores_of_two_classes_are_those_of_scikit_learn(name, problem):
 
 
 @pytest.mark.parametrize("name", CLASSIFICATION)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problem=classified(THREE_CLASSES))
 def test_scores_of_three_classes_are_those_of_scikit_learn(name, problem):
     loss, classes, *_ = problem
@@ -379,7 +380,7 @@ def ranked(draw):
     return labels, draw(arrays(raw_values, 1, n)), draw(weights(n)), qid
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(ranked(), st.integers(1, 12))
 def test_ndcg_is_that_of_metrics(problem, k):
     y, raw, weight, qid = problem
@@ -394,7 +395,7 @@ def test_without_queries_all_rows_are_one():
     assert score.bind(y, None)(raw) == ndcg_score(y, raw[0], [0, 0, 0], k=2)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(ranked(), st.integers(1, 12), st.randoms(use_true_random=False))
 def test_the_order_of_rows_and_queries_does_not_matter_to_ndcg(problem, k, random):
     y, raw, weight, qid = problem
@@ -538,7 +539,6 @@ def test_raw_predictions_are_only_read_and_may_lie_anywhere(name):
 # -- kernels --------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(classified({**TWO_CLASSES, **THREE_CLASSES}))
 def test_classes_are_counted_and_weighed(problem):
     _, classes, y, raw, weight = problem
@@ -554,7 +554,6 @@ def test_classes_are_counted_and_weighed(problem):
     assert named.tolist() == [float(total) for total in expected[1]]
 
 
-@settings(deadline=None)
 @given(classified(TWO_CLASSES))
 def test_areas_are_those_of_all_pairs(problem):
     _, _, y, raw, weight = problem
@@ -567,7 +566,6 @@ def test_areas_are_those_of_all_pairs(problem):
         assert score.bind(y, weight)(raw) == pytest.approx(expected, rel=4e-16)
 
 
-@settings(deadline=None)  # the first example is compiled
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 @example(2**63 - 1, 2**63 - 1)
 def test_products_have_two_halves(a, b):
@@ -620,7 +618,28 @@ def plain_side(side):
     return side[0], side[1] or [1] * len(side[0])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
+@given(st.lists(st.floats(allow_nan=False), max_size=60), st.integers(0, 3))
+def test_numbers_are_sorted_by_their_digits(values, n_nan):
+    given = np.array([*values, *[math.nan] * n_nan])
+    np.random.default_rng(0).shuffle(given)
+    _kernels.sort_floats(given)
+    # Those that are no numbers come last.
+    assert np.isnan(given[len(values) :]).all()
+    assert given[: len(values)].tolist() == naive.sort_floats(values)
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "average_precision"])
+def test_many_rows_are_scored_as_few_are(name):
+    rng = np.random.default_rng(0)
+    y = (rng.random(6000) < 0.3).astype(float)
+    raw = np.round(rng.standard_normal((1, len(y))) + y, 2)
+    score = known_score(name, "classifier", BinaryLogLoss(), np.arange(2)).bind(y, None)(raw)
+    metric = getattr(skm, f"{name}_score")
+    assert score == pytest.approx(metric(y, raw[0]), rel=1e-12)
+
+
+@examples(60)
 @given(two_sides(most_mass=2**40))
 def test_pairs_in_order_are_all_pairs(sides):
     """Masses of 40 bits: products and their sum do not fit 64."""
@@ -630,7 +649,7 @@ def test_pairs_in_order_are_all_pairs(sides):
     assert (int(upper) << 64) + int(lower) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(two_sides(), st.sampled_from([1.0, 0.25, 3.0]))
 def test_precision_falls_step_by_step(sides, low_unit):
     low, high = sides

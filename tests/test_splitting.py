@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -21,8 +21,9 @@ from greedymiser.training.splitting import (
     write_children,
     write_open,
 )
+from random_examples import examples
 
-patient = settings(max_examples=50, deadline=None)  # the first example compiles a kernel
+patient = examples(50)
 seeds = st.integers(0, 2**32 - 1)
 INF = math.inf
 

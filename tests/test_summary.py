@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sklearn.metrics import balanced_accuracy_score
 pytest.importorskip("pandas")
 
 from curves import searched_curve, thyroid_curve, wide_curve
-from greedymiser import CostModel, MiserRanker, MiserRegressor, tradeoff_curve
+from greedymiser import CostModel, MiserRanker, MiserRegressor, TradeoffCurve, tradeoff_curve
 from greedymiser._core.amounts import money, plain_score_name, rounded_score
 from greedymiser.curve.summary import (
     FrontStep,
@@ -20,7 +21,9 @@ from greedymiser.curve.summary import (
     recommendation,
     recommended,
     resource_groups,
+    step_table,
 )
+from greedymiser.plotting import plot_curve
 
 
 def step(cost, score, error=None):
@@ -97,9 +100,11 @@ def test_recommendations_are_sentences():
     steps = [step(0, 0.5), step(2.3, 0.792), step(3, 0.8)]
     assert recommendation(curve, steps[:1]) == "the best score costs $0"
     steps[-1] = step(3, 0.8, 0.02)
-    assert recommendation(curve, steps) == "99% of the best score for $2.30 of $3"
+    assert recommendation(curve, steps) == "$2.30 buys 99% of the best score, which costs $3"
     negative = [step(0, -1.0), step(1, -0.102), step(4, -0.1)]
-    assert recommendation(curve, negative) == "99.7% of what can be gained for $1 of $4"
+    assert recommendation(curve, negative) == (
+        "$1 buys 99.7% of the gain of the best score, which costs $4"
+    )
 
 
 def test_errors_are_those_of_the_jackknife():
@@ -169,3 +174,81 @@ def test_numbers_are_said_as_people_say_them():
     assert money(1234.5, "") == "1,234"
     assert rounded_score(0.86213, 0.013) == "0.86"
     assert plain_score_name("a name of my own_making") == "a name of my own_making"
+
+
+def unknown(model, X, y):
+    return np.nan
+
+
+def test_a_curve_without_any_score_is_printed_and_pickled():
+    curve = regression_curve(scoring=unknown)
+    assert front_steps(curve) == []
+    assert recommendation(curve) == "no model has a score"
+    assert "cost" in str(curve)
+    assert "no model has a score" in curve._repr_html_()
+    assert len(pickle.loads(pickle.dumps(curve)).models) == 3
+    with pytest.raises(ValueError, match="no model of the curve has a score"):
+        curve.plot()
+
+
+def test_what_is_recommended_goes_by_what_is_chosen_by():
+    given = [(0, 0.5, 0.5), (1, 0.9, 0.7), (2, 0.7, 0.78), (5, 0.75, 0.8)]
+    steps = [replace(step(cost, score), choice_score=choice) for cost, score, choice in given]
+    assert recommended(steps) == 3
+    steps[-1] = replace(steps[-1], error=0.03)
+    assert recommended(steps) == 2
+    assert recommendation(thyroid_curve(), steps) == (
+        "$2 buys 97% of the best score, which costs $5"
+    )
+    nowhere = [step(0, -np.inf), step(1, -1.0), step(4, -0.9, 0.2)]
+    assert recommendation(thyroid_curve(), nowhere) == (
+        "$1 buys nearly the best score, which costs $4"
+    )
+
+
+def test_tables_show_what_models_are_chosen_by():
+    curve = searched_curve()
+    heads, _ = step_table(curve, front_steps(curve))
+    assert "chosen by" not in heads
+    # By their cost, say: then scores need not rise.
+    traces = curve.traces.assign(choice_score=curve.traces["cost"])
+    heads, rows = step_table(
+        other := TradeoffCurve(traces, curve.models, curve.scoring), front_steps(other)
+    )
+    at = heads.index("chosen by")
+    assert [row[at] for row in rows] == [rounded_score(step.cost) for step in front_steps(other)]
+
+
+def test_of_totals_one_model_is_recommended_everywhere():
+    """The chosen model has neither the least total of these rows, nor is it the cheapest close one.
+
+    Cross-fitting has a say: the second is best by ``choice_score``, the third by ``score``.
+    """
+    import pandas as pd
+
+    traces = pd.DataFrame(
+        {
+            "tradeoff": 0.0, "model": [0, 1, 2], "n_iter": [0, 3, 5], "n_trees": [0, 3, 5],
+            "cost": [0.0, 2.0, 4.0], "errors": [9.2, 4.7, 2.6], "score": [-9.2, -6.7, -6.6],
+            "choice_score": [-9.2, -6.5, -6.8], "n_features": [0, 1, 2],
+        }
+    )  # fmt: skip
+    curve = TradeoffCurve(traces, [], "total_cost", "dollars")
+    best = curve.best_row()
+    assert best["n_iter"] == 3
+    steps = front_steps(curve)
+    assert [step.n_iter for step in steps] == [0, 3]
+    assert recommended(steps) == 1
+    assert steps[1].errors == pytest.approx(4.7)
+    heads, rows = step_table(curve, steps)
+    assert heads == ["bill", "errors", "together", "what it adds"]
+    assert rows[1][:3] == ["$2", "$4.70", "$6.70"]
+    assert "<- recommended" in rows[1][-1]
+    assert recommendation(curve) == (
+        "$6.70 a row in all, $2 for features and $4.70 for errors; buying nothing costs $9.20; the "
+        "model with the largest bill costs $6.60"
+    )
+    bars = plot_curve(curve).containers
+    assert [len(some) for some in bars] == [3, 3, 1]
+    assert bars[2][0].get_height() == pytest.approx(6.7)
+    assert bars[2][0].get_x() == bars[0][1].get_x()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.model_selection import (
     KFold,
     RepeatedStratifiedKFold,
@@ -24,8 +25,9 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser._core.threads import Threads
+from greedymiser.curve.path import tradeoff_in_money
 from greedymiser.curve.total_cost import SetPrices, least_total, members
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import NOTHING_GIVEN, Given
 
 ERRORS = [[0.0, 20.0], [20.0, 0.0]]
 
@@ -227,6 +229,41 @@ def test_states_are_few_where_rows_are_many(monkeypatch, doubtful):
     assert len(found.states) == 4
 
 
+def test_what_is_worth_its_price_only_as_a_whole_is_found_from_larger_sets(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (600, 7)).astype(float)
+    y = (X[:, 1] + X[:, 3] + X[:, 6]).astype(int) % 2  # no two of them say anything
+    monkeypatch.setattr("greedymiser.curve.total_cost.FEWEST", 20)  # of 128 sets
+    monkeypatch.setattr("greedymiser.curve.total_cost.MOST", 20)
+    search = searched(X, y, costs=[1.0] * 7)
+    assert search.best_params_ == {"resources": [["1", "3", "6"]]}
+    assert len(search.cv_results_) == 20
+
+
+def test_money_is_worth_the_loss_of_the_constant_for_what_its_errors_cost():
+    y = np.repeat([0, 1], [30, 10])
+    model = MiserClassifier(error_costs=[[0.0, 1.0], [8.0, 0.0]])
+    with Threads(1) as threads:
+        prepared = model.prepare(Given(np.zeros((40, 1)), y), NOTHING_GIVEN, threads)
+    entropy = -0.75 * np.log(0.75) - 0.25 * np.log(0.25)
+    # To say 1 of all costs .75, to say 0 costs 2.
+    assert tradeoff_in_money(prepared) == pytest.approx(entropy / 0.75)
+
+
+def test_a_path_is_centred_where_money_is_worth_most(doubtful):
+    X, y = doubtful
+    model = MiserClassifier(
+        costs=[0.01, 0.05, 0.01], error_costs=ERRORS, scoring="total_cost", max_iter=5, n_jobs=1
+    )
+    with Threads(1) as threads:
+        prepared = clone(model).prepare(Given(X[:200], y[:200]), NOTHING_GIVEN, threads)
+        middle = tradeoff_in_money(prepared)
+    curve = tradeoff_curve(
+        model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=4, search="path"
+    )
+    assert {middle, middle / 4} <= set(curve.points["tradeoff"])
+
+
 @pytest.mark.parametrize("row_budget", [None, 2.0])
 def test_a_curve_keeps_to_the_budget_of_rows(doubtful, row_budget):
     X, y = doubtful
@@ -242,4 +279,4 @@ def test_a_curve_keeps_to_the_budget_of_rows(doubtful, row_budget):
     curve = tradeoff_curve(
         model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=2, effort=0.1
     )
-    assert ("total cost" in set(curve.trace["found_by"])) == (row_budget is None)
+    assert ("total cost" in set(curve.points["found_by"])) == (row_budget is None)

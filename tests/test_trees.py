@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -23,9 +23,10 @@ from greedymiser.model.trees import (
     Tree,
     in_set,
 )
+from random_examples import examples
 
 INF = math.inf
-patient = settings(max_examples=40, deadline=None)  # the first example compiles a kernel
+patient = examples(40)
 
 
 # -- random trees and rows ------------------------------------------------------------------------

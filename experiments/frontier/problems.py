@@ -1,9 +1,9 @@
 """The problems that methods are compared on: data, prices, splits, a score and budgets.
 
 Thyroid is embedded; the others are read from a folder. Prices of thyroid, heart and NHANES are
-real. Those of MQ2008 are derived from the table of another collection, those of mfeat and
-lambdarank are made: a family of mfeat costs as much as it has columns, and is sold whole; a feature
-of lambdarank has the price of one of Yahoo's, drawn at random.
+real. Those of MQ2008 are derived from the table of another collection, those of mfeat, lambdarank
+and spam are made: a family of mfeat costs as much as it has columns, and is sold whole; a feature
+of lambdarank has the price of one of Yahoo's, drawn at random; one of spam costs one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from greedymiser.costs.cost_model import Feature
 from greedymiser.datasets import load_thyroid, load_yahoo_costs
 
 N_BUDGETS = 6
+# Features per row, as GDFS's paper counts them.
+SPAM_BUDGETS = (1, 2, 3, 4, 5, 7, 10, 15, 25)
 THYROID_BUDGETS = (16, 20, 24, 28, 32, 36, 40, 45, 50, 60)
 
 # Turney's: what the first test of a group costs beyond the others is paid once.
@@ -248,6 +250,22 @@ def _read_lambdarank(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float6
     return X.toarray(), y
 
 
+def spam(folder: Path | None) -> Problem:
+    """Spambase, every feature for one; split 0 is that of GDFS (Covert et al., 2023)."""
+    table = np.loadtxt(_folder_inside(folder, "spam") / "spam.csv", delimiter=",", skiprows=1)
+    whole = ProblemRows(table[:, :-1], table[:, -1].astype(np.int64))
+
+    def split(i: int) -> ProblemSplit:
+        order = np.arange(len(whole.y))
+        np.random.default_rng(i).shuffle(order)
+        part = int(0.2 * len(order))
+        parts = (order[2 * part :], order[part : 2 * part], order[:part])
+        return ProblemSplit(str(i), *(whole.take(rows) for rows in parts))
+
+    costs = CostModel(np.ones(whole.X.shape[1]))
+    return Problem("spam", costs, 2, "roc_auc", SPAM_BUDGETS, split)
+
+
 PROBLEMS: dict[str, Callable[[Path | None], Problem]] = {
     "thyroid": thyroid,
     "heart": heart,
@@ -255,6 +273,7 @@ PROBLEMS: dict[str, Callable[[Path | None], Problem]] = {
     "mfeat": mfeat,
     "mq2008": letor,
     "lambdarank": lambdarank,
+    "spam": spam,
 }
 
 

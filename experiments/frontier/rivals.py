@@ -302,6 +302,46 @@ def chain(subsets: Subsets, budget: float, per_cost: bool) -> Iterator[ResourceS
         best = max(best, subsets.screen(owned))
 
 
+def coai(problem: Problem, split: ProblemSplit, n_jobs: int = 1) -> list[Contender]:
+    """CoAI's way (Erion et al., 2022): SHAP values are worths, and a knapsack buys most of them.
+
+    A model on everything tells what each feature is worth; for every budget the features with the
+    largest sum are bought, shared resources once, and a model is trained on them.
+    """
+    everything = Lightgbm(problem, split, n_jobs=n_jobs)
+    booster = everything.fit(problem.rounds)
+    told = np.abs(np.asarray(booster.predict(split.train.X, pred_contrib=True)))
+    n_features = problem.costs.n_features
+    worth = told.reshape(len(told), -1, n_features + 1).sum(axis=1).mean(axis=0)[:-1]
+    subsets, found = Subsets(problem, split, n_jobs), [free(problem, split)]
+    for budget in problem.budgets:
+        found.extend(subsets.candidates(knapsack(problem.costs, worth, budget)))
+    return found
+
+
+def knapsack(costs: CostModel, worth: Floats, budget: float) -> ResourceSet:
+    """Resources within a budget whose features are worth most together."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    n, m = costs.n_features, len(costs.resource_names)
+    pairs = [(feature, need) for feature, needs in enumerate(costs.needs) for need in needs]
+    # One line for the budget; one for each need: a feature is there only if the resource is.
+    lines = np.zeros((1 + len(pairs), n + m))
+    lines[0, n:] = costs.resource_costs
+    for line, (feature, need) in zip(lines[1:], pairs, strict=True):
+        line[feature], line[n + need] = 1.0, -1.0
+    limits = np.append(budget, np.zeros(len(pairs)))
+    solved = milp(
+        np.append(-worth, np.full(m, 1e-12)),  # what nobody needs is not bought
+        integrality=np.ones(n + m),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(lines, ub=limits),
+    )
+    if solved.x is None:
+        raise RuntimeError(f"no knapsack for {budget}: {solved.message}")
+    return frozenset(np.flatnonzero(solved.x[n:] > 0.5).tolist())
+
+
 def exhaustive_blood(problem: Problem, split: ProblemSplit, n_jobs: int = 1) -> list[Contender]:
     """Thyroid: the 16 sets of blood tests, each with all questions."""
     names = problem.costs.resource_names
@@ -380,6 +420,7 @@ METHODS: dict[str, Callable[..., list[Contender]]] = {
     "cegb-full": partial(cegb, full_prices),
     "cegb-divided": partial(cegb, divided_prices),
     "forward": forward,
+    "coai": coai,
     "path": partial(ours, "path"),
     "frontier": partial(ours, "frontier"),
     "exhaustive": exhaustive_blood,

@@ -15,6 +15,7 @@ NAMES = {
     "frontier": "frontier",
     "cegb": "CEGB",
     "forward": "forward search",
+    "coai": "CoAI's way",
     "exhaustive": "all 16 sets",
 }
 # Differences are shown from these to the best of ours that was measured.

@@ -49,6 +49,8 @@ FULL = RankingScale(
     cascaded=(2e-6, 1e-5, 3e-5, 1e-4),
     cronus_tradeoffs=(1e-6, 5e-6, 1e-5, 2e-5, 3e-5, 6e-5, 1e-4, 2e-4),
     cronus_l1=(0.5, 2.0, 8.0),
+    staged_first=(2e-4, 3e-4, 5e-4),
+    staged_then=(3e-6, 1e-5, 3e-5, 6e-5, 1e-4),
 )
 
 

@@ -20,10 +20,13 @@ from experiments.methods import (
     CANDIDATES,
     CRONUS,
     EARLY_EXIT,
+    FRONTIER,
     MEASURED,
     MISER,
     MISER_CRONUS,
     MISER_EXIT,
+    ROWS,
+    STAGED_EXIT,
     STAGEWISE,
     SUBSETS,
     Fold,
@@ -100,6 +103,14 @@ class RankingScale:
     n_slacks: int = 25
     # Most training rows that Cronus is given: it keeps what every tree says about every row.
     cronus_rows: int = 141_397
+    # The λ of the first rounds of staged misers, and of all that follow.
+    staged_first: tuple[float, ...] = (1e-4,)
+    staged_then: tuple[float, ...] = (1e-6, 3e-6, 1e-5)
+    # How many rounds follow.
+    staged_lengths: tuple[int, ...] = (10, 20, 40, 60)
+    # Trade-offs that the searches begin with, and how long they search.
+    n_searched: int = 8
+    effort: float = 1.0
     n_jobs: int | None = None
 
 
@@ -112,6 +123,10 @@ SMALL = RankingScale(
     cronus_tradeoffs=(1e-6, 1e-5),
     cronus_l1=(0.5,),
     n_slacks=5,
+    staged_first=(1e-3,),
+    staged_then=(1e-5,),
+    n_searched=3,
+    effort=0.05,
 )
 
 
@@ -175,7 +190,7 @@ def _tables(candidates: pd.DataFrame, runs: Sequence[FoldRun]) -> dict[str, pd.D
     import pandas as pd
 
     # Slacks of early exits are too many to tell; the curves have those that matter.
-    told = candidates[~candidates["method"].isin([EARLY_EXIT, MISER_EXIT])]
+    told = candidates[~candidates["method"].isin([EARLY_EXIT, MISER_EXIT, STAGED_EXIT])]
     reached = [comparison(candidates, share) for share in SHARES]
     return {
         "points": best_of_each(told, ["method", "fold", "tradeoff", "parameter"]),
@@ -192,6 +207,16 @@ class FoldRun:
     # What the steps depend on beside their names. The number of threads changes nothing.
     TREES = ("version", "data", "max_iter", *FIXED)
     EXITS = (*TREES, "n_slacks")
+    SEARCH = (*TREES, "n_searched", "effort")
+    STAGED = (
+        "version",
+        "data",
+        *FIXED,
+        "n_slacks",
+        "staged_first",
+        "staged_then",
+        "staged_lengths",
+    )
     CASCADES = (*TREES, "cronus_tradeoffs", "cronus_l1", "cronus_rows")
 
     def __init__(self, fold: Fold, scale: RankingScale, workspace: Workspace):
@@ -210,6 +235,9 @@ class FoldRun:
             yield f"{name}: features up to {price:g}", partial(self.subset, price)
         for tradeoff in self.tradeoffs:
             yield f"{name}: early exit over λ {tradeoff:g}", partial(self.exits, tradeoff)
+        ours = {FRONTIER: self.frontier, ROWS: self.rows, STAGED_EXIT: self.staged}
+        for method, make in ours.items():
+            yield f"{name}: {method}", make
         for tradeoff in (0.0, *self.scale.cascaded):
             yield f"{name}: Cronus over λ {tradeoff:g}", partial(self.cronus, tradeoff)
 
@@ -295,6 +323,69 @@ class FoldRun:
         told = table.assign(fold=self.fold.name, tradeoff=tradeoff)
         copies = [told.assign(method=method) for method in dict.fromkeys(methods)]
         return pd.concat(copies, ignore_index=True).reindex(columns=CANDIDATES)
+
+    # -- beyond Algorithm 1: sets that are searched for, documents that pay for themselves ---------
+
+    def frontier(self) -> pd.DataFrame:
+        """Candidates of the search for sets of features: each round of each of its models."""
+
+        def make() -> pd.DataFrame:
+            return _searched(self.fold, "model", self.scale).traces
+
+        trace = self.workspace.table(f"fold-{self.fold.name}/frontier", make, self.SEARCH)
+        return self._named(self._rounds(trace, np.nan), FRONTIER, FRONTIER, np.nan)
+
+    def rows(self) -> pd.DataFrame:
+        """Candidates of models whose documents pay for what their own paths ask."""
+        key = f"fold-{self.fold.name}/rows"
+        table = self.workspace.table(key, self._make_rows, self.SEARCH)
+        return self._named(table, ROWS, ROWS, np.nan)
+
+    def _make_rows(self) -> pd.DataFrame:
+        """Those that no other beats on validation data; documents cost what the meter says."""
+        import pandas as pd
+
+        curve, rows = _searched(self.fold, "row", self.scale), []
+        for _, point in curve.pareto().iterrows():
+            model = curve.models[curve.position(point)]
+            if isinstance(model, MiserRanker):  # others have no rounds to choose from
+                model = model.truncate(int(point["n_iter"]))
+            readings = [read_meter(model, part) for part in (self.fold.valid, self.fold.test)]
+            told = (point["tradeoff"], int(point["n_trees"]), int(point["n_features"]))
+            rows.append(_candidate_row(*told, *readings))
+        return pd.DataFrame(rows, columns=MEASURED)
+
+    def staged(self) -> pd.DataFrame:
+        """Candidates of early exits over misers whose first rounds buy next to nothing."""
+        key = f"fold-{self.fold.name}/staged"
+        table = self.workspace.table(key, self._make_staged, self.STAGED)
+        return self._named(table, STAGED_EXIT, STAGED_EXIT, np.nan)
+
+    def _make_staged(self) -> pd.DataFrame:
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for first, then in product(self.scale.staged_first, self.scale.staged_then):
+            whole = self._staged_miser(first, then)
+            for length in self.scale.staged_lengths:
+                model = whole.truncate(min(EVERY + length, whole.n_iter_))
+                rows += self._swept(EarlyExitRanker(model, every=EVERY, n_jobs=self.scale.n_jobs))
+        return pd.DataFrame(rows, columns=MEASURED)
+
+    def _staged_miser(self, first: float, then: float) -> MiserRanker:
+        """Rounds up to the first exit at one λ, the others at a smaller one.
+
+        Documents that leave at the first exit have then paid for what is cheap alone.
+        """
+        train = self.fold.train
+        model = MiserRanker(
+            costs=self.fold.costs, loss="squared_error", learning_rate=LEARNING_RATE,
+            max_depth=DEPTH, n_jobs=self.scale.n_jobs, warm_start=True,
+        )  # fmt: skip
+        for tradeoff, n_rounds in ((first, EVERY), (then, EVERY + max(self.scale.staged_lengths))):
+            model.set_params(tradeoff=tradeoff, max_iter=n_rounds)
+            model.fit(train.X, train.y, train.copies, qid=train.qid)
+        return model
 
     # -- early exits and cascades, over any of the models ----------------------------------------
 
@@ -401,14 +492,23 @@ def _candidate_row(
 
 def _trained_in_full(fold: Fold, tradeoff: float, scale: RankingScale) -> TradeoffCurve:
     """One miser with all its rounds, and what it costs and scores after each."""
+    return _curve(fold, scale, tradeoffs=[tradeoff])
+
+
+def _searched(fold: Fold, charge: str, scale: RankingScale) -> TradeoffCurve:
+    """The frontier, of features that are bought for all documents or of documents that pay."""
+    return _curve(fold, scale, charge, tradeoffs=scale.n_searched, effort=scale.effort)
+
+
+def _curve(fold: Fold, scale: RankingScale, charge: str = "model", **asked: Any) -> TradeoffCurve:
     train, valid, test = fold.train, fold.valid, fold.test
     model = MiserRanker(
-        costs=fold.costs, loss="squared_error", learning_rate=LEARNING_RATE,
+        costs=fold.costs, loss="squared_error", learning_rate=LEARNING_RATE, charge=charge,
         max_iter=scale.max_iter, max_depth=DEPTH, n_jobs=scale.n_jobs,
     )  # fmt: skip
     return whole_curve(
         model, train.X, train.y, sample_weight=train.copies, qid=train.qid,
         X_val=valid.X, y_val=valid.y, qid_val=valid.qid,
         X_test=test.X, y_test=test.y, qid_test=test.qid,
-        tradeoffs=[tradeoff], scoring=SCORING,
+        scoring=SCORING, **asked,
     )  # fmt: skip

@@ -46,6 +46,8 @@ REAL = RankingScale(
     highest_prices=HIGHEST_PRICES,
     cascaded=(1e-6, 1e-5),
     cronus_tradeoffs=CRONUS_TRADEOFFS,
+    staged_first=(4e-5, 1e-4),
+    staged_then=(3e-7, 1e-6, 3e-6),
 )
 STAND_IN = replace(REAL, max_iter=300)
 

@@ -38,7 +38,7 @@ N_TRADEOFFS = 8
 # exits.
 MOST_DEARER, EVERY = 4, 1
 # Models of the curve that two stages are made of, and scores at which a band may begin or end.
-MOST_STAGES, N_EDGES = 10, 12
+MOST_STAGES, N_EDGES = 14, 12
 # Trade-offs of LightGBM's lazy penalty: with twelve it starves.
 N_LAZY = 40
 

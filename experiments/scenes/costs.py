@@ -195,6 +195,41 @@ class Prices:
         return hashlib.sha256(json.dumps(numbers).encode()).hexdigest()
 
 
+def machine_prices(
+    timed: pd.DataFrame, pieces: Descriptors, groups: Mapping[str, Sequence[str]],
+    classes: Sequence[str],
+) -> CostModel:  # fmt: skip
+    """Prices of machines that know all training images, each on the averaged kernel of a group.
+
+    A feature per group and class needs the group's descriptors, a row of each of their kernels, and
+    the machine: one product for all classes, however it was trained.
+
+    Parameters
+    ----------
+    timed : DataFrame
+        Of ``timings``.
+    pieces : Descriptors
+    groups : mapping
+        From the name of a group to its descriptors.
+    classes : sequence of str
+    """
+    cost = dict(zip(timed["resource"], timed["milliseconds"].astype(float), strict=True))
+    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    shared = {name: cost[name] for name in pieces.required(names)}
+    rows = {f"{name}: wide kernel": cost[f"{name}: wide kernel"] for name in names}
+    machines = {f"{group}: machine": cost["wide svm"] for group in groups}
+    features = {
+        f"{group}: {scene}": [
+            *pieces.required(members),
+            *(f"{name}: wide kernel" for name in members),
+            f"{group}: machine",
+        ]
+        for group, members in groups.items()
+        for scene in classes
+    }
+    return CostModel.from_resources(shared | rows | machines, features, tree_cost=cost["tree"])
+
+
 def cheap_sets(prices: Prices) -> list[list[str]]:
     """Growing sets of descriptors by their price alone; the last one has all."""
     names, alone = list(prices.svm.feature_names or []), prices.svm.prices()

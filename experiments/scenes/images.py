@@ -246,3 +246,34 @@ class ImageDistances(Mapping[str, Floats]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+class Kernels(Mapping[str, Floats]):
+    """Likeness of all images to some of them, by each descriptor; computed when it is asked for.
+
+    Parameters
+    ----------
+    distances : mapping
+        Squared distances of all images to each other, by descriptor.
+    known : array
+        Positions of the images that all are compared with.
+    kept : bool
+        Keep what was computed, for whoever asks again.
+    """
+
+    def __init__(self, distances: Mapping[str, Floats], known: Indices, *, kept: bool = False):
+        self.distances, self.known = distances, known
+        self._kept: dict[str, Floats] | None = {} if kept else None
+
+    def __getitem__(self, name: str) -> Floats:
+        if self._kept is None:
+            return likeness(self.distances[name], self.known)
+        if name not in self._kept:
+            self._kept[name] = likeness(self.distances[name], self.known)
+        return self._kept[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.distances)
+
+    def __len__(self) -> int:
+        return len(self.distances)

@@ -15,6 +15,7 @@ from experiments.scenes.images import Floats, Images, Indices, likeness
 from greedymiser.cascades import EarlyExitClassifier
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.estimators import MiserClassifier
+from greedymiser.model.predictor import as_predictor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -209,7 +210,7 @@ def miser_curves(
     rows = []
     for point, model in zip(curve.points.itertuples(), curve.models, strict=True):
         chosen = model.truncate(int(point.n_iter))
-        row = _result_row(MISER, split, point.tradeoff, chosen, valid, test, costs)
+        row = result_row(MISER, split, point.tradeoff, chosen, valid, test, costs)
         rows.append(row)
         if point.tradeoff == 0:
             rows.append(row | {"method": STAGEWISE})
@@ -221,10 +222,11 @@ def miser_curves(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _result_row(
+def result_row(
     method: str, split: ImageSplit, parameter: float, model: Any, valid: LabelledImages,
     test: LabelledImages, costs: CostModel,
 ) -> dict[str, Any]:  # fmt: skip
+    """What a model costs and scores, as a row of the table of curves."""
     used = [costs.position(feature) for feature in model.features_used_]
     names = costs.feature_names or []
     return {
@@ -235,7 +237,7 @@ def _result_row(
         "valid_score": valid.accuracy(model),
         "cost": test.cost(model),
         "score": test.accuracy(model),
-        "n_trees": model.ensemble_.n_trees,
+        "n_trees": as_predictor(model).stages[-1].n_trees,
         "n_features": len(used),
         "n_descriptors": len({names[f].partition(": ")[0] for f in used}),
     }
@@ -279,7 +281,7 @@ def _free_exit(exits: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def svm_table(
-    distances: Mapping[str, Floats], labels: Indices, split: ImageSplit,
+    kernels: Mapping[str, Floats], labels: Indices, split: ImageSplit,
     sets: Sequence[Sequence[str]], costs: CostModel,
 ) -> pd.DataFrame:  # fmt: skip
     """The averaged-kernel machines of growing sets of descriptors; costs come in later."""
@@ -291,7 +293,7 @@ def svm_table(
     for chosen in sets:
         for name in chosen:
             if name not in added:
-                total += likeness(distances[name], split.known)
+                total += kernels[name]
                 added.add(name)
         mean = total / len(added)
         model = AveragedKernelSVM(chosen, costs).fit(mean[split.known], labels[split.known])

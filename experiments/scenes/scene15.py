@@ -25,6 +25,7 @@ from experiments.scenes.images import (
     ImageDistances,
     Images,
     Indices,
+    Kernels,
     check_readable,
     codebooks_of,
     embeddings,
@@ -145,7 +146,7 @@ def run(
         | {"images": images.fingerprint, "svm_C": SVM_C, "l1_strengths": L1_STRENGTHS}
         | {"exit_thresholds": EXIT_THRESHOLDS, "exit_every": list(EXIT_EVERY)},
     )
-    seen = _look(images, workspace, n_jobs)
+    seen = look(images, workspace, n_jobs)
     curves, alone = [], []
     for number in range(size.n_splits):
         workspace.told("splits", number, size.n_splits)
@@ -162,6 +163,7 @@ class SceneData:
     """All that the methods are given."""
 
     labels: Indices
+    classes: list[str]
     distances: ImageDistances
     timed: pd.DataFrame
     prices: Prices
@@ -170,7 +172,7 @@ class SceneData:
     owners: list[str]
 
 
-def _look(images: Images, workspace: Workspace, n_jobs: int | None) -> SceneData:
+def look(images: Images, workspace: Workspace, n_jobs: int | None) -> SceneData:
     """Describe and compare all images, and time what that takes."""
     names = workspace.settings["descriptors"]
     sizes = (workspace.settings["n_words"], workspace.settings["n_words_large"])
@@ -184,7 +186,7 @@ def _look(images: Images, workspace: Workspace, n_jobs: int | None) -> SceneData
     distances = ImageDistances.between(values, how, workspace)
     prices = Prices.of(timed, pieces, names, images.classes)
     columns, owners = l1_columns(values, workspace.settings)
-    return SceneData(images.labels, distances, timed, prices, columns, owners)
+    return SceneData(images.labels, images.classes, distances, timed, prices, columns, owners)
 
 
 def _machines(split: ImageSplit, seen: SceneData, workspace: Workspace) -> Floats:
@@ -225,7 +227,7 @@ def _svm(split: ImageSplit, seen: SceneData, workspace: Workspace) -> pd.DataFra
     costs, sets = seen.prices.svm, cheap_sets(seen.prices)
     table = workspace.using(sets=sets).table(
         f"kernels/split-{split.number}",
-        lambda: svm_table(seen.distances, seen.labels, split, sets, costs),
+        lambda: svm_table(Kernels(seen.distances, split.known), seen.labels, split, sets, costs),
         (*SPLITS, "sets"),
     )
     whole, subsets = (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone, is_regressor
@@ -46,6 +46,7 @@ from greedymiser._core.threads import Threads
 from greedymiser.estimators import table_for
 from greedymiser.model.exit_rules import Above
 from greedymiser.model.predictor import as_predictor
+from random_examples import examples
 
 NEEDS = [["a"], ["b", "shared"], ["shared"], ["a", "c"], ["c"], []]
 PRICES = {"a": 1.0, "b": 2.0, "shared": 4.0, "c": 0.1}
@@ -152,7 +153,7 @@ def tolls(tree_cost, prices, needs):
     return Tolls(tree_cost, np.asarray(prices, dtype=float), sparse.csr_array(matrix))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problems())
 def test_the_objective_is_the_published_one(problem):
     """Telescoped costs are those that each stage adds, and the tangents touch."""
@@ -162,7 +163,7 @@ def test_the_objective_is_the_published_one(problem):
     )
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problems())
 def test_the_bound_is_a_bound(problem):
     elsewhere = problem.another()
@@ -171,7 +172,7 @@ def test_the_bound_is_a_bound(problem):
     assert bound >= truth - 1e-10 * abs(truth)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problems())
 def test_gradient(problem):
     """Against central differences, in every direction."""
@@ -184,7 +185,7 @@ def test_gradient(problem):
         assert slopes[i] == pytest.approx((up - down) / (2 * step), rel=1e-5, abs=1e-7)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problems())
 def test_mass_is_what_leaves(problem):
     mass = problem.objective(problem.cascade)(problem.cascade).mass
@@ -199,7 +200,7 @@ def test_soft_exits_do_not_overflow():
     assert np.isfinite(totals).all()
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problems())
 def test_relaxation_counts_between_none_and_all(problem):
     relaxation = problem.relaxation
@@ -220,7 +221,7 @@ def test_published_relaxation_is_a_mixed_norm():
     assert bills.tolist() == pytest.approx(expected)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problems())
 def test_small_powers_count(problem):
     weights = problem.cascade.weights
@@ -228,7 +229,7 @@ def test_small_powers_count(problem):
     assert nearly.tolist() == pytest.approx(problem.tolls.bills(weights).tolist(), rel=0.02)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(problems())
 def test_bills_and_free_trees(problem):
     weights, prices = problem.cascade.weights, problem.tolls
@@ -365,7 +366,7 @@ def test_last_fit_uses_only_what_is_paid_for():
 # -- hard thresholds ------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
 def test_best_cut(seed, n):
     rng = np.random.default_rng(seed)
@@ -375,7 +376,7 @@ def test_best_cut(seed, n):
     assert values[scores <= cut].sum() == pytest.approx(min(tried))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(0, 2**32 - 1))
 def test_best_thresholds(seed):
     """Never worse than before, and no single threshold could be better."""

@@ -47,6 +47,25 @@ def problem():
     )  # fmt: skip
 
 
+def test_a_knapsack_pays_for_what_is_shared_once():
+    def bought(worth, budget):
+        owned = rivals.knapsack(COSTS, np.array(worth), budget)
+        return {feature for feature, needs in enumerate(COSTS.needs) if set(needs) <= owned}
+
+    assert bought([1.0, 0.1, 3.0], 8.0) == {0, 1}
+    assert bought([1.0, 0.1, 3.0], 9.0) == {2}
+    assert bought([1.0, 0.1, 3.0], 10.0) == {0, 2}
+    assert bought([1.0, 0.1, 3.0], 14.0) == {0, 1, 2}
+    assert bought([1.0, 0.1, 3.0], 0.5) == set()
+
+
+def test_coai_trains_on_what_its_knapsacks_hold(problem):
+    found = rivals.coai(problem, problem.split(0))
+    best = choose(found, 10.0)
+    assert best.valid_score > 0.95
+    assert best.cost <= 10.0
+
+
 # -- problems ------------------------------------------------------------------------------------
 
 

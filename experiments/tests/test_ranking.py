@@ -16,6 +16,7 @@ from experiments.methods import (
     EARLY_EXIT,
     METHODS,
     MISER,
+    STAGED_EXIT,
     STAGEWISE,
     Documents,
     Fold,
@@ -370,7 +371,7 @@ def check_results(results, out: Path) -> None:
     assert set(results.tables["curves"]["method"]) == set(METHODS)
     compared = results.tables["comparison"]
     assert compared["method"].tolist() == [*METHODS, *METHODS]
-    assert compared["share"].tolist() == [0.99] * 7 + [0.95] * 7
+    assert compared["share"].tolist() == [0.99] * len(METHODS) + [0.95] * len(METHODS)
     shares = results.tables["features"]
     assert shares["share"].between(0, 1).all()
     # Without prices all groups are open; the dearest shrink as λ grows.
@@ -394,7 +395,7 @@ def never(*_, **__):
 def test_a_second_run_makes_nothing_anew(finished, letor, tmp_path, monkeypatch):
     out, first, _ = finished
     shutil.copytree(out, tmp_path / "out")
-    monkeypatch.setattr(study, "_trained_in_full", never)
+    monkeypatch.setattr(study, "_curve", never)
     monkeypatch.setattr(study.FoldRun, "_make_exits", never)
     monkeypatch.setattr(study.FoldRun, "_make_cronus", never)
     second = mq2008.run(letor, Workspace(tmp_path / "out", {}), small=True)
@@ -450,8 +451,30 @@ def test_traces_and_sweeps_agree_with_the_meter(fold, tmp_path):
             )
 
 
+def test_staged_misers_buy_little_before_the_first_exit(fold, tmp_path):
+    scale = replace(mq2008.SMALL, staged_first=(1e-3,), staged_then=(0.0,), staged_lengths=(5, 10))
+    run = study.FoldRun(fold, scale, Workspace(tmp_path, {**fold_settings(scale)}))
+    model = run._staged_miser(1e-3, 0.0)
+    first = model.truncate(study.EVERY)
+    assert 0 < first.cost_ < model.cost_
+    rows = run.staged()
+    assert set(rows["method"]) == {STAGED_EXIT}
+    assert set(rows["n_trees"]) == {study.EVERY + 5, study.EVERY + 10}
+    # Nobody pays less than the first rounds, nor more than all of them.
+    assert rows["cost"].between(first.cost_, model.cost_).all()
+    assert rows["cost"].min() < rows["cost"].max()
+
+
 def fold_settings(scale) -> dict:
-    names = ("max_iter", "n_slacks", "cronus_tradeoffs", "cronus_rows")
+    names = (
+        "staged_first",
+        "staged_then",
+        "staged_lengths",
+        "max_iter",
+        "n_slacks",
+        "cronus_tradeoffs",
+        "cronus_rows",
+    )
     told = {name: getattr(scale, name) for name in names}
     return {"version": "0", "data": {}} | study.FIXED | told
 

@@ -13,15 +13,6 @@ from greedymiser import CostModel
 NAMES = ("heart", "hepatitis", "diabetes", "glass", "car")
 LEVELS = ("low", "middle", "high")
 
-# What STreeD (tuned, depth 4) costs per test row, the mean over ten splits.
-STREED = {
-    "heart": (20.89, 42.83, 120.23),
-    "hepatitis": (2.47, 4.50, 11.29),
-    "diabetes": (3.25, 5.58, 13.79),
-    "glass": (52.39, 87.61, 220.17),
-    "car": (25.11, 45.47, 120.99),
-}
-
 
 @dataclass(frozen=True)
 class Attribute:

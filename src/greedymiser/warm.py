@@ -238,6 +238,10 @@ def _score_all() -> None:
             score = known_score(scoring, kind, loss, classes)
             if score is not None:
                 score.bind(target, given)(raw)
+    # Many rows are sorted in another way than few.
+    many = known_score("roc_auc", "classifier", BinaryLogLoss(), np.arange(2))
+    assert many is not None
+    many.bind(np.arange(4000.0) % 2, None)(np.zeros((1, 4000)))
     ranked = known_score("ndcg@5", "ranker", LambdaMART())
     assert ranked is not None
     ranked.bind(np.floor(np.abs(y)), None)(raw)

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 import naive
@@ -15,6 +15,7 @@ from greedymiser.engines.marks import share_unit
 from greedymiser.engines.sampling import RowLot
 from greedymiser.losses import Loss
 from greedymiser.model.trees import CATEGORY_WORDS
+from random_examples import examples
 
 # In Numba's simulator of a GPU an example takes seconds, and on a cluster every question takes
 # milliseconds.
@@ -26,7 +27,7 @@ IS_SLOW = bool(
 def by_chance(n):
     """Settings for so many examples."""
     n = 1 + n // 150 if IS_SLOW else (n + 1) // 2
-    return settings(max_examples=n, deadline=None, suppress_health_check=list(HealthCheck))
+    return examples(n, suppress_health_check=list(HealthCheck))
 
 
 class Canned(Loss):

@@ -1,9 +1,14 @@
-"""Progress bars, in a terminal or a notebook."""
+"""Progress bars, in a terminal or a notebook, and how far work is that has phases."""
 
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any, TextIO
+
+# Seconds of work after which a terminal or a notebook is shown a bar, also where nobody asked.
+PATIENCE = 3.0
 
 
 def somebody_looks() -> bool:
@@ -89,3 +94,54 @@ class Bar:
                 total=self._total, unit=f" {self._unit}", file=self._stream(), delay=self._delay
             )
         return self._bar
+
+
+class Phases:
+    """How much is done of some work that has phases, none of which knows what the others take.
+
+    Any thread may do a step; the one that has begun the work tells of it.
+
+    Examples
+    --------
+    >>> phases = Phases()
+    >>> phases.tell = print
+    >>> phases.begin(0.5, n_steps=2)
+    >>> phases.step()
+    0.25
+    >>> phases.begin(0.5)
+    >>> phases.reached(1.0)
+    0.75
+    """
+
+    def __init__(self) -> None:
+        # Called with the share of all work that is done, which never falls.
+        self.tell: Callable[[float], object] | None = None
+        self._lock = threading.Lock()
+        self.restart()
+
+    def restart(self) -> None:
+        """Nothing is done; this thread tells from now on."""
+        self._thread = threading.get_ident()
+        self._low = self._high = 0.0
+        self._n_steps, self._n_done = 0, 0
+
+    def begin(self, share: float, n_steps: int = 0) -> None:
+        """Begin a phase that takes so much of what is left; without steps, it says itself how far.
+
+        More steps than were expected count for nothing.
+        """
+        self._low = self._high
+        self._high += share * (1.0 - self._low)
+        self._n_steps, self._n_done = n_steps, 0
+
+    def step(self) -> None:
+        """Do one step of the phase."""
+        with self._lock:
+            self._n_done += 1
+        if self._n_steps:
+            self.reached(self._n_done / self._n_steps)
+
+    def reached(self, share: float) -> None:
+        """Have done so much of the phase."""
+        if self.tell is not None and threading.get_ident() == self._thread:
+            self.tell(self._low + min(share, 1.0) * (self._high - self._low))

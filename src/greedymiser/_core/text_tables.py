@@ -12,6 +12,7 @@ MOST_ROWS = 40
 STYLE = (
     "<style scoped>.miser td,.miser th{padding:.15em .7em;text-align:right;white-space:nowrap}"
     ".miser .l{text-align:left}.miser caption{text-align:left;font-weight:600;padding:.2em 0}"
+    ".miser td.l:last-child{white-space:normal;min-width:16em}"
     ".miser td:empty::after{content:'\\a0'}</style>"
 )
 

@@ -7,7 +7,7 @@ from greedymiser.baselines.estimators import (
     BaselineRegressor,
     baseline,
 )
-from greedymiser.baselines.foreign import UnreadableModelError
+from greedymiser.baselines.foreign_models import UnreadableModelError
 
 __all__ = [
     "Baseline",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from greedymiser.baselines.foreign import (
+from greedymiser.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,
@@ -92,8 +93,11 @@ class Baseline(Miser):
 
     def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
         """Read the trees. The data is not looked at: all that there was to learn is learned."""
+        return self.fit_to(read_model(self.model))
+
+    def fit_to(self, foreign: ForeignModel) -> Self:
+        """Become a model that was read."""
         self._validate_params()
-        foreign = read_model(self.model)
         if foreign.kind != self._kind:
             raise TypeError(
                 f"{type(self).__name__} needs a {self._kind}, and this model of {foreign.library} "
@@ -198,6 +202,9 @@ class BaselineRanker(Baseline, MiserRanker):
     """
 
 
+# Each has a module of this package.
+LIBRARIES = ("lightgbm", "xgboost", "sklearn")
+
 BASELINES: dict[Kind, type[Baseline]] = {
     "regressor": BaselineRegressor,
     "classifier": BaselineClassifier,
@@ -254,19 +261,19 @@ def baseline(
     >>> metered.cost_ > 50
     True
     """
-    return BASELINES[read_model(model).kind](model, costs, charge, n_jobs, error_costs).fit()
+    foreign = read_model(model)
+    return BASELINES[foreign.kind](model, costs, charge, n_jobs, error_costs).fit_to(foreign)
 
 
 def read_model(model: Any) -> ForeignModel:
     """Read a model, whichever library it is of."""
     model = getattr(model, "best_estimator_", model)
-    readers: dict[str, Callable[[Any], ForeignModel]] = {
-        "lightgbm": _read_lightgbm, "xgboost": _read_xgboost, "sklearn": _read_sklearn,
-    }  # fmt: skip
     for kind in type(model).__mro__:
         library = kind.__module__.partition(".")[0]
-        if library in readers:
-            return _of_several_classes(readers[library](model))
+        if library in LIBRARIES:
+            # Imported where somebody has a model of the library.
+            reader = import_module(f"greedymiser.baselines.{library}_trees")
+            return _of_several_classes(getattr(reader, f"read_{library}")(model))
     raise UnreadableModelError(
         "model must be a fitted booster or forest of LightGBM, XGBoost or scikit-learn, got "
         f"{type(model).__name__}"
@@ -280,27 +287,6 @@ def _of_several_classes(foreign: ForeignModel) -> ForeignModel:
             "at least two"
         )
     return foreign
-
-
-# Each is imported where somebody has a model of its library.
-
-
-def _read_lightgbm(model: Any) -> ForeignModel:
-    from greedymiser.baselines.lightgbm_trees import read_lightgbm
-
-    return read_lightgbm(model)
-
-
-def _read_xgboost(model: Any) -> ForeignModel:
-    from greedymiser.baselines.xgboost_trees import read_xgboost
-
-    return read_xgboost(model)
-
-
-def _read_sklearn(model: Any) -> ForeignModel:
-    from greedymiser.baselines.sklearn_trees import read_sklearn
-
-    return read_sklearn(model)
 
 
 def _target(estimator: str, foreign: ForeignModel) -> Target:

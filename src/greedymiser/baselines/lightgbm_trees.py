@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.baselines.foreign import (
+from greedymiser.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,
@@ -184,8 +184,7 @@ def _known_categories(
     codes: dict[int, Floats] = {}
     for feature in sorted({*numbers, *columns}):
         if labels:
-            given = labels[columns.index(feature)]
-            order, known[feature] = sorted_labels(given)
+            order, known[feature] = sorted_labels(labels[columns.index(feature)])
             codes[feature] = order.astype(np.float64)
         else:
             known[feature] = np.array(sorted(numbers.get(feature, ())), dtype=np.float64)

@@ -23,7 +23,7 @@ from sklearn.ensemble import (
 )
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.baselines.foreign import (
+from greedymiser.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,
@@ -113,11 +113,11 @@ def _encoded_columns(model: Any) -> tuple[Categories, NDArray[np.intp]]:
     columns = np.flatnonzero(mask)
     encoder = model._preprocessor.named_transformers_["encoder"]
     known: Categories = {}
-    for column, labels in zip(columns.tolist(), encoder.categories_, strict=True):
-        given = np.asarray(labels)
-        if given.dtype.kind not in "biuf":
-            given = given.astype(object)
-        known[column] = given[[label == label and label is not None for label in given.tolist()]]
+    for column, categories in zip(columns.tolist(), encoder.categories_, strict=True):
+        labels = np.asarray(categories)
+        if labels.dtype.kind not in "biuf":
+            labels = labels.astype(object)
+        known[column] = labels[[label == label and label is not None for label in labels.tolist()]]
     return known, np.concatenate([columns, np.flatnonzero(~mask)])
 
 

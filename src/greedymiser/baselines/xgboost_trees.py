@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logit
 
-from greedymiser.baselines.foreign import (
+from greedymiser.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,
@@ -112,13 +112,13 @@ def _meaning(objective: str, n_classes: int) -> tuple[Kind, Loss]:
 
 def _prior(base_score: str, objective: str) -> Floats:
     """The raw prediction before the first tree; files have it as a prediction."""
-    given = np.array(json.loads(base_score), dtype=np.float64).ravel()
+    prior = np.array(json.loads(base_score), dtype=np.float64).ravel()
     if objective in TWO_CLASSES:
-        given = logit(given)
+        prior = logit(prior)
     elif objective in EXPONENTIAL:
-        given = np.log(given)
+        prior = np.log(prior)
     # XGBoost adds it up in float32.
-    return given.astype(np.float32).astype(np.float64)
+    return prior.astype(np.float32).astype(np.float64)
 
 
 def _trees(booster: Mapping[str, Any], codes: Mapping[int, Floats]) -> tuple[list[Tree], list[int]]:

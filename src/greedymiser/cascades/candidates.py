@@ -9,20 +9,32 @@ of it later. Only those that no other beats on rows that nobody has learned from
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, reduce
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
-from greedymiser.cascades.gates import KINDS, GateInputs, cross_fitted, estimates_of, fit_gate
+from greedymiser.cascades.gates import (
+    BAND,
+    GateInputs,
+    bands_between,
+    bands_of_shares,
+    cross_fitted,
+    estimates_of,
+    fit_gate,
+)
 from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
+from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
-from greedymiser.model.gating import Gate, said_of
+from greedymiser.model.gating import Gate, n_said, said_of
 from greedymiser.training.parameters import Parameters
-from greedymiser.training.preparation import HeldOut, Prepared, Schema
+from greedymiser.training.preparation import Cases, HeldOut, Prepared, Schema
 from greedymiser.training.train import Model, start_rows
 
 Floats = NDArray[np.float64]
@@ -30,19 +42,32 @@ Bits = int
 """A set of resources: bit r is set where resource r is in it."""
 
 # Sets of the frontier that unions are made of, and states at most.
-MOST_SETS, MOST_STATES = 10, 30
+MOST_SETS, MOST_STATES = 14, 40
 # Trade-offs of the policies, from the one at which nothing pays, and how far down they go.
-N_TRADEOFFS, SPAN = 8, 300.0
-# Shares of the rows that the gate of a pair sends on.
-SHARES = (0.03, 0.06, 0.1, 0.15, 0.22, 0.32, 0.45, 0.6, 0.8)
+N_TRADEOFFS, SPAN = 4, 100.0
+# Shares of the rows that the gate of a pair sends on; pairs whose gates are more than bands.
+SHARES = (
+    0.03, 0.06, 0.09, 0.12, 0.16, 0.2, 0.24, 0.28, 0.33, 0.38, 0.44, 0.5, 0.57, 0.64, 0.72, 0.8,
+    0.9,
+)  # fmt: skip
+MOST_TREED = 12
+# Parts of the rows between which bands may begin and end.
+N_PARTS = 12
+# States of longer chains.
+MOST_CHAINED = 12
 # Rows that gates learn from at most; columns beside what the model says.
 MOST_ROWS, MOST_COLUMNS = 20_000, 12
 # Parts that rows are divided into; fewer where there are many rows.
 FOLDS, FEW_FOLDS = 5, 2
 # Fewer rows teach gates nothing.
 LEAST_ROWS = 100
-# Cascades that are kept at most.
-MOST_KEPT = 40
+# Cascades whose scores are looked at, by their losses, and those that validation rows judge:
+# frontiers, one behind the other, and how many at most. Other rows may like those better that are a
+# little behind.
+LOSS_LAYERS, MOST_SCORED = 6, 1000
+SCORE_LAYERS, MOST_JUDGED = 5, 150
+# By how much the rows that go on may be more or fewer than was thought, to be made up for.
+MOST_ASTRAY = 0.3
 
 
 class ResourceSets(Protocol):
@@ -98,11 +123,18 @@ class Cascade:
     kinds: tuple[str, ...]
     # The drop in mean loss that a unit of mean cost must bring.
     tradeoff: float
-    # Of training rows, by models and gates that have not seen them: raw predictions, mean price and
-    # mean loss.
-    raw: Floats
+    # Of training rows, by models and gates that have not seen them: the state in which each stops,
+    # mean price and mean loss.
+    stopped: NDArray[np.intp]
     mean_price: float
     loss: float
+
+
+class Best(NamedTuple):
+    """Cascades and the plain models of states, with their scores of rows that nobody has seen."""
+
+    cascades: list[tuple[Cascade, float]]
+    plain: dict[Bits, float]
 
 
 class CascadeFamily:
@@ -115,6 +147,8 @@ class CascadeFamily:
     sets : ResourceSets
     flat : sequence of FlatModel
         Models of the flat frontier, the cheapest first.
+    more : sequence of sets
+        Further sets that states are made of, the most important first.
     kinds : sequence of str
         Kinds of gates that are tried.
     """
@@ -124,18 +158,21 @@ class CascadeFamily:
         models: CurveModels,
         sets: ResourceSets,
         flat: Sequence[FlatModel],
+        more: Iterable[Bits] = (),
         kinds: Sequence[str] = ("score", "paid", "band"),
     ):
         self._models, self._sets, self._kinds = models, sets, tuple(kinds)
         self._prepared: Prepared = models.trainer.prepared
         # Why there are no cascades, or not as many as there could be.
         self.notes: list[str] = []
+        self._promising: list[tuple[int, int]] = []
         self._finished: dict[Bits, Model] = {}
         for found in flat:
             self._finished.setdefault(found.resources, replace(found.model, charge="model"))
         best = most_valuable([f.cost for f in flat], [f.score for f in flat], MOST_SETS - 1)
-        sets_kept = [flat[i].resources for i in best]
-        self.states = self._chosen_sets(sets_kept) if self._can_learn() else []
+        # Sets of the frontier; their unions are states as well.
+        self._flat = list(dict.fromkeys([0, *(flat[i].resources for i in best), *more]))[:MOST_SETS]
+        self.states = self._chosen_sets(self._flat) if self._can_learn() else []
 
     def _can_learn(self) -> bool:
         """Whether there is anything that gates could learn from."""
@@ -150,7 +187,7 @@ class CascadeFamily:
 
     def _chosen_sets(self, flat: Sequence[Bits]) -> list[Bits]:
         """Sets of the frontier, nothing, and unions of two of them, evenly over their prices."""
-        sets = sorted({0, *flat}, key=lambda bits: (self._sets.price(bits), bits))
+        sets = sorted(flat, key=lambda bits: (self._sets.price(bits), bits))
         limit = self._models.params.row_budget
         unions = {a | b for a in sets for b in sets} - set(sets)
         more = sorted(unions, key=lambda bits: (self._sets.price(bits), bits))
@@ -204,28 +241,31 @@ class CascadeFamily:
         is_learned = np.zeros(n, dtype=bool)
         is_learned[self._rows] = True
 
-        def fold(trainer: Any) -> tuple[NDArray[Any], Floats]:
-            prepared: Prepared = trainer.prepared
-            held_out = prepared.validation
-            assert held_out is not None
-            raws = []
-            for may in allowed:
-                model = trainer.train(params, may, is_patient=True)
-                raws.append(raw_of(prepared, held_out, model.truncated(model.best_iter)))
-            rows = place_of[np.asarray(held_out.cases.rows)]
-            wanted = is_learned[rows]
-            return rows[wanted], np.array(raws)[:, :, wanted]
+        def fold(trainer: Any) -> tuple[Prepared, list[Model]]:
+            models = [trainer.train(params, may, is_patient=True) for may in allowed]
+            return trainer.prepared, models
 
         parts = self._models.pool.run_folds(fold, n_folds, params)
         if not parts:
             return None
+        # As many rounds in all folds: those that a fold likes best would flatter its rows.
+        rounds = [
+            common_round([m.validation_score for m in models])
+            for models in zip(*(models for _, models in parts), strict=True)
+        ]
         place = np.full(n, -1, dtype=np.intp)
         place[self._rows] = np.arange(len(self._rows))
         raw = np.empty((len(self.states), schema.loss.n_outputs, len(self._rows)))
         folds = np.empty(len(self._rows), dtype=np.intp)
-        for k, (rows, said) in enumerate(parts):
-            raw[:, :, place[rows]] = said
-            folds[place[rows]] = k
+        for k, (prepared, models) in enumerate(parts):
+            held_out = prepared.validation
+            assert held_out is not None
+            rows = place_of[np.asarray(held_out.cases.rows)]
+            wanted = is_learned[rows]
+            folds[place[rows[wanted]]] = k
+            for state, (model, n_iter) in enumerate(zip(models, rounds, strict=True)):
+                said = raw_of(prepared, held_out, model.truncated(min(n_iter, model.n_iter)))
+                raw[state][:, place[rows[wanted]]] = said[:, wanted]
         return raw - self._shift[:, None], folds
 
     @cached_property
@@ -286,22 +326,56 @@ class CascadeFamily:
     def _inputs(self, state: int) -> GateInputs:
         kept = self.__dict__.setdefault("_kept_inputs", {})
         if state not in kept:
-            columns = self._columns(state)
-            said = said_of(self.raw[state], self._models.schema.loss)
-            values = self._values_of(columns)
-            n = self._models.schema.n_features
-            kept[state] = GateInputs(
-                np.concatenate([values, said]).T,
-                (*columns, *range(n, n + len(said))),
-                n_features=n,
-                n_columns=n + len(said),
-                categorical={
-                    j: len(self._models.schema.categories[column])
-                    for j, column in enumerate(columns)
-                    if column in self._models.schema.categories
-                },
-            )
+            kept[state] = self._inputs_of(state, self.held_out.cases, self._said_as_served(state))
         return kept[state]
+
+    def _served_inputs(self, state: int) -> GateInputs:
+        """What is known of the validation rows."""
+        held_out = self._prepared.validation
+        assert held_out is not None
+        return self._inputs_of(state, held_out.cases, self._served(state))
+
+    def _inputs_of(self, state: int, cases: Cases, said: Floats) -> GateInputs:
+        schema, columns = self._models.schema, self._columns(state)
+        n, values = schema.n_features, np.empty((0, len(cases.y)))
+        if columns:
+            values = cases.table.columns(columns, cases.rows)
+        return GateInputs(
+            np.concatenate([values, said]).T,
+            (*columns, *range(n, n + len(said))),
+            n_features=n,
+            n_columns=n + n_said(schema.loss.n_outputs),
+            categorical={
+                j: len(schema.categories[column])
+                for j, column in enumerate(columns)
+                if column in schema.categories
+            },
+        )
+
+    def _served(self, state: int) -> Floats:
+        """What the model of a state says of the validation rows; nothing if it is a constant."""
+        model, held_out = self.models[self.states[state]], self._prepared.validation
+        assert held_out is not None
+        if not model.ensemble.features:
+            return np.empty((0, len(held_out.cases.y)))
+        return np.array(said_of(raw_of(self._prepared, held_out, model), self._models.schema.loss))
+
+    def _said_as_served(self, state: int) -> Floats:
+        """What is said of rows that a model has not seen, on the scale of the model that is served.
+
+        Models of folds learn from fewer rows and in longer steps, and each has a scale of its own.
+        What they say is translated by its rank in the fold: to what the state's model says of the
+        validation row of that rank.
+        """
+        served = np.sort(self._served(state), axis=1)
+        said = np.array(said_of(self.raw[state], self._models.schema.loss))[: len(served)]
+        assert self.known is not None
+        for fold in np.unique(self.known.folds):
+            rows = np.flatnonzero(self.known.folds == fold)
+            for column, values in zip(said, served, strict=True):
+                rank = (rankdata(column[rows]) - 0.5) / len(rows)
+                column[rows] = np.quantile(values, rank)
+        return said
 
     def _columns(self, state: int) -> list[int]:
         """Features that are paid in a state: those that matter most to its model."""
@@ -311,12 +385,6 @@ class CascadeFamily:
         best = used[np.argsort(-gains[used], kind="stable")][:MOST_COLUMNS]
         return sorted(best.tolist())
 
-    def _values_of(self, columns: list[int]) -> Floats:
-        train = self.held_out.cases
-        if not columns:
-            return np.empty((0, len(train.y)))
-        return train.table.columns(columns, train.rows)
-
     # -- cascades ---------------------------------------------------------------------------------
 
     def cascades(self) -> list[Cascade]:
@@ -324,16 +392,19 @@ class CascadeFamily:
         states = self.known
         if states is None:
             return []
-        found = [*self._policies(states), *self._pairs(states)]
+        found = self._pairs(states)
+        found += self._policies(states, found)
+        return self._within_limit(found)
+
+    def _within_limit(self, cascades: Iterable[Cascade]) -> list[Cascade]:
         limit = self._models.params.row_budget
-        if limit is not None:
-            found = [cascade for cascade in found if self._dearest(cascade) <= limit]
-        return found
+        return [c for c in cascades if limit is None or self._dearest(c) <= limit]
 
     def _dearest(self, cascade: Cascade) -> float:
         n_trees = sum(model.ensemble.n_trees for model in cascade.models)
         costs = self._models.schema.costs
-        return self._sets.price(cascade.resources[-1]) + costs.tree_cost * n_trees
+        paid = reduce(operator.or_, cascade.resources)
+        return self._sets.price(paid) + costs.tree_cost * n_trees
 
     def _tradeoffs(self, states: States) -> list[float]:
         """From the one at which nothing pays for everybody down to a small share of it."""
@@ -344,15 +415,22 @@ class CascadeFamily:
             return []
         return np.geomspace(2.0 * max(rates), 2.0 * max(rates) / SPAN, N_TRADEOFFS).tolist()
 
-    def _policies(self, states: States) -> Iterator[Cascade]:
+    def _policies(self, states: States, pairs: Sequence[Cascade]) -> Iterator[Cascade]:
+        """Chains of any length over the states of the best pairs."""
+        best = layers([(pair.mean_price, -pair.loss) for pair in pairs], 1)
+        used = [bits for layer in best for i in layer for bits in pairs[i].resources]
+        ranked = [bits for bits, _ in Counter([0, *used]).most_common() if bits]
+        kept = sorted([0, *map(self.states.index, ranked[: MOST_CHAINED - 1])])
         for tradeoff in self._tradeoffs(states):
-            policy = induce(states, tradeoff, kinds=self._kinds)
+            policy = induce(states.part(kept), tradeoff, kinds=self._kinds)
             if len(policy.stages) > 1:
-                yield self._cascade(states, policy, tradeoff)
+                stages = tuple(replace(one, state=kept[one.state]) for one in policy.stages)
+                stopped = np.array(kept)[policy.stopped]
+                whole = replace(policy, stages=stages, stopped=stopped)
+                yield self._cascade(states, whole, tradeoff)
 
     def _cascade(self, states: States, policy: Policy, tradeoff: float) -> Cascade:
         stages = policy.stages
-        raw = np.take_along_axis(self.raw, policy.stopped[None, None, :], axis=0)[0]
         loss = np.take_along_axis(states.values, policy.stopped[None, :], axis=0)[0]
         return Cascade(
             resources=tuple(self.states[stage.state] for stage in stages),
@@ -360,82 +438,132 @@ class CascadeFamily:
             gates=tuple(stage.gate for stage in stages if stage.gate is not None),
             kinds=tuple(stage.kind for stage in stages if stage.gate is not None),
             tradeoff=tradeoff,
-            raw=raw,
+            stopped=policy.stopped,
             mean_price=states.mean(policy.price + states.prices[0]),
             loss=states.mean(loss),
         )
 
-    def _pairs(self, states: States) -> Iterator[Cascade]:
-        """Two states and a gate between them, for shares of the rows from few to most."""
-        n_states = len(self.states)
-        for first in range(n_states):
-            for second in range(n_states):
-                if states.within[first, second] and states.is_usable(first, second):
-                    yield from self._pair(states, first, second)
+    def _pairs(self, states: States) -> list[Cascade]:
+        """Two states and a gate between them, for shares of the rows from few to most.
 
-    def _pair(self, states: States, first: int, second: int) -> Iterator[Cascade]:
-        price = states.price(first, second)
+        All pairs are tried with bands, which take little time, and those that come out best with
+        the other gates.
+        """
+        pairs = list(self._worth_a_gate(states))
+        others = [kind for kind in ("tree", "paid", "score") if kind in self._kinds]
+        found: list[Cascade] = []
+        if BAND in self._kinds:
+            found = [c for pair in pairs for c in self._banded(states, pair)]
+            best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
+            ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
+            pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
+            self._promising = pairs
+            others = others[:1]
+        for pair in pairs:
+            for kind in others:
+                found += self._gated(states, pair, kind)
+        return found
+
+    def _worth_a_gate(self, states: States) -> Iterator[tuple[int, int]]:
+        """Pairs of states the second of which costs more and is better for all rows together.
+
+        Where the first is no part of the second, rows that go on have paid for it all the same;
+        the model of both is better then, but there are not all of those.
+        """
+        known, flat = set(self.states), set(self._flat)
+        means = [states.mean(values) for values in states.values]
+        for first, a in enumerate(self.states):
+            for second, b in enumerate(self.states):
+                is_flat = a in flat and b in flat and a | b not in known
+                if not (states.within[first, second] or is_flat):
+                    continue
+                is_better = means[second] < means[first] and states.is_usable(first, second)
+                if is_better and self._price_beyond(states, first, second) > 0:
+                    yield first, second
+
+    def _price_beyond(self, states: States, first: int, second: int) -> float:
+        """What rows pay that go on from the first state to the second."""
+        both = self._sets.price(self.states[first] | self.states[second])
+        return float(both - states.prices[first]) + states.entered(second)
+
+    def _banded(self, states: States, pair: tuple[int, int]) -> Iterator[Cascade]:
+        first, second = pair
         gain = states.values[first] - states.values[second]
-        if price <= 0 or not states.mean(np.maximum(gain, 0.0)) > 0:
-            return
         inputs = states.inputs(first)
-        for kind in self._kinds:
-            if kind not in KINDS:
-                continue
-            said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
-            gate = fit_gate(kind, inputs, gain, states.weight)
-            if gate is None or gate.ensemble.n_trees == 0:
-                continue
-            for share in SHARES:
-                threshold = max(float(np.quantile(said, 1.0 - share)), 0.0)
-                on = said > threshold
+        for gate, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
+            if on.any() and not on.all():
+                yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
+
+    def _everywhere(self, states: States) -> Iterator[Cascade]:
+        """The pairs that promise most, with bands of any width anywhere.
+
+        A score need not be won where the loss is: they are for whoever goes by scores.
+        """
+        for pair in self._promising:
+            gain = states.values[pair[0]] - states.values[pair[1]]
+            for gate, on in bands_between(states.inputs(pair[0]), N_PARTS):
                 if on.any() and not on.all():
-                    opened = Gate(gate.ensemble, threshold)
-                    yield self._paired(states, first, second, opened, kind, on, threshold / price)
-                if threshold == 0.0:
-                    break
-        if "band" in self._kinds:
-            yield from self._bands(states, first, second, price, gain)
+                    yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
 
-    def _bands(
-        self, states: States, first: int, second: int, price: float, gain: Floats
-    ) -> Iterator[Cascade]:
-        inputs, seen = states.inputs(first), set[bytes]()
-        top = float(np.quantile(gain, 0.99))
-        for threshold in np.geomspace(top, top / 100, 5).tolist() if top > 0 else []:
-            gate = fit_gate("band", inputs, gain - threshold, states.weight)
-            if gate is None:
-                continue
-            on = estimates_of(gate, inputs) > 0
-            if on.any() and not on.all() and on.tobytes() not in seen:
-                seen.add(on.tobytes())
-                yield self._paired(states, first, second, gate, "band", on, threshold / price)
+    def _gated(self, states: States, pair: tuple[int, int], kind: str) -> Iterator[Cascade]:
+        first, second = pair
+        gain = states.values[first] - states.values[second]
+        inputs = states.inputs(first)
+        gate = fit_gate(kind, inputs, gain, states.weight)
+        if gate is None or gate.ensemble.n_trees == 0:
+            return
+        said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
+        # What the gate says of rows that neither it nor the model has seen.
+        served = estimates_of(gate, self._served_inputs(first))
+        for share in SHARES:
+            least = max(float(np.quantile(said, 1.0 - share)), 0.0)
+            on = said > least
+            if on.any() and not on.all():
+                opened = Gate(gate.ensemble, nearest_cut(served, float(on.mean())))
+                yield self._pair(states, pair, opened, kind, on, least)
+            if least == 0.0:
+                break
 
-    def _paired(
+    def _pair(
         self,
         states: States,
-        first: int,
-        second: int,
+        pair: tuple[int, int],
         gate: Gate,
         kind: str,
         on: NDArray[np.bool_],
-        tradeoff: float,
+        least: float,
     ) -> Cascade:
-        start = states.price(0, first)
+        """``least`` is what a row gains at least that goes on."""
+        first, second = pair
+        start, beyond = states.price(0, first), self._price_beyond(states, first, second)
         policy = Policy(
             (PolicyStage(first, gate, kind), PolicyStage(second)),
             np.empty(0),
-            start + np.where(on, states.price(first, second), 0.0),
+            start + np.where(on, beyond, 0.0),
             np.where(on, second, first),
         )
-        return self._cascade(states, policy, tradeoff)
+        return self._cascade(states, policy, least / beyond)
 
     # -- the best of them -------------------------------------------------------------------------
 
-    def score(self, raw: Floats) -> float:
-        """Score of raw predictions of the rows that gates learn from; higher is better."""
-        self.held_out.rows.start(np.ascontiguousarray(raw + self._shift[:, None]))
-        return float(self._models.trainer.watch(self.held_out).score())
+    @cached_property
+    def _parts(self) -> list[tuple[NDArray[np.intp], HeldOut]]:
+        """The rows of each fold, as models are scored on them."""
+        assert self.known is not None
+        train, found = self._prepared.train, []
+        for fold in np.unique(self.known.folds):
+            rows = np.flatnonzero(self.known.folds == fold)
+            found.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
+        return found
+
+    def score(self, stopped: NDArray[np.intp]) -> float:
+        """Mean score of the folds, if rows stop in these states; higher is better."""
+        scores = []
+        for rows, held_out in self._parts:
+            raw = self.raw[stopped[rows], :, rows].T + self._shift[:, None]
+            held_out.rows.start(np.ascontiguousarray(raw))
+            scores.append(float(self._models.trainer.watch(held_out).score()))
+        return float(np.mean(scores))
 
     def plain_price(self, state: int) -> float:
         """What the model of a state costs everybody."""
@@ -454,33 +582,81 @@ class CascadeFamily:
         y, baseline = self.held_out.cases.y, self.constant.ensemble.baseline
         return states.mean(self._values(y, np.repeat(baseline[:, None], len(y), axis=1)))
 
-    def best(self) -> list[tuple[Cascade, float]]:
-        """Cascades that none beats by the score of rows that nobody has seen, and that score.
+    def best(self) -> Best:
+        """Cascades that none beats by the score of rows that nobody has seen.
 
-        The plain models of the states take part: a cascade has to be better than they are.
+        The plain models of the states take part: a cascade has to be better than they are. Those
+        that are best without the first ones are kept, too: other rows may like them better.
         """
         states, cascades = self.known, self.cascades()
         if states is None or not cascades:
-            return []
-        found: list[tuple[float, float, Cascade | None]] = [
-            (
-                states.prices[i] + (0.0 if states.entry is None else states.entry[i]),
-                self.score(raw),
-                None,
-            )
-            for i, raw in enumerate(self.raw)
-            if states.is_usable(i)
-        ]
-        found += [(cascade.mean_price, self.score(cascade.raw), cascade) for cascade in cascades]
-        kept: list[tuple[Cascade, float]] = []
-        best = -math.inf
-        for _, score, cascade in sorted(found, key=lambda entry: (entry[0], -entry[1])):
-            if score > best:
-                best = score
-                if cascade is not None:
-                    kept.append((cascade, score))
-        prices, scores = [cascade.mean_price for cascade, _ in kept], [score for _, score in kept]
-        return [kept[i] for i in most_valuable(prices, scores, MOST_KEPT)]
+            return Best([], {})
+        by_loss = layers([(c.mean_price, -c.loss) for c in cascades], LOSS_LAYERS)
+        tried = [cascades[i] for layer in by_loss for i in layer][:MOST_SCORED]
+        if self._models.trainer.in_kernels:  # where a score takes no time
+            tried += self._within_limit(self._everywhere(states))
+        usable = [i for i in range(len(self.states)) if states.is_usable(i)]
+        plain = [self.score(np.full(states.n_rows, i, dtype=np.intp)) for i in usable]
+        points = [(self.plain_price(i), score) for i, score in zip(usable, plain, strict=True)]
+        points += [(cascade.mean_price, self.score(cascade.stopped)) for cascade in tried]
+        kept = [
+            (tried[i - len(usable)], points[i][1])
+            for layer in layers(points, SCORE_LAYERS)
+            for i in layer
+            if i >= len(usable)
+        ][:MOST_JUDGED]
+        return Best(kept, dict(zip((self.states[i] for i in usable), plain, strict=True)))
+
+    def score_at(self, best: Best, cascade: Cascade, score: float, cost: float) -> float | None:
+        """What a cascade would score on rows that nobody has seen, if it cost so much there.
+
+        Rows that it is served to may go on a little more or less often than those did. What going
+        on brings is in proportion to how many do. None where it is quite another share.
+        """
+        start = cascade.resources[0]
+        if start not in best.plain:
+            return None
+        price = self.plain_price(self.states.index(start))
+        more = (cost - price) / max(cascade.mean_price - price, 1e-300)
+        if abs(more - 1.0) > MOST_ASTRAY:
+            return None
+        return best.plain[start] + more * (score - best.plain[start])
+
+
+def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
+    """Positions of points (cost, score) that no other beats, of the best of the rest, and so on.
+
+    In each, the cheapest come first. What is not a number is left out.
+    """
+    left = [i for i, point in enumerate(points) if np.isfinite(point).all()]
+    left.sort(key=lambda i: (points[i][0], -points[i][1]))
+    found: list[list[int]] = []
+    while left and len(found) < most:
+        layer: list[int] = []
+        for i in left:
+            if not layer or points[i][1] > points[layer[-1]][1]:
+                layer.append(i)
+        found.append(layer)
+        taken = set(layer)
+        left = [i for i in left if i not in taken]
+    return found
+
+
+def nearest_cut(values: Floats, share: float) -> float:
+    """A number between two of some values, above which there are about such a share of them."""
+    levels, counts = np.unique(values, return_counts=True)
+    if len(levels) == 1:
+        return float(levels[0])
+    above = 1.0 - np.cumsum(counts)[:-1] / len(values)
+    k = int(np.argmin(np.abs(above - share)))
+    return float(midpoints(levels[k : k + 1], levels[k + 1 : k + 2])[0])
+
+
+def common_round(traces: Sequence[Floats]) -> int:
+    """The round that is best for all of some traces; one that ended early stays as it is."""
+    n = max(map(len, traces))
+    longer = [np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces]
+    return int(np.argmax(np.nan_to_num(np.mean(longer, axis=0), nan=-np.inf)))
 
 
 def most_valuable(costs: Sequence[float], scores: Sequence[float], most: int) -> list[int]:

@@ -17,31 +17,35 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import check_scoring
 from sklearn.utils._param_validation import HasMethods, Interval
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._over import OverEnsemble, taken_or_fitted
 from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import is_lazy
-from greedymiser.estimators import MiserClassifier, MiserRanker, documented_like
+from greedymiser.estimators import (
+    ClassifierAnswers,
+    MiserClassifier,
+    MiserRanker,
+    documented_like,
+)
 from greedymiser.losses.ndcg import ndcg_depth, ndcg_score, queries_or_one, query_order
 from greedymiser.model.exit_rules import Confident, ExitRule, Proximity, check_queries, place_scores
 from greedymiser.model.links import (
     Floats,
-    decisions,
     has_log_link,
     largest_probability,
 )
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.trees import stages_every
+from greedymiser.scoring.errors import TOTAL_COST, total_cost
 from greedymiser.scoring.names import refuse_misspelt_score
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Thresholds that are tried to find the best for a budget.
-TRIED_FOR_BUDGET = 50
+# Thresholds that are tried to find the best.
+TRIED = 50
 
 # Scores that are looked at to find thresholds worth trying: a sample is enough.
 MOST_LOOKED_AT = 200_000
@@ -68,15 +72,16 @@ class EarlyExit(OverEnsemble):
         A fitted one is taken as it is (also within scikit-learn's ``FrozenEstimator``, which
         protects it from being cloned); an unfitted one is cloned and fitted.
     threshold : float or None
-        The paper's s. None: chosen for the budget, on the data that ``fit`` is given; without a
-        budget, rows never leave.
+        The paper's s. None: chosen for the budget, or by the total cost, on the data that ``fit``
+        is given; without either, rows never leave.
     budget : float or None
         What a prediction may cost on average, on the data that the threshold is chosen on. Of the
         thresholds within it, the one with the best score is taken.
     every : int
         Rounds between exits.
     scoring : scorer name, callable or None
-        What thresholds are chosen by.
+        What thresholds are chosen by. "total_cost" (a classifier with ``error_costs``) needs no
+        budget: the threshold is that of the least sum of bills and errors.
     n_jobs : int or None
         Threads; None for all cores.
 
@@ -155,7 +160,7 @@ class EarlyExit(OverEnsemble):
         self._check_loss()
         never = self._never if self.threshold is None else float(self.threshold)
         self._set_threshold(never)
-        if self.budget is not None:
+        if self.budget is not None or (self.threshold is None and self.scoring == TOTAL_COST):
             if X_val is not None:
                 X, y, weight, qid = X_val, y_val, None, qid_val
             self._set_threshold(self._chosen(X, y, weight, qid))
@@ -183,14 +188,14 @@ class EarlyExit(OverEnsemble):
         self.predictor_ = replace(self.predictor_, rule=rule)
 
     def _chosen(self, X: Any, y: Any, weight: Any, qid: Any) -> float:
-        """Threshold with the best score of those that fit the budget."""
-        assert self.budget is not None
-        points = self._points(X, y, weight, qid, TRIED_FOR_BUDGET)
-        affordable = [point for point in points if point[1] <= self.budget]
+        """Threshold with the best score of those that fit the budget, if there is one."""
+        points = self._points(X, y, weight, qid, TRIED)
+        limit = np.inf if self.budget is None else self.budget
+        affordable = [point for point in points if point[1] <= limit]
         if not affordable:
             least = min(cost for _, cost, _ in points)
             raise ValueError(
-                f"budget={self.budget:g} is not reached by early exits: a prediction costs at "
+                f"budget={limit:g} is not reached by early exits: a prediction costs at "
                 f"least {least:g} on average, since every row meets the first {self.every} rounds"
             )
         # Of equal scores the cheapest, of equal costs the most cautious.
@@ -273,8 +278,12 @@ class EarlyExit(OverEnsemble):
             return exits.raw if asked is X else type(self)._raw_predict(model, asked, qid)
 
         model.__dict__["_raw_predict"] = recite
+        if self.scoring == TOTAL_COST:
+            model.__dict__["_costs_of"] = lambda asked: exits.costs  # of X, which alone is asked
+            return -total_cost(model, X, y, sample_weight=weight).total
         weights = {} if weight is None else {"sample_weight": weight}
-        refuse_misspelt_score(self.scoring, ours=[])
+        ours = [] if self.predictor_.error_costs is None else [TOTAL_COST]
+        refuse_misspelt_score(self.scoring, ours)
         return float(check_scoring(self, self.scoring)(model, X, y, **weights))
 
     def _thresholds(
@@ -300,14 +309,8 @@ class EarlyExit(OverEnsemble):
         return np.array([stage.last for stage in self.predictor_.stages[:-1]], dtype=np.intp)
 
 
-def _has_error_costs(exits: Any) -> bool:
-    inner = getattr(exits, "estimator_", exits.estimator)
-    inner = getattr(inner, "best_estimator_", inner)
-    return getattr(inner, "error_costs", None) is not None
-
-
 @documented_like(EarlyExit)
-class EarlyExitClassifier(ClassifierMixin, EarlyExit):
+class EarlyExitClassifier(ClassifierMixin, ClassifierAnswers, EarlyExit):
     """A row leaves when its most likely class is likely enough.
 
     An exit after every ``every`` rounds; a row leaves when its largest class probability exceeds
@@ -355,37 +358,14 @@ class EarlyExitClassifier(ClassifierMixin, EarlyExit):
         """
         return self._fit(X, y, sample_weight, None, X_val, y_val, None)
 
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict class labels."""
-        raw = self._raw_predict(X)
-        return self.predictor_.respond(raw)
-
-    @or_lazily
-    def predict_proba(self, X: Any) -> Floats:
-        """Class probabilities with which rows leave, shape (n, n_classes)."""
-        raw = self._raw_predict(X)
-        return self.predictor_.probabilities(raw)
-
-    @available_if(_has_error_costs)
-    @or_lazily
-    def expected_costs(self, X: Any) -> Floats:
-        """What each answer is expected to cost where rows leave, shape (n, n_said)."""
-        return self.predictor_.expected_errors(self._raw_predict(X))
-
-    @or_lazily
-    def decision_function(self, X: Any) -> Floats:
-        """Raw predictions with which rows leave."""
-        return decisions(self._raw_predict(X))
+    def _learner(self) -> Any:
+        inner = getattr(self, "estimator_", self.estimator)
+        return getattr(inner, "best_estimator_", inner)
 
     @or_lazily
     def prediction_costs(self, X: Any) -> Floats:
         """What each row pays: the trees that it meets, and the resources that those trees need."""
         return self._costs_of(X)
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        return self.estimator_.classes_
 
     def _check_loss(self) -> None:
         super()._check_loss()

@@ -13,14 +13,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from greedymiser._core.threads import Threads, thread_count
@@ -32,6 +31,7 @@ from greedymiser.data.splits import divide
 from greedymiser.data.tables import chosen, is_lazy
 from greedymiser.estimators import (
     BudgetWarning,
+    ClassifierAnswers,
     Miser,
     MiserClassifier,
     MiserRegressor,
@@ -39,7 +39,7 @@ from greedymiser.estimators import (
     fitted_like,
 )
 from greedymiser.model.gating import Gate, Gates
-from greedymiser.model.links import Floats, decisions, gives_probabilities
+from greedymiser.model.links import Floats
 from greedymiser.model.predictor import Predictor, Stage
 from greedymiser.model.row_costs import mean_cost
 from greedymiser.training.preparation import NOTHING_GIVEN, Given, HeldOut, Schema
@@ -300,7 +300,7 @@ class Gated(OverEnsemble):
             frontier = Frontier(path, self.effort)
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
-        family = CascadeFamily(models, frontier.sets, flat, GATES[self.gate])
+        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate])
         with np.errstate(over="ignore", invalid="ignore"):
             chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
@@ -393,18 +393,8 @@ def _some_of(given: Given, rows: NDArray[np.intp]) -> Given:
     return Given(*(None if part is None else _safe_indexing(part, rows) for part in parts))
 
 
-def _has_probabilities(gated: Any) -> bool:
-    """Whether the loss is one of ours, or has a response of its own."""
-    loss = "auto" if gated.estimator is None else gated._inner().loss
-    return isinstance(loss, str) or gives_probabilities(loss)
-
-
-def _has_error_costs(gated: Any) -> bool:
-    return gated.estimator is not None and gated._inner().error_costs is not None
-
-
 @documented_like(Gated)
-class GatedClassifier(ClassifierMixin, Gated):
+class GatedClassifier(ClassifierMixin, ClassifierAnswers, Gated):
     """Classifiers of growing sets of resources, and gates that say which rows go on.
 
     Examples
@@ -427,40 +417,8 @@ class GatedClassifier(ClassifierMixin, Gated):
     _wants = "a MiserClassifier"
     _default = MiserClassifier
 
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict class labels."""
-        raw = self._raw_predict(X)
-        return self.predictor_.respond(raw)
-
-    @available_if(_has_probabilities)
-    @or_lazily
-    def predict_proba(self, X: Any) -> Floats:
-        """Class probabilities, shape (n, n_classes), by the model with which each row ended."""
-        raw = self._raw_predict(X)
-        return self.predictor_.probabilities(raw)
-
-    @available_if(_has_error_costs)
-    @or_lazily
-    def expected_costs(self, X: Any) -> Floats:
-        """What each answer is expected to cost, by the model with which each row ended."""
-        return self.predictor_.expected_errors(self._raw_predict(X))
-
-    @or_lazily
-    def decision_function(self, X: Any) -> Floats:
-        """Raw predictions: log-odds of the second class (n,), or one column per class."""
-        return decisions(self._raw_predict(X))
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """Class labels, ascending."""
-        return self.predictor_.classes_
-
-    @property
-    def said_(self) -> NDArray[Any]:
-        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
-        errors = self.predictor_.error_costs
-        return self.classes_ if errors is None else errors.said
+    def _learner(self) -> Any:
+        return None if self.estimator is None else self._inner()
 
 
 @documented_like(Gated)
@@ -483,12 +441,6 @@ class GatedRegressor(RegressorMixin, Gated):
     _wants = "a MiserRegressor"
     _default = MiserRegressor
 
-    @or_lazily
-    def predict(self, X: Any) -> Floats:
-        """Predict the target."""
-        raw = self._raw_predict(X)
-        return self.predictor_.respond(raw)
-
 
 # -- for those who have learned a cascade themselves -----------------------------------------------
 
@@ -509,16 +461,25 @@ def gated_classifier(
     return gated.taking(fitted_like(estimator, schema, chain.models[-1]), chain)
 
 
-def gated_candidates(models: Any, sets: Any, flat_models: Sequence[Any]) -> list[Any]:
-    """Cascades over a flat frontier that none beats, with their validation scores, for a curve."""
-    family = CascadeFamily(models, sets, flat_models)
-    return [_candidate(models, cascade) for cascade, _ in family.best()]
+def gated_candidates(
+    models: Any, sets: Any, flat: Sequence[Any], more: Sequence[int] = ()
+) -> tuple[list[tuple[Any, float]], dict[int, float]]:
+    """Cascades over a flat frontier that none beats, for a curve.
+
+    Each comes with the score of training rows that neither its models nor its gates have seen; so
+    do the sets of the states, by themselves.
+    """
+    family = CascadeFamily(models, sets, flat, more)
+    best, found = family.best(), []
+    for cascade, score in best.cascades:
+        candidate = _candidate(models, cascade)
+        unseen = family.score_at(best, cascade, score, candidate.cost)
+        if unseen is not None:
+            found.append((candidate, unseen))
+    return found, best.plain
 
 
 def _candidate(models: Any, cascade: Cascade) -> Any:
-    from greedymiser.curve.models import FittedCandidate
-
-    chain = Chain.of(models.schema, cascade)
     kind = GatedClassifier if models.schema.kind == "classifier" else GatedRegressor
     gated = kind(
         models.blank,
@@ -527,32 +488,50 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
         n_jobs=models.blank.n_jobs,
     )
     last = fitted_like(models.blank, models.schema, cascade.models[-1])
-    gated.taking(last, chain)
+    gated.taking(last, Chain.of(models.schema, cascade))
+    return judged_candidate(models, gated, "gates", cascade.tradeoff)
+
+
+def judged_candidate(models: Any, gated: Gated, found_by: str, tradeoff: float = 0.0) -> Any:
+    """A fitted cascade as a curve takes it in, judged by the rows that it did not learn from."""
+    from greedymiser.curve.models import FittedCandidate
+
     predictor = replace(gated.predictor_, n_jobs=1)
-    cost, score = judged(models, predictor, models.trainer.prepared.validation)
+    seen = _judged(models, predictor, models.trainer.prepared.validation)
     tested: dict[str, float] = {}
     if models.test is not None:
-        test_cost, test_score = judged(models, predictor, models.test, "test")
-        tested = {"test_cost": test_cost, "test_score": test_score}
+        unseen = _judged(models, predictor, models.test, "test")
+        tested = {"test_cost": unseen.cost, "test_score": unseen.score}
     return FittedCandidate(
         model=gated,
-        cost=cost,
-        score=score,
-        found_by="gates",
-        tradeoff=cascade.tradeoff,
+        cost=seen.cost,
+        score=seen.score,
+        found_by=found_by,
+        tradeoff=tradeoff,
         n_iter=gated.n_iter_,
         n_trees=predictor.stages[-1].n_trees,
+        feature_cost=seen.cost - seen.tree_cost,
         n_features=len(predictor.features),
         **tested,
     )
 
 
-def judged(
+class _Judgement(NamedTuple):
+    """What some rows cost in the mean, how much of that is for trees, and their score."""
+
+    cost: float
+    tree_cost: float
+    score: float
+
+
+def _judged(
     models: Any, predictor: Predictor, held_out: HeldOut, part: str = "validation"
-) -> tuple[float, float]:
+) -> _Judgement:
     """Mean cost and score of some rows."""
     cases = held_out.cases
     table = cases.table if cases.rows is None else chosen(cases.table, cases.rows)
     raw, left = predictor.run(table)
     paid = mean_cost(predictor.bills(table, left), cases.shares)
-    return paid, float(models.score_of(np.ascontiguousarray(raw), part, paid))
+    trees = predictor.costs.tree_cost * np.array([stage.n_trees for stage in predictor.stages])
+    score = float(models.score_of(np.ascontiguousarray(raw), part, paid))
+    return _Judgement(paid, mean_cost(trees[left], cases.shares), score)

@@ -7,7 +7,8 @@ do to rows is judged by gates that have not seen them (``cross_fitted``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -145,7 +146,8 @@ def fit_gate(
     Returns
     -------
     Gate or None
-        It says how much a row gains; of a band, 1 or -1. None where there is nothing to learn from.
+        It says how much a row gains; of a band, 1 or -1. One without trees says the same of all
+        rows. None where there is nothing to learn from.
     """
     if kind == BAND:
         return _fit_band(inputs, target, weight)
@@ -371,14 +373,97 @@ def _fit_band(inputs: GateInputs, target: Floats, weight: Floats | None) -> Gate
     lowest = np.minimum.accumulate(sums)[:-1]
     rises = sums[1:] - lowest
     last = int(np.argmax(rises))
-    if not rises[last] > 0 or (sums[-1] >= rises[last]):
-        return None  # nobody, or everybody
+    if not rises[last] > 0:
+        return _same_for_all(inputs, -1.0)
+    if sums[-1] >= rises[last]:
+        return _same_for_all(inputs, 1.0)
     first = int(np.argmin(sums[: last + 1]))
     distinct = scores[order][ends - 1]
     low = -np.inf if first == 0 else _between(distinct[first - 1], distinct[first])
     is_open = last == len(distinct) - 1
     high = np.inf if is_open else _between(distinct[last], distinct[last + 1])
     return Gate(_band(inputs, inputs.positions[column], low, high), 0.0)
+
+
+def bands_of_shares(
+    inputs: GateInputs,
+    target: Floats,
+    weight: Floats | None,
+    folds: NDArray[np.intp],
+    shares: Sequence[float],
+) -> list[tuple[Gate, NDArray[np.bool_]]]:
+    """For some shares of the rows, given ascending, the band of that width whose rows gain most.
+
+    A band has at most its share of the rows, and more than the share before. Each comes with the
+    rows that go on by bands of the same width that were made without them.
+    """
+    said = inputs.said
+    if not len(said) or not len(inputs.binned.edges[said[-1]]):
+        return []
+    column = int(said[-1])
+    codes, edges = inputs.binned.codes[column].astype(np.intp), inputs.binned.edges[column]
+    weights = np.ones(len(target)) if weight is None else weight
+    n, parts = len(edges) + 1, np.unique(folds)
+    # Rows and gains of every stretch of bins from ``first`` up to ``last``, in each fold.
+    first, last = np.triu_indices(n)
+    cells = np.zeros((2, len(parts), n + 1))
+    for k, fold in enumerate(parts):
+        here = folds == fold
+        for cell, of_row in zip(cells[:, k], (weights, weights * target), strict=True):
+            cell[1:] = np.cumsum(np.bincount(codes[here], of_row[here], n))
+    rows, gains = cells[:, :, last + 1] - cells[:, :, first]
+    found: dict[tuple[int, int], NDArray[np.bool_]] = {}
+    share = rows.sum(axis=0) / rows.sum(axis=0).max()  # the longest stretch is the whole
+    for low, high in itertools.pairwise((0.0, *shares)):
+        best = _best_of(gains.sum(axis=0), (share > low) & (share <= high + 1e-9))
+        if best is None:
+            continue
+        as_wide = last - first == last[best] - first[best]
+        on = np.zeros(len(target), dtype=bool)
+        for k, fold in enumerate(parts):
+            others = np.arange(len(parts)) != k
+            honest = int(np.argmax(np.where(as_wide, gains[others].sum(axis=0), -np.inf)))
+            inside = (codes >= first[honest]) & (codes <= last[honest])
+            on |= inside & (folds == fold)
+        found[int(first[best]), int(last[best])] = on
+    bands = []
+    for (start, end), on in found.items():
+        above = -np.inf if start == 0 else float(edges[start - 1])
+        up_to = np.inf if end == n - 1 else float(edges[end])
+        bands.append((Gate(_band(inputs, inputs.positions[column], above, up_to), 0.0), on))
+    return bands
+
+
+def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Gate, NDArray[np.bool_]]]:
+    """All bands between scores that divide the rows into about equal parts, and who is in them."""
+    said = inputs.said
+    if not len(said) or not len(inputs.binned.edges[said[-1]]):
+        return []
+    column = int(said[-1])
+    codes, edges = inputs.binned.codes[column], inputs.binned.edges[column]
+    below = np.cumsum(np.bincount(codes, minlength=len(edges) + 1)) / len(codes)
+    cuts = np.unique(np.searchsorted(below, np.arange(1, n_parts) / n_parts))
+    cuts = cuts[cuts < len(edges)]
+    bands = []
+    for start, end in itertools.combinations((-1, *cuts.tolist(), len(edges)), 2):
+        if start == -1 and end == len(edges):
+            continue
+        above = -np.inf if start == -1 else float(edges[start])
+        up_to = np.inf if end == len(edges) else float(edges[end])
+        gate = Gate(_band(inputs, inputs.positions[column], above, up_to), 0.0)
+        bands.append((gate, (codes > start) & (codes <= end)))
+    return bands
+
+
+def _best_of(gains: Floats, fits: NDArray[np.bool_]) -> int | None:
+    """The place of the largest gain among some of them; None if there is none."""
+    fits = fits & (gains > 0)
+    return int(np.argmax(np.where(fits, gains, -np.inf))) if fits.any() else None
+
+
+def _same_for_all(inputs: GateInputs, said: float) -> Gate:
+    """A gate without trees, which lets everybody on or nobody."""
+    return Gate(Ensemble.empty(np.array([said]), inputs.n_columns), 0.0)
 
 
 def _between(lower: float, upper: float) -> float:

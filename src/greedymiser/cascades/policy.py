@@ -12,7 +12,7 @@ that the state's model has not seen; less is better.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,18 @@ class States:
     weight: Floats | None = None
     # (n_states,): what entering a state costs beside its set, such as trees; None for nothing.
     entry: Floats | None = None
+
+    def part(self, kept: Sequence[int]) -> States:
+        """Some of the states, which are numbered anew."""
+        rows = list(kept)
+        return replace(
+            self,
+            prices=self.prices[rows],
+            within=self.within[np.ix_(rows, rows)],
+            values=self.values[rows],
+            inputs=lambda state: self.inputs(rows[state]),
+            entry=None if self.entry is None else self.entry[rows],
+        )
 
     def price(self, state: int, larger: int) -> float:
         """What it costs to go from a state to one that follows it."""

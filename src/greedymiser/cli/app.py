@@ -126,7 +126,7 @@ Scoring = Annotated[
     str | None,
     typer.Option(
         help="Validation score: a scikit-learn scorer, ndcg@5 and the like, or total_cost where "
-        "the cost file has [errors]."
+        r"the cost file has \[errors]."
     ),
 ]
 ChargeOption = Annotated[

@@ -126,8 +126,12 @@ def read_inputs(
     drop: Sequence[str],
     valid: Path | None,
     test: Path | None = None,
+    holds_out: bool = True,
 ) -> TrainingData:
-    """Read all files, check them against each other, and say what was understood."""
+    """Read all files, check them against each other, and say what was understood.
+
+    Without ``valid``, some rows are held out to validate with, if anybody asks for them.
+    """
     prices = read_costs(costs)
     spelled = Spelled()
     # In SVMlight, what is 0 in all rows is not written, but it has a price all the same.
@@ -145,7 +149,7 @@ def read_inputs(
     tested = None if test is None else _part_like(train, test, columns, spelled)
     spelled.tell(train.X.columns)
     _tell_of_stray_words(train.X, data)
-    if checked is None:
+    if checked is None and holds_out:
         held = held_out(train, task)
         if not held.any():
             _check_classes_recur(train, task, columns)
@@ -154,7 +158,8 @@ def read_inputs(
                 "hold some out for validation; give a file with --valid"
             )
         train, checked = train.take(~held), train.take(held)
-    sizes = [f"{len(train.y)} rows to learn from", f"{len(checked.y)} to validate with"]
+    sizes = [f"{len(train.y)} rows to learn from"]
+    sizes += [] if checked is None else [f"{len(checked.y)} to validate with"]
     sizes += [] if tested is None else [f"{len(tested.y)} to test with"]
     say(f"{', '.join(sizes)}; {train.X.shape[1]} features")
     return TrainingData(task, prices, train, checked, tested)

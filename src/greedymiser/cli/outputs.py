@@ -206,6 +206,7 @@ def write_curve(
     steps: Sequence[FrontStep],
     out: Path,
     X: Any = None,
+    baselines: Mapping[str, Any] | None = None,
     **report: Any,
 ) -> list[tuple[Path, str]]:
     """Write all there is to a curve; tell the files and what they are.
@@ -223,9 +224,9 @@ def write_curve(
     for model, path in zip(models, written, strict=True):
         save(model, path, cost_unit=trained.cost_unit)
     write_table(_curve_table(trained, steps), out / "curve.csv", "a curve")
-    for name, picture in _pictures(trained).items():
+    for name, picture in _pictures(trained, baselines).items():
         write_file(out / name, picture, "a picture")
-    trained.report(out / "report.html", X=X, **report)
+    trained.report(out / "report.html", X=X, baselines=baselines, **report)
     for model_file in folder.glob(f"model-*{MODEL_SUFFIX}"):
         if model_file not in written:  # of an earlier, longer curve
             model_file.unlink()
@@ -246,13 +247,13 @@ def _curve_table(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> Any:
     return pd.DataFrame(rows)
 
 
-def _pictures(trained: TradeoffCurve) -> dict[str, bytes]:
+def _pictures(trained: TradeoffCurve, baselines: Mapping[str, Any] | None) -> dict[str, bytes]:
     pictures = {}
     with warnings.catch_warnings():
         # One for each letter that the font lacks; the picture shows where.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         axes: dict[str, Any] = {
-            "curve.png": trained.plot(),
+            "curve.png": trained.plot(baselines=baselines),
             "features.png": trained.plot_features(),
         }
         for name, ax in axes.items():

@@ -24,6 +24,8 @@ from rich.progress import Progress as ProgressDisplay
 from rich.table import Table
 from rich.text import Text
 
+from greedymiser._core.amounts import currency, money
+
 # Columns of a terminal that there is none of: when output goes to a file or a pipe.
 PLAIN_WIDTH = 120
 
@@ -197,9 +199,9 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def as_number(value: float) -> str:
-    """A cost, a price."""
-    return f"{value:.6g}"
+def price_of(value: float, unit: str | None = None) -> str:
+    """A cost in the currency that it is counted in; other units are named in heads of columns."""
+    return money(value, unit) if currency(unit) else f"{value:.6g}"
 
 
 def listing(names: Sequence[Any], most: int = 6) -> str:
@@ -214,5 +216,5 @@ def quoted(names: Sequence[Any], most: int = 5) -> str:
 
 
 def in_unit(head: str, unit: str | None) -> str:
-    """Head of a column, with the unit of what is below."""
-    return f"{head} ({unit})" if unit else head
+    """Head of a column of costs, with their unit where the costs do not show it."""
+    return f"{head} ({unit})" if unit and not currency(unit) else head

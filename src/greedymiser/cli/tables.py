@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser._core.amounts import plain_score_name
+from greedymiser._core.amounts import money, plain_score_name, rounded_score
 from greedymiser.cli.errors import interruption
-from greedymiser.cli.printing import (
-    as_number,
-    escaped,
-    in_unit,
-    listing,
-    say,
-    show_table,
-)
+from greedymiser.cli.printing import escaped, in_unit, listing, price_of, say, show_table
 
 # To predict needs none of those that train, and to be helped none of those that predict: they are
 # imported by the commands that do.
@@ -31,17 +24,31 @@ if TYPE_CHECKING:
 def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     """Print models of a curve, the cheapest first: cost, score, and what each adds."""
     from greedymiser.curve.summary import recommendation, step_table
+    from greedymiser.scoring.errors import TOTAL_COST
 
     heads, cells = step_table(trained, steps)
     rows = [[str(number), *row] for number, row in enumerate(cells, 1)]
     show_table("", ["model", *heads], rows, left="what it adds")
     certain = ", ± one standard error" if any(step.error for step in steps) else ""
-    say(
-        f"Recommended: {recommendation(trained)}.",
-        f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; "
-        "higher is better.",
-        "",
-    )
+    chosen = ""
+    if any(step.choice_score is not None for step in steps):
+        chosen = " Models are chosen by what these rows and cross-fitting say together."
+    what = f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; higher"
+    if trained.scoring == TOTAL_COST:
+        what = "Total: features and errors of a validation row, on average; less"
+    said = recommendation(trained)
+    say(f"Recommended: {said}.", f"{what} is better.{chosen}", "")
+
+
+def show_baselines(trained: TradeoffCurve, others: Mapping[str, tuple[float, float]]) -> None:
+    """Say what budgets would save beside other models, which have a cost and a score."""
+    for name, (cost, score) in others.items():
+        unit = trained.cost_unit
+        told = f"{name}: score {rounded_score(score)} for {money(cost, unit)}."
+        as_good = trained.traces[trained.traces["score"] >= score]["cost"].min()
+        if as_good < cost:
+            told += f" As good for {money(as_good, unit)}: {money(cost - as_good, unit)} less."
+        say(told, "")
 
 
 def show_files(files: Sequence[tuple[Path, str]]) -> None:
@@ -72,13 +79,15 @@ def show_summary(model: Predictor) -> None:
         ("features", f"{len(model.features_used_)} of {model.n_features}"),
         ("rounds, trees", f"{_rounds(model)}, {last.n_trees}"),
         ("trade-off", _text(_parameters(told).get("tradeoff", "unknown"))),
-        ("budget", _text(_parameters(told).get("budget", "unknown"))),
+        ("budget", _budget(model, told)),
         ("stopped by", _why_stopped(model, told)),
     ]
     if model.classes is not None:
         rows.insert(1, ("classes", listing(model.classes.tolist())))
     if "validation_score" in told:
-        rows.append((f"validation {_score_of(model, told)}", _text(told["validation_score"])))
+        name, score = plain_score_name(_score_of(model, told)), told["validation_score"]
+        shown = rounded_score(score) if isinstance(score, float) else _text(score)
+        rows.append((f"validation {name}", shown))
     if "search" in told:
         rows.append(("search", _text(told["search"])))
     show_table("Model", ["", " "], rows, left=", ")
@@ -111,7 +120,12 @@ def _text(value: Any) -> str:
     """Show a parameter, which a file may hold in any form."""
     if value is None:
         return "none"
-    return as_number(value) if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _budget(model: Predictor, told: dict[str, Any]) -> str:
+    budget = _parameters(told).get("budget", "unknown")
+    return price_of(budget, cost_unit(model)) if isinstance(budget, float) else _text(budget)
 
 
 # Why boosting ends, in plain words; other reasons speak for themselves.
@@ -140,9 +154,10 @@ def _rounds(model: Predictor) -> int:
 
 
 def _cost_range(model: Predictor) -> str:
-    least, most = as_number(model.stage_costs[0]), as_number(model.cost_max_)
+    unit = cost_unit(model)
+    least, most = price_of(model.stage_costs[0], unit), price_of(model.cost_max_, unit)
     if model.charge == "row":
-        mean = "" if model.mean_cost is None else f"{as_number(model.mean_cost)} on average, "
+        mean = "" if model.mean_cost is None else f"{price_of(model.mean_cost, unit)} on average, "
         return f"{mean}at most {most}: each row pays for what its own paths ask"
     return most if len(model.stages) == 1 else f"{least} to {most}"
 
@@ -152,7 +167,7 @@ def show_stages(model: Predictor) -> None:
     if len(model.stages) == 1:
         return
     rows = [
-        (str(k), str(stage.n_trees), as_number(cost), model.why_stopped(k))
+        (str(k), str(stage.n_trees), price_of(cost, cost_unit(model)), model.why_stopped(k))
         for k, (stage, cost) in enumerate(zip(model.stages, model.stage_costs, strict=True))
     ]
     heads = ["stage", "trees so far", "cost so far", "a row leaves when"]
@@ -165,19 +180,19 @@ def show_receipt(model: Predictor) -> None:
     if not receipt:
         say("The model has bought nothing: it predicts the same for every row.", "")
         return
+    unit = cost_unit(model)
     rows = [
         (
             str(line.iteration),
             str(line.feature),
             ", ".join(line.resources),
-            as_number(line.price),
-            as_number(line.spent),
+            price_of(line.price, unit),
+            price_of(line.spent, unit),
             f"{line.gain:.3g}",
         )
         for line in receipt
     ]
-    price = in_unit("price", cost_unit(model))
-    heads = ["round", "feature", "pays for", price, "spent", "gain"]
+    heads = ["round", "feature", "pays for", in_unit("price", unit), "spent", "gain"]
     show_table("Receipt", heads, rows, left="feature,pays for")
 
 
@@ -190,8 +205,8 @@ def show_protocol(protocol: Protocol, unit: str | None) -> None:
             line.resource,
             f"{100 * line.share:.3g}%",
             f"{line.order:.3g}",
-            as_number(line.price),
-            as_number(line.mean_cost),
+            price_of(line.price, unit),
+            price_of(line.mean_cost, unit),
         )
         for line in protocol.lines
         if line.share > 0
@@ -208,10 +223,10 @@ def show_features(model: Predictor) -> None:
     gains = np.sum([ensemble.importances() for ensemble in ensembles.values()], axis=0)
     with np.errstate(over="ignore", invalid="ignore"):  # gains are what a file says
         shares = 100 * (gains / max(gains.sum(), np.finfo(np.float64).tiny))
-    prices = model.costs.prices()
+    prices, unit = model.costs.prices(), cost_unit(model)
     named = zip(model.features, model.features_used_, strict=True)
     used = sorted(named, key=lambda pair: -shares[pair[0]])
-    rows = [(str(name), as_number(prices[f]), f"{shares[f]:.1f}%") for f, name in used]
+    rows = [(str(name), price_of(prices[f], unit), f"{shares[f]:.1f}%") for f, name in used]
     if rows:
         show_table("Features", ["feature", "price alone", "share of gain"], rows, left="feature")
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from greedymiser._core.amounts import plain_score_name, rounded_score
 from greedymiser.cli.errors import InputError, interruption
 from greedymiser.cli.inputs import HOLD_OUT, SEED, Task, TrainingData
-from greedymiser.cli.printing import as_number, listing, shown_progress, warn
+from greedymiser.cli.printing import listing, price_of, shown_progress, warn
 from greedymiser.costs.prices import did_you_mean
 
 # To predict needs none of those that train: they are imported by the commands that do.
@@ -170,9 +171,12 @@ def trained_curve(
 
 
 def best_for(
-    budget: float, job: TrainingData, estimator: Model, scoring: str | None, jobs: int | None
+    budget: float | None, job: TrainingData, estimator: Model, scoring: str | None, jobs: int | None
 ) -> tuple[Model, str]:
-    """Search the best model that a budget affords; tell how it was found, too."""
+    """Search the best model that a budget affords; tell how it was found, too.
+
+    Without a budget: that of the least total, where the cost file says what errors cost.
+    """
     from greedymiser.estimators import BudgetWarning
 
     # Under the budget already when trees grow: models may then spend all of it.
@@ -182,9 +186,32 @@ def best_for(
     best = trained.best(budget=budget, train=False)
     if not best.features_used_ and interruption.happened:
         raise KeyboardInterrupt  # nothing useful was found so far
+    if budget is None:
+        from greedymiser.curve.summary import recommendation
+
+        return best, recommendation(trained)
     if not best.features_used_:
         _warn_of_constant(budget, job)
     return best, _how_found(trained, budget)
+
+
+def best_by_cv(
+    n_folds: int, budget: float | None, job: TrainingData, estimator: Model, scoring: str | None
+) -> tuple[Any, str]:
+    """Search the best model by cross-validation, trained on all rows; tell how it was found."""
+    from greedymiser.curve.search import MiserSearchCV
+    from greedymiser.scoring.names import score_name
+
+    scoring = with_costs(estimator, job, scoring)
+    search = MiserSearchCV(estimator, budget=budget, cv=n_folds, scoring=scoring, random_state=SEED)
+    queries: dict[str, Any] = {"qid": job.train.qid} if job.task is Task.ranking else {}
+    search.fit(job.train.X, job.train.y, **queries)
+    best = search.best_estimator_
+    if budget is not None and not best.features_used_:
+        _warn_of_constant(budget, job)
+    name = plain_score_name(score_name(scoring or "loss", best.predictor_.loss))
+    told = f"cross-validation in {n_folds} folds: mean {name} {rounded_score(search.best_score_)}"
+    return best, told
 
 
 def _how_found(trained: TradeoffCurve, budget: float) -> str:
@@ -198,7 +225,10 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
         tried += " and the best set" if n_sets == 1 else f" and the {n_sets} best sets"
         tried += " of features"
     were = "was" if n_tradeoffs + n_sets == 1 else "were"
-    told = f"{tried} {were} tried within the budget; this model has the best validation score."
+    score = "validation score"
+    if "choice_score" in points:
+        score = "score of the validation rows and of cross-fitting together"
+    told = f"{tried} {were} tried within the budget; this model has the best {score}."
     if best.get("found_by") == "gates":
         return f"{told} It is a cascade of {best['n_iter']:g} sets, with gates between them"
     if best.get("found_by") == "search":
@@ -209,12 +239,15 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
 
 def _warn_of_constant(budget: float, job: TrainingData) -> None:
     """Say that a budget has bought nothing, and what the next feature costs that it lacks."""
-    told = f"a budget of {as_number(budget)} buys no useful feature, so the model is a constant"
+    unit = job.costs.unit
+    told = (
+        f"a budget of {price_of(budget, unit)} buys no useful feature, so the model is a constant"
+    )
     prices = job.costs.costs.prices()
     if prices.max() > budget:
         # What it affords, free columns above all, is of no use.
         cheapest = int(np.argmin(np.where(prices > budget, prices, np.inf)))
         name = (job.costs.costs.feature_names or [])[cheapest]
-        price = as_number(prices[cheapest])
+        price = price_of(prices[cheapest], unit)
         told += f"; the cheapest feature that it does not afford is {name!r} and costs {price}"
     warn(told)

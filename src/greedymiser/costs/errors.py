@@ -7,12 +7,14 @@ expected cost, sum over c of p[c] * M[c, k].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from greedymiser.costs.prices import did_you_mean
 
 Floats = NDArray[np.float64]
 
@@ -71,8 +73,8 @@ def as_error_costs(given: Any, classes: Sequence[Any] | NDArray[Any]) -> ErrorCo
     given : array-like, data frame, mapping or ErrorCosts
         A matrix in the order of ``classes`` (rows: the true class, columns: what is said); a
         frame with the true classes as index and what is said as columns; or
-        ``{true: {said: cost}}``, 0 where nothing is written. What is said need not be a class.
-        Negative costs are gains.
+        ``{true: {said: cost}}``, 0 where no cost of a class is written. What is said need not be a
+        class, but must then be written for every true class. Negative costs are gains.
     classes : sequence
         Labels of the true classes, in their order.
 
@@ -106,8 +108,8 @@ def by_text(
 
     Examples
     --------
-    >>> by_text({"1": {"0": 5.0, "refer": 1.0}, "0": {"1": 2.0}}, [0, 1])
-    {1: {0: 5.0, 'refer': 1.0}, 0: {1: 2.0}}
+    >>> by_text({"1": {"0": 5.0, "refer": 1.0}, "0": {"1": 2.0, "refer": 1.0}}, [0, 1])
+    {1: {0: 5.0, 'refer': 1.0}, 0: {1: 2.0, 'refer': 1.0}}
     """
     spelled = {str(label): label for label in np.asarray(classes).tolist()}
     # A whole number may be a float in the data, and 1.0 there.
@@ -135,18 +137,28 @@ def _from_mapping(given: Mapping[Any, Any], classes: NDArray[Any]) -> tuple[Floa
     labels = classes.tolist()
     places = {label: i for i, label in enumerate(labels)}
     said: dict[Any, int] = dict(places)
+    if not given:
+        raise ValueError(
+            "error_costs must have a row {true class: {said class: cost}} for each of the classes "
+            f"{labels}, got {given!r}"
+        )
     for true, costs in given.items():
-        if true not in places:
-            raise ValueError(
-                f"error_costs have a row for {true!r}, which is no class of y; the classes are "
-                f"{labels}"
-            )
+        _check_class(true, labels)
         if not isinstance(costs, Mapping):
             raise TypeError(
                 f"error_costs[{true!r}] must map what is said to its cost, got {costs!r}"
             )
         for answer in costs:
             said.setdefault(answer, len(said))
+    _check_rows(given, labels)
+    for answer in list(said)[len(labels) :]:
+        # A free answer to rows of one class is more likely a misspelt class than meant.
+        silent = [true for true in labels if answer not in given[true]]
+        if silent:
+            raise ValueError(
+                f"error_costs have a cost of saying {answer!r}, which is no class of y, but none "
+                f"for the true class {silent[0]!r}{did_you_mean(answer, labels)}"
+            )
     matrix = np.zeros((len(labels), len(said)))
     for true, costs in given.items():
         for answer, cost in costs.items():
@@ -161,14 +173,8 @@ def _from_frame(given: Any, classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]
             twice = next(label for label in found if found.count(label) > 1)
             raise ValueError(f"the {what} of error_costs have {twice!r} twice")
     for label in rows:
-        if label not in labels:
-            raise ValueError(
-                f"error_costs have a row for {label!r}, which is no class of y; the classes are "
-                f"{labels}"
-            )
-    for label in labels:
-        if label not in rows:
-            raise ValueError(f"error_costs have no row for the class {label!r}")
+        _check_class(label, labels)
+    _check_rows(rows, labels)
     # Classes first, in their order, so that ties fall as they do without error costs.
     answers = [label for label in labels if label in columns]
     answers += [label for label in columns if label not in labels]
@@ -198,6 +204,23 @@ def _from_array(given: Any, classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]
             "give a data frame or a mapping if something else than a class may be said"
         )
     return matrix, classes
+
+
+def _check_class(label: Any, labels: list[Any]) -> None:
+    if label not in labels:
+        raise ValueError(
+            f"error_costs have a row for {label!r}, which is no class of y; the classes are "
+            f"{labels}{did_you_mean(label, labels)}"
+        )
+
+
+def _check_rows(rows: Collection[Any], labels: list[Any]) -> None:
+    for label in labels:
+        if label not in rows:
+            raise ValueError(
+                f"error_costs have no row for the class {label!r}: say what it costs to take it "
+                "for another"
+            )
 
 
 def _number(value: Any, place: str) -> float:

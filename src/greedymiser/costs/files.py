@@ -286,22 +286,22 @@ def _parse_toml(text: str) -> CostFile:
 def _errors(data: Mapping[str, Any]) -> dict[str, dict[str, float]] | None:
     if "errors" not in data:
         return None
-    found: dict[str, dict[str, float]] = {}
+    errors: dict[str, dict[str, float]] = {}
     for true, answers in _table(data, "errors").items():
         place = f"errors.{_toml_key(true)}"
         if not isinstance(answers, dict):
             raise TypeError(
                 f"{place} must be a table from what is said to its cost, got {answers!r}"
             )
-        found[true] = {}
+        errors[true] = {}
         for said, cost in answers.items():
             here = f"{place}.{_toml_key(said)}"
             if isinstance(cost, bool) or not isinstance(cost, int | float):
                 raise TypeError(f"{here} must be a number, got {cost!r}")
             if not math.isfinite(cost):
                 raise ValueError(f"{here} must be finite, got {cost!r}")
-            found[true][said] = float(cost)
-    return found
+            errors[true][said] = float(cost)
+    return errors
 
 
 def _costs_by_group(data: Mapping[str, Any], tree_cost: float) -> CostModel:

@@ -97,10 +97,12 @@ def _note_group_price(listed: PriceList, groups: tuple[str, ...], what: str, cel
         )
 
 
-def merged_group_prices(listed: PriceList, given: Mapping[str, float] | None) -> dict[str, float]:
-    """Prices of all groups, from the table or from ``given``; raise where there is none, or two."""
+def merged_group_prices(
+    listed: PriceList, group_costs: Mapping[str, float] | None
+) -> dict[str, float]:
+    """Prices of all groups, from the table or ``group_costs``; raise if there is none, or two."""
     prices = dict(listed.group_prices)
-    for group, cost in (given or {}).items():
+    for group, cost in (group_costs or {}).items():
         price = checked_price(f"the cost of group {group!r} in group_costs", cost)
         if prices.setdefault(group, price) != price:
             raise ValueError(

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from greedymiser._core.progress import Bar, somebody_looks
+from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser._core.progress import PATIENCE, Bar, somebody_looks
 from greedymiser._core.text_tables import aligned, html_table
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.curve.frontier import Frontier, front
@@ -37,9 +38,6 @@ from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Seconds of work after which a terminal or a notebook is shown a bar, also where nobody asked.
-PATIENCE = 3.0
 
 
 class TradeoffCurve:
@@ -128,9 +126,12 @@ class TradeoffCurve:
             costs, scores = self._first_front
             position = bisect.bisect_right(costs, budget) - 1
             is_between = 0 <= position < len(costs) - 1
-            if is_between and self.frontier.fill(costs, scores, position):
-                self._take(*self.frontier.models.tables())
-                row = self.best_row(budget)
+            with Bar(100, "percent", is_shown=somebody_looks(), delay=PATIENCE) as bar:
+                if is_between and self.frontier.fill(
+                    costs, scores, position, lambda share: bar.move_to(int(100 * share))
+                ):
+                    self._take(*self.frontier.models.tables())
+                    row = self.best_row(budget)
         model = self.models[self.position(row)]
         if isinstance(model, Miser):  # others have no rounds to choose from
             model = model.truncate(int(row["n_iter"]))
@@ -157,7 +158,9 @@ class TradeoffCurve:
         if budget is not None:
             if not isinstance(budget, Real):
                 raise TypeError(f"budget must be a number, got {budget!r}")
-            if not budget >= 0:
+            if np.isnan(budget):
+                raise ValueError("budget must be an amount, or None for any; got nan")
+            if budget < 0:
                 raise ValueError(f"budget must not be negative, got {budget}")
             affordable = affordable[affordable["cost"] <= budget]
         if affordable.empty:
@@ -213,11 +216,15 @@ class TradeoffCurve:
         write_report(self, path, title, X, baselines=baselines, about=about)
 
     def __repr__(self) -> str:
-        costs, scores = self.points["cost"], self.points["score"]
-        return (
-            f"<TradeoffCurve of {len(self.models)} models, cost {costs.min():g} to "
-            f"{costs.max():g}, {self.scoring} {scores.min():.4g} to {scores.max():.4g}>"
+        front, told = self.pareto(), f"TradeoffCurve of {len(self.models)} models"
+        if front.empty:
+            return f"<{told}>"
+        first, last = (
+            f"{rounded_score(front['score'].iloc[i])} for "
+            f"{money(front['cost'].iloc[i], self.cost_unit)}"
+            for i in (0, -1)
         )
+        return f"<{told}, {plain_score_name(self.scoring)} from {first} to {last}>"
 
     def __str__(self) -> str:
         heads, rows = step_table(self, front_steps(self), most=2)

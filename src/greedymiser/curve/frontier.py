@@ -14,23 +14,26 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.candidates import layers
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
-from greedymiser.curve.models import CurveModels, best_cost
+from greedymiser.curve.models import CurveModels, FittedCandidate, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.total_cost import total_cost_candidate
-from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
+from greedymiser.curve.trainer import Opening, Rival, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
 from greedymiser.engines.interface import Floats
 from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.training.boosting import Record
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
@@ -38,7 +41,7 @@ from greedymiser.training.train import Model, make_grower, root_gains
 ROUND_CELLS = 400_000
 # What a search may cost, in fits of everything, and the models that it ends with; or so many cells
 # if that is more: small data can be searched thoroughly in seconds.
-FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.75, 0.5, 1e10
+FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.5, 0.5, 6e9
 # Most fits of a search.
 MOST_FITS = 400
 # How much of the allowance may be spent after single purchases (but not fewer than a dozen), after
@@ -48,15 +51,25 @@ MOST_SINGLES, LEAST_SINGLES = 64, 12
 # Rounds that a fit of the search is thought to take.
 USUAL_ROUNDS = 30
 # Rounds without improvement after which a fit of the search ends.
-PATIENCE, LONG_PATIENCE = 10, 50
+PATIENCE, LONG_PATIENCE = 10, 30
 # The search takes steps of this length, three times the usual, and so a third of the rounds; and
 # no more trees than this where classes are many, but at least so many rounds.
 FAST_RATE, FAST_TREES, LEAST_ROUNDS = 0.3, 150, 15
 # Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
 # the frontier and of the frontiers behind it, with so much of the work that the search may take.
 FOLDS, LAYERS, FOLDED_ROWS, FOLDS_SHARE = 5, 3, 20_000, 0.6
+# Sets behind the frontier by more than so many times what cross-fitting usually changes between
+# neighbours are not compared again.
+MOST_CHANGES = 1.5
 # A dearer set must be better by so many standard errors of the difference between folds.
 NOISE = 0.5
+# Of what can be gained by spending, what a step of the frontier must bring.
+LEAST_STEP = 0.002
+# Of what the best set gains over a constant, what a fit must be behind to be given up; the second
+# is divided by the root of the number of validation rows (of queries, where rows have some).
+LEAST_LUCK, LUCK = 0.002, 0.5
+# Nobody asks how well a fit of the search learned its own rows.
+SHORT_RECORD = Record(train_loss=False)
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
 FITS_TOGETHER = 16
 
@@ -65,8 +78,12 @@ FITS_TOGETHER = 16
 MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 
 # Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
-# terms of the one at which nothing pays at the first root.
+# terms of the one at which nothing pays at the first root. Where there are gates, fewer of both:
+# they are seldom as good, and the best of many is best by luck.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
+FEW_OPENINGS, FEW_BEYOND = 4, (1.0, 0.25)
+# Cascades that come onto a curve: those that none of them beats, and the best without those.
+GATED_LAYERS = 2
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -89,6 +106,8 @@ class Candidate:
     model: Model | None
     # Work that it took.
     cells: float
+    # Best validation score so far, after every round; the last round improved it.
+    best: Floats = field(default_factory=lambda: np.empty(0))
     is_expanded: bool = False
     # Scores of the folds of the training rows, by models that have not seen them.
     fold_scores: Floats | None = None
@@ -149,8 +168,6 @@ class FrontierSearch:
         Sets to begin with, beside single purchases.
     effort : float
         More than 1 for a longer search, less for a shorter one.
-    tell : callable, optional
-        Called after every fit with the share of the allowance that is spent.
     """
 
     def __init__(
@@ -160,13 +177,12 @@ class FrontierSearch:
         params: Parameters,
         starts: Iterable[ResourceBits] = (),
         effort: float = 1.0,
-        tell: Callable[[float], object] | None = None,
     ):
         trainer, costs = pool.trainer, sets.costs
         self.sets = sets
         self.archive: dict[ResourceBits, Candidate] = {}
-        # Sets must cost less than this.
-        self.below = math.inf
+        # Sets that are tried must cost more and less than this.
+        self.above, self.below = -math.inf, math.inf
         # Sets of the frontier that there was no work left for.
         self.left_out: list[Candidate] = []
         self._trainer = trainer
@@ -178,7 +194,10 @@ class FrontierSearch:
         self._has_begun = False
         # Where rows are many, luck plays no part in the choice.
         self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
-        self._tell = tell
+        assert trainer.prepared.validation is not None
+        cases = trainer.prepared.validation.cases
+        n_cases = len(cases.y) if cases.starts is None else len(cases.starts) - 1
+        self._luck = LEAST_LUCK + LUCK / math.sqrt(n_cases)
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
         self._full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
         self._allow(effort)
@@ -205,23 +224,25 @@ class FrontierSearch:
         self.evaluate(self._around.pairs(), PAIRS_SHARE)
         self._has_begun = not self.allowance.is_spent
 
-    def resumed(self, below: float, effort: float) -> FrontierSearch:
-        """A further search from what this one has found, among sets that cost less than this.
+    def resumed(self, above: float, below: float, effort: float) -> FrontierSearch:
+        """A further search from what this one has found, among sets that cost so much.
 
         The dearest sets are expanded first. This search stays as it is.
         """
         given = (self._pool, self.sets, self._final_params, self._starts, effort)
         search = FrontierSearch(*given)
         search.archive = {key: replace(found) for key, found in self.archive.items()}
-        search.below = below
-        search._around.chains = self._around.chains
+        search.above, search.below = above, below
+        search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun = self._has_begun
         return search
 
     def go_on(self) -> None:
         """Expand what is not expanded yet, the dearest first."""
         if not self._has_begun:
+            above, self.above = self.above, -math.inf
             self._begin()
+            self.above = above
         self._expand(_dearest_first)
 
     def _n_singles(self) -> int:
@@ -234,7 +255,8 @@ class FrontierSearch:
         """Reduce every package step by step to what its own models make most of."""
         left = {package: package for package in self.sets.packages}
         while left and self.allowance.share_spent < share:
-            self.evaluate(left.values(), share)
+            # What is left of a package depends on its model, so that none is given up.
+            self.evaluate(left.values(), share, has_rivals=False)
             following = {}
             for package, part in left.items():
                 found = self.archive.get(part)
@@ -265,10 +287,13 @@ class FrontierSearch:
         """Candidates that no other beats, the cheapest first."""
         return pareto(self.archive.values())
 
-    def evaluate(self, sets: Iterable[ResourceBits], share: float = 1.0) -> None:
+    def evaluate(
+        self, sets: Iterable[ResourceBits], share: float = 1.0, has_rivals: bool = True
+    ) -> None:
         """Train a model for each set that is new and can be paid for.
 
-        Ends when so much of the allowance is spent.
+        Ends when so much of the allowance is spent. Fits are given up that fall behind what is
+        known and costs no more, unless they have no rivals.
         """
         new = [s for s in dict.fromkeys(sets) if s not in self.archive and self._is_affordable(s)]
         while new:
@@ -276,12 +301,13 @@ class FrontierSearch:
             if left <= 0:
                 break
             some = self._next(new, left, USUAL_ROUNDS)
-            for found in self._pool.run(self._fit, [(resources,) for resources in some]):
+            known = self.frontier() if has_rivals else []
+            tasks = [(resources, self._rival(resources, known)) for resources in some]
+            for found in self._pool.run(self._fit, tasks):
                 self.archive[found.resources] = found
                 self.allowance.cells -= found.cells
                 self.allowance.fits -= 1
-            if self._tell is not None:
-                self._tell(self.allowance.share_spent)
+            self._trainer.phases.reached(self.allowance.share_spent)
         kept = set(map(id, self.frontier()))
         for candidate in self.archive.values():
             if id(candidate) not in kept:
@@ -297,11 +323,23 @@ class FrontierSearch:
 
     def _is_affordable(self, resources: ResourceBits) -> bool:
         price, budget = self.sets.price(resources), self._params.budget
-        return price < self.below and (budget is None or price <= budget)
+        return self.above < price < self.below and (budget is None or price <= budget)
 
-    def _fit(self, trainer: Trainer, resources: ResourceBits) -> Candidate:
+    def _rival(self, resources: ResourceBits, known: Sequence[Candidate]) -> Rival | None:
+        """The best of a frontier that costs no more than a set; None where it has no rival."""
+        price = self.sets.price(resources)
+        as_cheap = [found for found in known if found.cost <= price]
+        if not as_cheap or not np.isfinite(as_cheap[-1].best).all():
+            return None
+        # Scores that differ by less may differ by luck.
+        reach = known[-1].score - float(known[-1].best[0])
+        return Rival(as_cheap[-1].best, reach * self._luck)
+
+    def _fit(
+        self, trainer: Trainer, resources: ResourceBits, rival: Rival | None = None
+    ) -> Candidate:
         allowed = self.sets.features(resources)
-        model = trainer.train(self._params, allowed, is_patient=True)
+        model = trainer.train(self._params, allowed, True, record=SHORT_RECORD, rival=rival)
         score = model.validation_score[model.best_iter]
         best = model.truncated(model.best_iter)
         ensemble, costs = best.ensemble, self.sets.costs
@@ -313,6 +351,7 @@ class FrontierSearch:
             ensemble.importances(),
             best,
             self._cells(model.n_iter, allowed),
+            np.maximum.accumulate(model.validation_score[: model.best_iter + 1]),
         )
 
     def _cells(self, n_rounds: int, allowed: NDArray[np.bool_]) -> float:
@@ -339,17 +378,31 @@ class FrontierSearch:
         have nothing to do with that choice: on training rows, by models that have not seen them.
         What comes onto the frontier by that is compared with what lacks one of its resources.
         """
-        rivals = self._rivals() if self._n_folds else []
-        if not rivals or not self._cross_fit(rivals):
-            return self.frontier()
-        known = set(map(id, self.frontier()))
+        best = self._steps()
+        folds = self._pool.folds(self._n_folds, self._params) if self._n_folds else []
+        if not folds or not self._cross_fit(folds, best):
+            return best
+        rivals = [*best, *self._close_to(best, self._behind())]
+        self._cross_fit(folds, rivals)
+        known = set(map(id, best))
         smaller = self._smaller([one for one in self._best_of(rivals) if id(one) not in known])
-        if smaller:
-            self._cross_fit(smaller)
+        smaller = self._close_to(best, smaller)
+        self._cross_fit(folds, smaller)
         kept: list[Candidate] = []
         for candidate in self._best_of([*rivals, *smaller]):
             if not kept or self.is_clearly_better(candidate, kept[-1]):
                 kept.append(candidate)
+        return kept
+
+    def _steps(self) -> list[Candidate]:
+        """The frontier without steps that are too small to be worth a model."""
+        best = [found for found in self.frontier() if found.cost < self.below]
+        scores = [found.score for found in best if found.score > -math.inf]
+        least = LEAST_STEP * (scores[-1] - scores[0]) if scores else 0.0
+        kept: list[Candidate] = []
+        for found in best:
+            if not kept or found.score - kept[-1].score >= least:
+                kept.append(found)
         return kept
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
@@ -369,17 +422,26 @@ class FrontierSearch:
         """
         if candidate.fold_scores is None:
             return self.usual_shift
+        return self.weighed(float(np.mean(candidate.fold_scores)) - candidate.score)
+
+    def weighed(self, difference: float) -> float:
+        """What the rows of folds and those of validation make together of their difference."""
         prepared = self._trainer.prepared
         assert prepared.validation is not None
         n_folds, n_validation = len(prepared.train.y), len(prepared.validation.cases.y)
-        difference = float(np.mean(candidate.fold_scores)) - candidate.score
-        return difference * n_folds / (n_folds + n_validation)
+        return difference * n_folds / (n_folds + n_validation) if self._n_folds else 0.0
 
     @property
     def usual_shift(self) -> float:
         """The median of what cross-fitting says beside validation; 0 where it was not asked."""
         known = [one for one in self.archive.values() if one.fold_scores is not None]
         return float(np.median([self.shift(one) for one in known])) if known else 0.0
+
+    @property
+    def cautious_shift(self) -> float:
+        """What to add where folds were not asked and many are compared: the best are lucky."""
+        known = [one for one in self.archive.values() if one.fold_scores is not None]
+        return self.usual_shift - float(np.std([self.shift(one) for one in known] or [0.0]))
 
     def _best_of(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that no other beats by the score to choose by, the cheapest first."""
@@ -390,24 +452,36 @@ class FrontierSearch:
         ]
         return [candidates[i] for i in front([one.cost for one in candidates], scores)]
 
-    def _rivals(self) -> list[Candidate]:
-        """The frontier, what the search began with, the frontier without both, and so on.
+    def _close_to(self, best: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+        """Those that may be better than a cross-fitted frontier: it may owe its place to luck.
+
+        They are behind it by little more than cross-fitting usually changes between neighbours.
+        """
+        shifts = [self.shift(found) for found in best if found.fold_scores is not None]
+        changes = np.abs(np.diff(shifts))
+        most = MOST_CHANGES * float(np.median(changes)) if len(changes) else math.inf
+        return [found for found in others if _score_for(best, found.cost) - found.score <= most]
+
+    def _behind(self) -> list[Candidate]:
+        """What the search began with, the frontier without that, and the one behind it.
 
         Sets of which the same part is used count once.
         """
         left: dict[ResourceBits, Candidate] = {}
         for found in sorted(self.archive.values(), key=lambda one: -one.score):
-            if found.cost < self.below:
+            if self.above < found.cost < self.below:
                 left.setdefault(found.used, found)
-        rivals: list[Candidate] = []
-        for number in range(LAYERS + 1):
+        for found in self.frontier():
+            left.pop(found.used, None)
+        behind: list[Candidate] = []
+        for number in range(LAYERS):
             layer = pareto(left.values())
-            if number == 1:
+            if number == 0:
                 layer = [found for used, found in left.items() if used in self._starts]
-            rivals += layer
+            behind += layer
             for candidate in layer:
                 del left[candidate.used]
-        return rivals
+        return behind
 
     def _smaller(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """What is left of some sets without one of the resources that bring least."""
@@ -422,7 +496,7 @@ class FrontierSearch:
         tried = [self.archive[some] for some in dict.fromkeys(sets) if some in self.archive]
         return [found for found in tried if found.fold_scores is None]
 
-    def _cross_fit(self, candidates: list[Candidate]) -> bool:
+    def _cross_fit(self, folds: Sequence[Trainer], candidates: Sequence[Candidate]) -> bool:
         """Score candidates by models that have not seen the rows; whether any has such a score.
 
         The most important first, while there is work left. What is left over goes by its
@@ -436,20 +510,30 @@ class FrontierSearch:
             work += self._n_folds * found.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
                 break
-            if found.fold_scores is None:
+            if found.fold_scores is None and found.cost > self.above:
                 some.append(found)
-        allowed = [self.sets.features(found.resources) for found in some]
+        self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
-        def fold_scores(trainer: Trainer) -> list[Floats]:
-            models = [trainer.train(self._params, may, is_patient=True) for may in allowed]
-            return [model.validation_score for model in models]
+        def fold_scores(trainer: Trainer) -> list[float]:
+            return [self._score_of_rest(trainer, found) for found in some]
 
-        folds = self._pool.run_folds(fold_scores, self._n_folds, self._params) if some else []
-        for found, *traces in zip(some, *folds, strict=True) if folds else ():
-            scores = _scores_of_best_round(traces)
+        for found, *scores in zip(some, *self._pool.run_on(fold_scores, folds), strict=True):
             if np.isfinite(scores).all():
-                found.fold_scores = scores
+                found.fold_scores = np.array(scores)
         return any(found.fold_scores is not None for found in candidates)
+
+    def _score_of_rest(self, trainer: Trainer, found: Candidate) -> float:
+        """Score of the rows that a fold leaves out, by as many rounds as the validation rows want.
+
+        So no round is chosen by the rows that are scored, and only the last has to be.
+        """
+        n_iter = len(found.best) - 1
+        params = replace(self._params, max_iter=n_iter)
+        allowed = self.sets.features(found.resources)
+        model = trainer.train(params, allowed, False, record=Record(False, n_iter))
+        if model.n_iter < n_iter:  # it ended before
+            model = trainer.train(params, allowed, False, record=SHORT_RECORD)
+        return float(model.validation_score[-1])
 
     # -- the models -------------------------------------------------------------------------------
 
@@ -462,6 +546,7 @@ class FrontierSearch:
         params = replace(self._final_params, **changes)
         done: list[FlatModel] = []
         waiting = [found.resources for found in _by_area(candidates) if found.used]
+        self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
             some = self._next(waiting, self._final_cells, params.max_iter // 2)
             tasks = [(params, self.sets.features(resources), True) for resources in some]
@@ -498,23 +583,33 @@ class Frontier:
         self._lock = threading.Lock()
 
     def search(self, tell: Callable[[float], object] | None = None) -> None:
-        """Search, and add what the frontier is made of to the curve's models."""
-        self._search = self._run(tell)
-        self._add(self._search, self._search.judged())
+        """Search, and add what the frontier is made of to the curve's models.
 
-    def flat_models(self, tell: Callable[[float], object] | None = None) -> list[FlatModel]:
+        ``tell`` hears how much of all that is done.
+        """
+        with self._telling(tell):
+            self._search = self._run()
+            self._add(self._search, self._search.judged())
+
+    def flat_models(self) -> list[FlatModel]:
         """Search, and train the models of the frontier, the cheapest first, as if all paid alike.
 
         They are not handed to the curve.
         """
-        self._search = self._run(tell)
+        self._search = self._run()
         return self._search.finished(self._search.judged())
 
     def find(self) -> list[Candidate]:
         """Search, and tell what the frontier is made of."""
         return self._run().frontier()
 
-    def fill(self, costs: Sequence[float], scores: Sequence[float], position: int) -> bool:
+    def fill(
+        self,
+        costs: Sequence[float],
+        scores: Sequence[float],
+        position: int,
+        tell: Callable[[float], object] | None = None,
+    ) -> bool:
         """Train what is missing above one of the points of a curve; whether there was anything.
 
         ``costs`` and ``scores`` are those of all points that no other beats, the cheapest first.
@@ -525,30 +620,43 @@ class Frontier:
         with self._lock:
             if low in self._filled:
                 return False
-            self._filled.add(low)
             n_before = len(self.models)
-            with self.models.threads:
+            with self.models.threads, self._telling(tell):
                 if self._search is None:  # it was interrupted
                     self._search = self._prepared()
-                search = self._search.resumed(high, max(self._effort, 1.0) * FILL_EFFORT)
+                effort = max(self._effort, 1.0) * FILL_EFFORT
+                search = self._search.resumed(low, high, effort)
                 if _is_open(costs, scores, position):
+                    self.models.trainer.phases.begin(0.6)
                     search.go_on()
                     between = [found for found in search.judged() if low < found.cost < high]
                 else:
                     between = [f for f in self._search.left_out if low < f.cost < high]
                 self._add(search, between, (low, high, scores[position + 1]))
+            self._filled.add(low)  # not before: somebody may have interrupted it
             return len(self.models) > n_before
 
-    def _run(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
-        search = self._prepared(tell)
+    @contextmanager
+    def _telling(self, tell: Callable[[float], object] | None) -> Iterator[None]:
+        phases = self.models.trainer.phases
+        phases.restart()
+        phases.tell = tell
+        try:
+            yield
+        finally:
+            phases.tell = None
+
+    def _run(self) -> FrontierSearch:
+        search = self._prepared()
+        self.models.trainer.phases.begin(0.5)
         search.run()
         return search
 
-    def _prepared(self, tell: Callable[[float], object] | None = None) -> FrontierSearch:
+    def _prepared(self) -> FrontierSearch:
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
-        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort, tell)
+        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort)
 
     def _add(
         self,
@@ -560,23 +668,48 @@ class Frontier:
         params = replace(self.models.params, tradeoff=0.0)
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
-            self.models.usual_shift = search.usual_shift
+            is_flat = params.charge == "model"
+            self.models.usual_shift = search.usual_shift if is_flat else search.cautious_shift
+        # All that takes long comes first: an interruption must not leave half of it behind.
         flat = search.finished(candidates, **paid)
+        gated: list[tuple[FittedCandidate, float]] = []
+        if params.charge == "row" and box is None:
+            # Every set again, in folds.
+            self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
+            gated = self._gated(search, flat)
+        beyond = self._beyond(candidates, bool(gated)) if params.charge == "row" else []
         for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
-        if params.charge == "row" and box is None:
-            for gated in gated_candidates(self.models, self.sets, flat):
-                self.models.add_fitted(gated)
-            if self.models.blank.scoring == TOTAL_COST:
-                least = total_cost_candidate(self.models)
-                limit = params.row_budget
-                if limit is None or least.model.cost_max_ <= limit:
-                    self.models.add_fitted(least)
-        if params.charge == "row":
-            for model, tradeoff in self._beyond(candidates):
-                self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+        for candidate, shift in gated:
+            self.models.add_fitted(candidate, shift)
+        if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
+            least = total_cost_candidate(self.models)
+            limit = params.row_budget
+            if limit is None or least.model.cost_max_ <= limit:
+                self.models.add_fitted(least)
+        for model, tradeoff in beyond:
+            self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
 
-    def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float]]:
+    def _gated(
+        self, search: FrontierSearch, flat: Sequence[FlatModel]
+    ) -> list[tuple[FittedCandidate, float]]:
+        """Cascades over the flat frontier, each with the shift of its score.
+
+        Their folds were scored by quicker models than they are served with. What that makes of the
+        score of a flat model, which was compared with a quick one as well, is made up for.
+        """
+        more = [found.resources for found in search.frontier()]
+        gated, plain = gated_candidates(self.models, self.sets, flat, more)
+        known = [one for one in flat if one.resources in plain]
+        usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
+        by = float(np.median(usual))
+        found = [(one, by + search.weighed(score - one.score)) for one, score in gated]
+        best = layers([(one.cost, one.score + shift) for one, shift in found], GATED_LAYERS)
+        return [found[i] for layer in best for i in layer]
+
+    def _beyond(
+        self, candidates: Sequence[Candidate], has_gates: bool = False
+    ) -> list[tuple[Model, float]]:
         """What rows pay beyond the sets that are worth it for everybody.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
@@ -587,7 +720,8 @@ class Frontier:
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
         used = [found for found in _by_area(candidates) if found.used]
-        sets = sorted({found.used for found in used[:MOST_OPENINGS]}, key=self.sets.price)
+        most = FEW_OPENINGS if has_gates else MOST_OPENINGS
+        sets = sorted({found.used for found in used[:most]}, key=self.sets.price)
         if self.sets.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             sets = [0, *sets]
@@ -597,8 +731,10 @@ class Frontier:
         for paid in sets:
             features = self.sets.features(paid)
             opening = Opening(self.sets.marked(paid), features, n_iter)
-            for factor in BEYOND:
-                tasks.append((replace(params, tradeoff=factor * highest), None, None, opening))
+            for factor in FEW_BEYOND if has_gates else BEYOND:
+                patient = replace(params, tradeoff=factor * highest, n_iter_no_change=LONG_PATIENCE)
+                tasks.append((patient, None, True, opening))
+        self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
         return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
 
@@ -727,9 +863,6 @@ def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
     return replace(params, max_iter=min(params.max_iter, most))
 
 
-def _scores_of_best_round(traces: Sequence[Floats]) -> Floats:
-    """Scores of the folds at the round that is best for all; one that ended early stays."""
-    n = max(map(len, traces))
-    longer = np.array([np.append(trace, np.full(n - len(trace), trace[-1])) for trace in traces])
-    best = int(np.argmax(np.nan_to_num(longer.mean(axis=0), nan=-np.inf)))
-    return longer[:, best]
+def _score_for(best: Sequence[Candidate], cost: float) -> float:
+    """Score that a frontier has for a cost."""
+    return max((found.score for found in best if found.cost <= cost), default=-math.inf)

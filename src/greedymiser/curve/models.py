@@ -7,6 +7,7 @@ The path, the frontier and whoever else has candidates (gates) hand them in here
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +20,7 @@ from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.curve.checkpoints import Checkpoint, fingerprints
 from greedymiser.curve.trainer import Trainer, TrainerPool
 from greedymiser.engines.interface import Floats, PlacedRows
-from greedymiser.estimators import Miser, fitted_like, watch_with, works_in_kernels
+from greedymiser.estimators import Miser, fitted_like, validation_of, works_in_kernels
 from greedymiser.model.links import has_log_link
 from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.scoring.known import known_score
@@ -116,7 +117,7 @@ class CurveModels:
         kept = None
         if checkpoint is not None:
             kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
-        watch = watch_with(estimator, prepared.schema)
+        watch = validation_of(estimator, prepared.schema)
         start = blank_model(prepared, self.params)
         in_kernels = works_in_kernels(estimator, prepared.schema)
         self.trainer = Trainer(prepared, start, watch, in_kernels, kept)
@@ -183,14 +184,14 @@ class CurveModels:
         if self.prior_correction:
             trace["prior_correction"] = self.prior_correction
         if self.test is not None:
-            scores, costs = self._replayed(model, self.test, self.trainer.watch)
+            (scores,), costs = self._replayed(model, self.test, [self.trainer.watch])
             trace["test_score"] = scores
             if costs:
                 trace["test_cost"] = costs
         return trace
 
-    def add_fitted(self, candidate: FittedCandidate) -> None:
-        """Take in a fitted model of another kind."""
+    def add_fitted(self, candidate: FittedCandidate, shift: float | None = None) -> None:
+        """Take in a fitted model of another kind; ``shift`` as in ``add``."""
         import pandas as pd
 
         bill = candidate.cost if candidate.feature_cost is None else candidate.feature_cost
@@ -209,7 +210,7 @@ class CurveModels:
         if candidate.test_cost is not None:
             row["test_cost"] = candidate.test_cost
         entry = (candidate.tradeoff, candidate.cost, candidate.found_by)
-        self._entries.append(_Entry(candidate.model, pd.DataFrame([row]), *entry))
+        self._entries.append(_Entry(candidate.model, pd.DataFrame([row]), *entry, shift))
 
     # -- classes that count equally ----------------------------------------------------------------
 
@@ -228,9 +229,9 @@ class CurveModels:
         priors = loss.prior(prepared.train.y, prepared.train.weight)
         models = [entry.model.model_ for entry in self._entries]
         best = np.mean([_best_score(model.validation_score) for model in models])
-        for power in PRIOR_POWERS:
-            watch = shifted_watch(self._watch, power * priors)
-            traces = [self._replayed(model, held_out, watch)[0] for model in models]
+        watches = [shifted_watch(self._watch, power * priors) for power in PRIOR_POWERS]
+        replayed = [self._replayed(model, held_out, watches)[0] for model in models]
+        for power, watch, *traces in zip(PRIOR_POWERS, watches, *replayed, strict=True):
             score = np.mean([_best_score(np.array(trace)) for trace in traces])
             if score > best:
                 best, self.prior_correction, self._shift = score, power, power * priors
@@ -291,7 +292,9 @@ class CurveModels:
                 trace = trace.assign(found_by=entry.found_by, model=position)
             if self.usual_shift:
                 shift = self.usual_shift if entry.shift is None else entry.shift
-                trace = trace.assign(choice_score=trace["score"] + shift)
+                # A constant is the same, whichever set it is the beginning of.
+                shifts = np.where(trace["n_iter"] == 0, self.usual_shift, shift)
+                trace = trace.assign(choice_score=trace["score"] + shifts)
             traces.append(trace)
         table = pd.concat(traces, ignore_index=True)
         if self.score_name == TOTAL_COST:
@@ -310,12 +313,12 @@ class CurveModels:
         return self._watch(held_out).total(bill)
 
     def _replayed(
-        self, model: Model, held_out: HeldOut, watch: Watch
-    ) -> tuple[list[float], list[float]]:
-        """Score of rows after every round of a model, and their mean cost where rows pay."""
+        self, model: Model, held_out: HeldOut, watches: Sequence[Watch]
+    ) -> tuple[list[list[float]], list[float]]:
+        """Scores of rows after every round of a model, and their mean cost where rows pay."""
         prepared, ensemble = self.trainer.prepared, model.ensemble
         start_rows(prepared, held_out.rows, held_out.cases, model.truncated(0))
-        validation = watch(held_out)
+        first, *others = (watch(held_out) for watch in watches)
         mean_cost = mean_cost_of(prepared, held_out.rows)
         n_outputs, pays = ensemble.n_outputs, model.charge == "row"
         rounds = np.arange(ensemble.n_iter + 1)
@@ -324,12 +327,18 @@ class CurveModels:
             bills = _bills(
                 self.schema.costs, ensemble.first_uses(), len(rounds), rounds * n_outputs
             )
-        scores, costs = [validation.total(0.0)], [0.0] * pays
+        scores = [[one.total(0.0)] for one in (first, *others)]
+        costs = [0.0] * pays
         for round_ in range(ensemble.n_iter):
             for k in range(n_outputs):
-                validation.add_tree(ensemble.tree(round_ * n_outputs + k), k)
+                tree = ensemble.tree(round_ * n_outputs + k)
+                first.add_tree(tree, k)
+                for one in others:  # of the same rows
+                    if one.hear is not None:
+                        one.hear(tree)
             bill = mean_cost((round_ + 1) * n_outputs) if pays else bills[round_ + 1]
-            scores.append(validation.total(bill))
+            for one, trace in zip((first, *others), scores, strict=True):
+                trace.append(one.total(bill))
             if pays:
                 costs.append(bill)
         return scores, costs

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.trainer import Trainer
 from greedymiser.estimators import Miser, warn_of_budget
+from greedymiser.scoring.errors import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Prepared, costs_of_columns
 from greedymiser.training.train import Model, make_grower, root_gains
@@ -20,12 +22,19 @@ STEP_TOWARDS_ZERO = 10.0
 # Neighbours whose ratio is below this have nothing worth a model between them.
 CLOSE = 1.2
 
+# A gap that was looked into in vain, since the model was that of one of its ends, counts so much.
+IN_VAIN = 0.25
+
 # Rows times features from which on the models of a path look at new features only so often:
 # measured, it costs nothing in score (docs/rounds.md).
 LARGE, SHOPPING_INTERVAL = 10_000_000, 8
 
-# Models of a path that are trained together, where what comes next depends on them.
-TOGETHER = 2
+# Around the trade-off of the least total, where that is known, these are tried first.
+AROUND_MIDDLE = (0.25, 4.0)
+
+# Models of a path that are trained together, where what comes next depends on them: those between
+# neighbours that differ at least so much, in terms of the widest gap.
+TOGETHER, NEARLY_AS_WIDE = 2, 0.5
 
 
 class TradeoffPath:
@@ -42,6 +51,8 @@ class TradeoffPath:
     def __init__(self, models: CurveModels, may_skip: bool = True):
         self.models = models
         self.by_tradeoff: dict[float, Miser] = {}
+        # The neighbours that a trade-off was put between.
+        self._between: dict[float, tuple[float, float]] = {}
         self._may_skip = may_skip
 
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[list[float]]:
@@ -57,11 +68,22 @@ class TradeoffPath:
             return
         highest = self.highest()
         yield [0.0, highest] if tradeoffs > 1 and highest > 0 else [0.0]
+        middle = self._middle()
+        around = [factor * middle for factor in (1.0, *AROUND_MIDDLE)]
+        known = [tradeoff for tradeoff in around if 0 < tradeoff < highest]
+        if known and tradeoffs > 2:
+            yield known[: tradeoffs - 2]
         while 1 < len(self.by_tradeoff) < tradeoffs:
             following = self._widest_gaps()[: tradeoffs - len(self.by_tradeoff)]
             if not following:
                 return
             yield following
+
+    def _middle(self) -> float:
+        """Where the least total is expected; 0 where nobody asks for it."""
+        if self.models.score_name != TOTAL_COST:
+            return 0.0
+        return tradeoff_in_money(self.models.trainer.prepared)
 
     def highest(self) -> float:
         """Least trade-off at which no feature that costs anything pays at the first root."""
@@ -72,7 +94,8 @@ class TradeoffPath:
         """Trade-offs between the neighbours that differ most; none if none differ.
 
         They differ by the logarithm of their costs, so that the cheap end counts as much as the
-        dear one, and by their scores: where neither changes there is nothing to find.
+        expensive one, and by their scores: where neither changes there is nothing to find. Where a
+        model between two others was one of them again, there is probably nothing, either.
         """
         known = sorted(self.by_tradeoff)
         costs = np.array([self._cost(tradeoff) for tradeoff in known])
@@ -83,17 +106,30 @@ class TradeoffPath:
         gaps = np.abs(np.diff(place)) / max(np.ptp(place), 1e-300)
         gaps += np.abs(np.diff(scores)) / max(np.ptp(scores), 1e-300)
         gaps[np.diff(costs) == 0] = 0.0
+        gaps *= [IN_VAIN ** self._n_misses(*ends) for ends in pairwise(known)]
         # Some gaps cannot be filled: what is sold in one piece has no price in between.
         low, high = np.array(known[:-1]), np.array(known[1:])
         gaps[(low > 0) & (high < low * CLOSE)] = 0.0
-        widest = np.argsort(-gaps, kind="stable")[:TOGETHER]
-        return [
-            float(
-                high[i] / STEP_TOWARDS_ZERO if low[i] == 0 else np.sqrt(low[i]) * np.sqrt(high[i])
-            )
-            for i in widest
-            if gaps[i] > 0
-        ]
+        chosen = []
+        for i in np.argsort(-gaps, kind="stable")[:TOGETHER]:
+            if gaps[i] > 0 and gaps[i] >= NEARLY_AS_WIDE * gaps.max():
+                middle = np.sqrt(low[i]) * np.sqrt(high[i])
+                chosen.append(float(middle if low[i] > 0 else high[i] / STEP_TOWARDS_ZERO))
+                self._between[chosen[-1]] = known[i], known[i + 1]
+        return chosen
+
+    def _n_misses(self, low: float, high: float) -> int:
+        """How often the gap between two neighbours was looked into in vain."""
+        for end, other in ((low, high), (high, low)):
+            before = self._between.get(end)
+            if before is not None and other in before:  # the end was put between it and a third
+                third = before[0] if other == before[1] else before[1]
+                is_same = self._result(end) == self._result(third)
+                return 1 + self._n_misses(*before) if is_same else 0
+        return 0
+
+    def _result(self, tradeoff: float) -> tuple[float, float]:
+        return self._cost(tradeoff), self._score(tradeoff)
 
     def _cost(self, tradeoff: float) -> float:
         return best_cost(self.by_tradeoff[tradeoff])
@@ -136,3 +172,20 @@ def highest_tradeoff(prepared: Prepared, params: Parameters, start: Model) -> fl
     dear = (prices > 0) & (gains > 0)
     highest = np.max(gains[dear] / prices[dear], initial=0.0)
     return float(np.nextafter(highest, np.inf)) if highest > 0 else 0.0
+
+
+def tradeoff_in_money(prepared: Prepared) -> float:
+    """The trade-off at which a unit of cost brings what it saves in errors; 0 if there are none.
+
+    A constant has some loss, and its errors cost something: a unit of money is worth as much loss
+    as the constant has for each unit that its errors cost.
+    """
+    errors, loss, cases = prepared.schema.error_costs, prepared.schema.loss, prepared.train
+    assert errors is not None
+    y, weight = cases.y, cases.weight
+    raw = np.repeat(loss.prior(y, weight)[:, None], len(y), axis=1)
+    lost = loss.value(y, raw[0] if len(raw) == 1 else raw, weight)
+    shares = np.bincount(y.astype(np.intp), weights=weight, minlength=len(errors.matrix))
+    shares = shares / shares.sum()
+    paid = float(np.min(shares @ errors.matrix) - shares @ errors.matrix.min(axis=1))
+    return lost / paid if paid > 0 else 0.0

@@ -16,6 +16,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
+from greedymiser._core.progress import PATIENCE, Bar, somebody_looks
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.costs.cost_model import Feature, Receipt
 from greedymiser.curve.curve import (
@@ -27,13 +28,14 @@ from greedymiser.curve.curve import (
 )
 from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels, trace_of
-from greedymiser.curve.path import TradeoffPath, highest_tradeoff
+from greedymiser.curve.path import TradeoffPath, highest_tradeoff, tradeoff_in_money
 from greedymiser.curve.total_cost import least_total
 from greedymiser.data.tables import Parted
-from greedymiser.estimators import BudgetWarning, Miser, fitted_like, watch_with
+from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
+from greedymiser.losses.ndcg import ndcg_depth
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring.errors import TOTAL_COST, total_cost
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
 from greedymiser.training.train import blank_model, open_engine, train
@@ -41,8 +43,9 @@ from greedymiser.training.train import blank_model, open_engine, train
 if TYPE_CHECKING:
     import pandas as pd
 
-# A search tries trade-offs from the highest that pays down to this fraction of it, and 0.
-GRID_SPAN = 1e4
+# A search tries trade-offs from the highest that pays down to this fraction of it, and 0; where the
+# total counts, those between this fraction and this multiple of what money is worth.
+GRID_SPAN, MONEY_SPAN = 1e4, 16.0
 
 
 def _has_method(method: str) -> Callable[[Any], bool]:
@@ -57,6 +60,7 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
     """What a fitted search says: what its best model says."""
 
     estimator: Any
+    scoring: Any
     best_estimator_: Miser
 
     @property
@@ -135,14 +139,25 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         qid: ArrayLike | None = None,
         **params: Any,
     ) -> float:
-        """Score of the best model, as its own ``score`` has it.
+        """Score of the best model by ``scoring``; without one, as its own ``score`` has it.
 
         ``qid``, and what else ``params`` may hold (``k``, ``no_relevant``), is for rankers.
         """
         check_is_fitted(self)
-        check_takes_queries(self.best_estimator_, qid)
-        queries = {} if qid is None else {"qid": qid}
-        return self.best_estimator_.score(X, y, sample_weight, **queries, **params)
+        model = self.best_estimator_
+        check_takes_queries(model, qid)
+        scoring = self.estimator.scoring if self.scoring is None else self.scoring
+        if scoring == TOTAL_COST:
+            return -total_cost(model, X, y, sample_weight=sample_weight).total
+        depth = ndcg_depth(scoring)
+        if scoring in (None, "loss") or depth is not None:
+            queries = {} if qid is None else {"qid": qid}
+            asked = params if depth is None else {"k": depth} | params
+            return model.score(X, y, sample_weight, **queries, **asked)
+        from sklearn.metrics import check_scoring
+
+        weight = {} if sample_weight is None else {"sample_weight": sample_weight}
+        return float(check_scoring(model, scoring)(model, X, y, **weight, **params))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "best_estimator_")
@@ -293,12 +308,17 @@ class MiserSearchCV(BestModel):
             clone(base).look_at(whole.given)
             if self._asks_row_by_row(base, whole):
                 return self._fit_least_total(base, whole, threads)
-            traces, paths = self._train_folds(base, whole, threads)
-            self.n_splits_ = len(traces)
-            sets = self._search_folds(paths)
-            for allowed, (name, _) in sets.items():
-                features = np.frombuffer(allowed, dtype=bool)
-                traces += [_trace_with(path, features).assign(resources=name) for path in paths]
+            folds = self._folds(base, whole)
+            self.n_splits_ = len(folds)
+            # Every fold has a path, a search, and the sets that any of them has found.
+            with Bar(3 * len(folds), "steps", is_shown=somebody_looks(), delay=PATIENCE) as bar:
+                traces, paths = self._train_folds(base, whole, folds, threads, bar)
+                sets = self._search_folds(paths, bar)
+                for path in paths:
+                    for allowed, (name, _) in sets.items():
+                        features = np.frombuffer(allowed, dtype=bool)
+                        traces.append(_trace_with(path, features).assign(resources=name))
+                    bar.advance()
             self.cv_results_ = _mean_over_folds(traces, self.n_splits_)
             best = best_first(self.cv_results_).iloc[0]
             self.best_score_ = float(best["score"])
@@ -337,13 +357,13 @@ class MiserSearchCV(BestModel):
         return self
 
     def _train_folds(
-        self, base: Miser, whole: _Whole, threads: Threads
+        self, base: Miser, whole: _Whole, folds: list[tuple[Any, Any]], threads: Threads, bar: Bar
     ) -> tuple[list[pd.DataFrame], list[TradeoffPath]]:
         """The trace of each fold's path; and the paths, if anyone is to search along them."""
         tradeoffs = self._grid(base, whole, threads)
         traces: list[pd.DataFrame] = []
         paths: list[TradeoffPath] = []
-        for learn, check in self._folds(base, whole):
+        for learn, check in folds:
             parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
             try:
                 models = CurveModels(clone(base), *parts, threads)
@@ -356,9 +376,12 @@ class MiserSearchCV(BestModel):
             traces.append(models.tables()[0].assign(resources=""))
             if self.search == "frontier" and isinstance(self.tradeoffs, Integral):
                 paths.append(path)  # and its rows: without a search, one fold's are enough
+            bar.advance()
         return traces, paths
 
-    def _search_folds(self, paths: Sequence[TradeoffPath]) -> dict[bytes, tuple[str, list[str]]]:
+    def _search_folds(
+        self, paths: Sequence[TradeoffPath], bar: Bar
+    ) -> dict[bytes, tuple[str, list[str]]]:
         """Sets that the search has found in any fold, by the features that they pay for.
 
         Each has a name of its own, and the names of its resources.
@@ -375,6 +398,7 @@ class MiserSearchCV(BestModel):
                 if names:
                     # Names may hold anything: only their list, as Python writes it, is unique.
                     found[sets.features(candidate.resources).tobytes()] = repr(names), names
+            bar.advance()
         return found
 
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
@@ -387,7 +411,12 @@ class MiserSearchCV(BestModel):
         if tradeoffs == 1 or highest == 0:
             return [0.0]
         # From the highest down: where few are asked for, they are the high ones.
-        return [0.0, *np.geomspace(highest, highest / GRID_SPAN, tradeoffs - 1)]
+        lowest = highest / GRID_SPAN
+        if base.scoring == TOTAL_COST and (middle := tradeoff_in_money(prepared)) > 0:
+            # The least total is not far from there.
+            lowest = min(highest, middle) / MONEY_SPAN
+            highest = min(highest, middle * MONEY_SPAN)
+        return [0.0, *np.geomspace(highest, lowest, tradeoffs - 1)]
 
     def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
         from sklearn.model_selection import check_cv
@@ -464,7 +493,7 @@ def _fitted_with(
 ) -> Miser:
     """A fitted estimator that uses only some features."""
     prepared, params = estimator.prepare(given, NOTHING_GIVEN, threads), Parameters.of(estimator)
-    watch = watch_with(estimator, prepared.schema)
+    watch = validation_of(estimator, prepared.schema)
     model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
     model.raise_if_cut_short()
     return fitted_like(estimator, prepared.schema, model)

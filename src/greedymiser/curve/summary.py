@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +54,11 @@ class FrontStep:
         All that it buys.
     adds, drops : tuple of str
         What it buys beyond the step before, and no longer; the most expensive first.
+    choice_score : float or None
+        What models are compared by where cross-fitting has a say as well as the validation rows:
+        this rises from step to step, while ``score`` need not. None where they go by ``score``.
+    is_total : bool
+        Whether the score is minus a total, which has the cost in it.
     """
 
     position: int
@@ -66,6 +72,18 @@ class FrontStep:
     resources: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
     drops: tuple[str, ...] = ()
+    choice_score: float | None = None
+    is_total: bool = False
+
+    @property
+    def errors(self) -> float:
+        """What errors cost, where the score is minus a total."""
+        return -self.score - self.cost
+
+    @property
+    def chosen_by(self) -> float:
+        """The score that it was chosen by."""
+        return self.score if self.choice_score is None else self.choice_score
 
     def change(self, most: int = 2) -> str:
         """What it adds and drops, in a few words."""
@@ -84,6 +102,7 @@ def front_steps(curve: TradeoffCurve, most: int | None = MOST_STEPS) -> list[Fro
     """The models of a curve that no other beats, the cheapest first; at most so many.
 
     Where there are more, those remain that a step line misses most: the picture is nearly the same.
+    None where no model has a score.
 
     Examples
     --------
@@ -96,8 +115,11 @@ def front_steps(curve: TradeoffCurve, most: int | None = MOST_STEPS) -> list[Fro
     >>> front_steps(curve)[1].change()
     '+ bmi, s5'
     """
-    front = curve.pareto().sort_values(["cost", "score"], ignore_index=True)
-    costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
+    front = curve.pareto()
+    if front.empty:
+        return []
+    by = "choice_score" if "choice_score" in front else "score"
+    costs, scores = front["cost"].to_numpy(float), front[by].to_numpy(float)
     best = front.iloc[-1]
     error = score_error(curve, curve.position(best), int(best["n_iter"]))
     kept = _kept(costs, scores, most, int(np.argmax(scores >= scores[-1] - _slack(scores, error))))
@@ -140,6 +162,8 @@ def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
         score=float(row["score"]),
         error=score_error(curve, position, n_iter),
         test_score=test if math.isfinite(test) else None,
+        choice_score=float(row["choice_score"]) if "choice_score" in row else None,
+        is_total=curve.scoring == TOTAL_COST,
         n_trees=int(row["n_trees"]),
         n_features=int(row["n_features"]),
         resources=tuple(map(str, used)),
@@ -196,21 +220,32 @@ def _kept(
 def step_table(
     curve: TradeoffCurve, steps: Sequence[FrontStep], most: int = 4
 ) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of a table of models: cost, score, and what each adds; recommended marked."""
+    """Heads and cells of a table of models: cost, score, and what each adds; recommended marked.
+
+    Where the score of the validation rows does not rise, since models are not chosen by it alone,
+    what they are chosen by has a column of its own.
+    """
     front = front_steps(curve)
-    chosen = front[recommended(front)]
+    marked = front[recommended(front)] if front else None
     has_test = any(step.test_score is not None for step in steps)
-    heads = ["cost", "score", *(["test score"] if has_test else []), "what it adds"]
+    rises = all(one.score <= other.score for one, other in pairwise(steps))
+    has_choice = not rises and any(step.choice_score is not None for step in steps)
+    heads = ["cost", "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
+    if curve.scoring == TOTAL_COST:
+        heads = ["bill", "errors", "together"] + ["chosen by"] * has_choice + ["test"] * has_test
     rows = []
     for i, step in enumerate(steps):
-        adds = step.change(most) or (_first_words(step) if i == 0 else same_purchases(curve))
-        if (step.position, step.n_iter) == (chosen.position, chosen.n_iter):
+        adds = step.change(most) or (first_purchases(step) if i == 0 else same_purchases(curve))
+        if marked and (step.position, step.n_iter) == (marked.position, marked.n_iter):
             adds += "  <- recommended"
-        test = [] if not has_test else [_score_cell(step.test_score, None)]
-        rows.append(
-            [money(step.cost, curve.cost_unit), _score_cell(step.score, step.error), *test, adds]
-        )
-    return heads, rows
+        cells = [money(step.cost, curve.cost_unit)]
+        if step.is_total:
+            cells.append(money(step.errors, curve.cost_unit))
+        cells.append(score_text(curve, step.score, step.error))
+        cells += [score_text(curve, step.choice_score)] * has_choice
+        cells += [score_text(curve, step.test_score)] * has_test
+        rows.append([*cells, adds])
+    return [*heads, "what it adds"], rows
 
 
 def is_by_row(curve: TradeoffCurve) -> bool:
@@ -223,16 +258,24 @@ def same_purchases(curve: TradeoffCurve) -> str:
     return "the same, for more rows" if is_by_row(curve) else "more trees"
 
 
-def _first_words(step: FrontStep) -> str:
+def first_purchases(step: FrontStep) -> str:
+    """What the cheapest step has where it buys nothing."""
     return f"{step.n_features} free features" if step.n_features else "nothing: a constant"
 
 
-def _score_cell(score: float | None, error: float | None) -> str:
-    """A score and its standard error, where that is not nothing."""
+def score_text(curve: TradeoffCurve, score: float | None, error: float | None = None) -> str:
+    """A score and its standard error, where that is not nothing; a total is told in money."""
     if score is None:
         return ""
+
+    def said(value: float) -> str:
+        if curve.scoring == TOTAL_COST:
+            return money(value, curve.cost_unit)
+        return rounded_score(value)
+
+    shown = said(-score if curve.scoring == TOTAL_COST else score)
     certain = "" if error is None else rounded_score(error)
-    return f"{rounded_score(score)} ± {certain}" if certain.strip("0.") else rounded_score(score)
+    return f"{shown} ± {said(error or 0.0)}" if certain.strip("0.") else shown
 
 
 # -- what is bought -----------------------------------------------------------------------------
@@ -330,18 +373,20 @@ def resource_groups(costs: CostModel, resources: Iterable[str]) -> list[Resource
 def recommended(steps: Sequence[FrontStep]) -> int:
     """Position of the cheapest step that is nearly as good as the best, of steps that rise.
 
-    Its score is within one standard error of the best score, or has 99% of what can be gained over
-    the first step.
+    What it is chosen by is within one standard error of the best, or has 99% of what can be gained
+    over the first step. Of totals it is the best: what is cheaper has no other advantage.
     """
-    # Steps rise in what is chosen by, which need not be the score of the validation rows alone.
-    best = max(steps, key=lambda step: step.score)
-    slack = _slack([steps[0].score, best.score], best.error)
-    return next(i for i, step in enumerate(steps) if step.score >= best.score - slack)
+    if steps[-1].is_total:
+        return len(steps) - 1
+    scores = [step.chosen_by for step in steps]
+    slack = _slack(scores, steps[-1].error)
+    return next(i for i, score in enumerate(scores) if score >= scores[-1] - slack)
 
 
 def _slack(scores: Any, error: float | None) -> float:
     """How far below the best score a model may be that is nearly as good; scores rise."""
-    return max((1 - NEARLY_ALL) * float(scores[-1] - scores[0]), error or 0.0)
+    gained = float(scores[-1] - scores[0])
+    return max((1 - NEARLY_ALL) * gained if math.isfinite(gained) else 0.0, error or 0.0)
 
 
 def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = None) -> str:
@@ -349,35 +394,40 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
     if curve.scoring == TOTAL_COST:
         return total_in_words(curve)
     steps = front_steps(curve) if steps is None else steps
-    best, chosen = max(steps, key=lambda step: step.score), steps[recommended(steps)]
+    if not steps:
+        return "no model has a score"
+    best, chosen = steps[-1], steps[recommended(steps)]
     cost = money(chosen.cost, curve.cost_unit)
     if chosen is best:
         return f"the best score costs {cost}"
     whole = money(best.cost, curve.cost_unit)
-    if chosen.score > 0:
-        return f"{_percent(chosen.score / best.score)} of the best score for {cost} of {whole}"
-    start = steps[0].score
-    share = (chosen.score - start) / (best.score - start)
-    return f"{_percent(share)} of what can be gained for {cost} of {whole}"
+    reached, most, start = chosen.chosen_by, best.chosen_by, steps[0].chosen_by
+    if reached > 0:
+        bought = f"{_percent(reached / most)} of the best score"
+    elif not math.isfinite(most - start) or most == start:
+        bought = "nearly the best score"
+    else:
+        bought = f"{_percent((reached - start) / (most - start))} of the gain of the best score"
+    return f"{cost} buys {bought}, which costs {whole}"
 
 
 def total_in_words(curve: TradeoffCurve) -> str:
-    """What the least total is made of, beside asking nobody and asking for everything."""
+    """What the least total is made of, beside buying nothing and buying most."""
     best = curve.best_row()
 
     def said(value: float) -> str:
         return money(value, curve.cost_unit)
 
     told = (
-        f"asks for {said(best['cost'])}, errs for {said(best['errors'])}, together "
-        f"{said(-best['score'])} a row"
+        f"{said(-best['score'])} a row in all, {said(best['cost'])} for features and "
+        f"{said(best['errors'])} for errors"
     )
-    nobody = curve.traces[curve.traces["cost"] == 0]
-    if not nobody.empty:
-        told += f"; asking nobody costs {said(-nobody['score'].max())}"
-    dearest = curve.points.loc[curve.points["cost"].idxmax()]
-    if dearest["cost"] > best["cost"]:
-        told += f", the model that asks most {said(-dearest['score'])}"
+    free = curve.traces[curve.traces["cost"] == 0]
+    if best["cost"] > 0 and not free.empty:
+        told += f"; buying nothing costs {said(-free['score'].max())}"
+    most = curve.points.loc[curve.points["cost"].idxmax()]
+    if most["cost"] > best["cost"]:
+        told += f"; the model with the largest bill costs {said(-most['score'])}"
     return told
 
 

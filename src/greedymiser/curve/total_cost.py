@@ -11,15 +11,14 @@ Rows are few where errors are dear, so what is compared must not be noisy:
 * Costs of errors are those of soft classes: a row counts partly by its own class, partly by the
   posterior of a model that has seen all features, and neither the row nor its fold. One row with a
   rare class would otherwise decide what all rows are asked for.
-* Sets are found best first, from small ones to larger ones, and there are few of them.
+* There are few sets: those that look best beforehand.
 * A departure from stopping must be better by half of its standard error.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +27,14 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from greedymiser._core.threads import Threads
-from greedymiser.cascades.gated import GatedClassifier, gated_classifier, judged
+from greedymiser.cascades.gated import GatedClassifier, gated_classifier, judged_candidate
 from greedymiser.cascades.gates import GateInputs
 from greedymiser.cascades.policy import Policy, States, induce, paired_error
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.costs.errors import ErrorCosts
 from greedymiser.curve.models import CurveModels, FittedCandidate
 from greedymiser.engines.cpu.engine import CpuEngine
-from greedymiser.estimators import MiserClassifier, watch_with
+from greedymiser.estimators import MiserClassifier, validation_of
 from greedymiser.model.gating import said_of
 from greedymiser.model.links import probabilities
 from greedymiser.training.parameters import Parameters
@@ -61,9 +60,11 @@ USUAL = {
 TEACHER: dict[str, Any] = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
 # How much of a row's class is that model's posterior.
 SOFT = 0.5
-# Resources of a state beyond those that are free; states at least and at most, and the work of all
-# of them together (rows by outputs, and what a model costs however few there are).
-LARGEST, FEWEST, MOST, WORK, OVERHEAD = 6, 40, 100, 250_000, 300
+# States at least and at most, and the work of all of them together (rows by outputs, and what a
+# model costs however few there are).
+FEWEST, MOST, WORK, OVERHEAD = 40, 100, 250_000, 300
+# States that are tried together, where what comes next depends on them.
+AT_A_TIME = 4
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
 # Standard errors by which a decision must be better than a simpler one.
@@ -171,6 +172,15 @@ def members(resources: Bits) -> list[int]:
     return [r for r in range(resources.bit_length()) if resources >> r & 1]
 
 
+def union(bundles: Iterable[Bits], without: Bits | None = None) -> Bits:
+    """All resources of some bundles, of which one may be left out."""
+    found = 0
+    for bundle in bundles:
+        if bundle != without:
+            found |= bundle
+    return found
+
+
 def least_total(
     base: MiserClassifier,
     given: Given,
@@ -223,25 +233,8 @@ def total_cost_candidate(models: CurveModels) -> FittedCandidate:
     rng = np.random.default_rng(prepared.schema.seed)
     fold_of = np.empty(len(y), dtype=np.intp)
     fold_of[np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
-    found = _learned(estimator, prepared, fold_of)
-    gated = found.classifier()
-    predictor = replace(gated.predictor_, n_jobs=1)
-    assert prepared.validation is not None
-    cost, score = judged(models, predictor, prepared.validation)
-    tested: dict[str, float] = {}
-    if models.test is not None:
-        test_cost, test_score = judged(models, predictor, models.test, "test")
-        tested = {"test_cost": test_cost, "test_score": test_score}
-    return FittedCandidate(
-        model=gated,
-        cost=cost,
-        score=score,
-        found_by=FOUND_BY,
-        n_iter=gated.n_iter_,
-        n_trees=predictor.stages[-1].n_trees,
-        n_features=len(predictor.features),
-        **tested,
-    )
+    gated = _learned(estimator, prepared, fold_of).classifier()
+    return judged_candidate(models, gated, FOUND_BY)
 
 
 def _learned(
@@ -297,7 +290,9 @@ class _Learner:
         self._folds = self.whole.divided(fold_of, int(fold_of.max()) + 1)
         self.sets = SetPrices(plain.schema.costs)
         self.params = Parameters.of(self.estimator)
-        self._soft = self._softened()
+        # (n, n_said): what each answer costs a row, by its soft class.
+        self._stakes = self._softened() @ errors.matrix
+        self._prior = plain.schema.loss.prior(plain.train.y, plain.train.weight)
 
     @property
     def checked(self) -> NDArray[np.bool_]:
@@ -311,12 +306,15 @@ class _Learner:
     # -- models -----------------------------------------------------------------------------------
 
     def _watch(self) -> Watch:
-        return watch_with(clone(self.estimator).set_params(scoring="loss"), self.whole.schema)
+        return validation_of(clone(self.estimator).set_params(scoring="loss"), self.whole.schema)
 
     def cross_fitted(
         self, allowed: NDArray[np.bool_], params: Parameters, threads: Threads | None = None
-    ) -> tuple[Floats, int]:
-        """Raw predictions by models that have not seen the rows; the best number of rounds."""
+    ) -> tuple[Floats, int, float]:
+        """Raw predictions by models that have not seen the rows; rounds, and the loss after them.
+
+        The number of rounds is the best for all folds together.
+        """
         watch, n = self._watch(), len(self.codes)
         learned: list[tuple[Prepared, Model]] = []
         losses = np.zeros(params.max_iter + 1)
@@ -334,7 +332,7 @@ class _Learner:
         raw = np.zeros((self.whole.schema.loss.n_outputs, n))
         for k, (part, model) in enumerate(learned):
             raw[:, self.fold_of == k] = _raw_after(part, model, best)
-        return self._unweighted(raw), best
+        return self._unweighted(raw), best, float(losses[best])
 
     def _unweighted(self, raw: Floats) -> Floats:
         """What models would say that had been trained without the weights of classes."""
@@ -357,52 +355,98 @@ class _Learner:
     def _softened(self) -> Floats:
         """Classes of rows, (n, n_classes), as far as they count: their own, and what is likely."""
         own = np.eye(len(self.errors.matrix))[self.codes]
-        params = replace(self.params, **TEACHER)
         everything = np.ones(self.whole.schema.n_features, dtype=bool)
-        raw, _ = self.cross_fitted(everything, params)
+        # Shallow trees where classes blur, deep ones where features must be seen together.
+        teachers = (replace(self.params, **TEACHER), self.params)
+        tried = [self.cross_fitted(everything, params) for params in teachers]
+        raw, _, _ = min(tried, key=lambda found: found[2])
         loss = self.whole.schema.loss
         return (1.0 - SOFT) * own + SOFT * probabilities(raw, loss, own.shape[1])
 
     def state(self, resources: Bits, threads: Threads | None = None) -> State:
         """The state of a set of resources."""
-        params = self.params
-        raw, n_iter = self.cross_fitted(self.sets.features(resources), params, threads)
-        p = probabilities(raw, self.whole.schema.loss, len(self.errors.matrix))
-        said = np.argmin(self.errors.expected(p), axis=1)
-        rows = np.arange(len(said))
+        raw, n_iter, _ = self.cross_fitted(self.sets.features(resources), self.params, threads)
+        value, errors = self._paid_for(raw)
         return State(
             resources,
             self.sets.price(resources),
             raw,
             n_iter,
             entry=math.fsum(self.sets.costs.trees_bill(n_iter * len(raw))),
-            value=(self._soft @ self.errors.matrix)[rows, said],
-            errors=self.errors.matrix[self.codes, said],
+            value=value,
+            errors=errors,
         )
 
+    def _paid_for(self, raw: Floats) -> tuple[Floats, Floats]:
+        """What the errors of raw predictions cost each row: by its soft class, and by its own."""
+        p = probabilities(raw, self.whole.schema.loss, len(self.errors.matrix))
+        said = np.argmin(self.errors.expected(p), axis=1)
+        return self._stakes[np.arange(len(said)), said], self.errors.matrix[self.codes, said]
+
     def explore(self) -> list[State]:
-        """States, best first: each is followed by all that has one bundle more."""
+        """States: sets that look best beforehand, and those that are left by giving up the rest.
+
+        A set that is worth its price only as a whole is not found from smaller ones, each of which
+        is worth nothing; it is found from larger ones (``_given_up``). The others are found from
+        single bundles on: what a bundle would add to a set is guessed as if it were independent of
+        the set within classes, and what looks best is tried next.
+        """
         n, k = len(self.codes), self.whole.schema.loss.n_outputs
         most = int(np.clip(WORK // ((n + OVERHEAD) * k), FEWEST, MOST))
-        found = {0: self.state(0)}
-        # What to extend next: the total, if half of the rows had to buy it.
-        queue: list[tuple[float, Bits, int]] = [(0.0, 0, 0)]
         bundles = self._promising(most)
-        while queue and len(found) < most:
-            _, resources, size = heapq.heappop(queue)
-            if size == LARGEST:
-                continue
-            larger = dict.fromkeys(resources | bundle for bundle in bundles)
-            new = [
-                some
-                for some in larger
-                if some not in found and self.sets.price(some) < self.errors.worst
-            ]
-            for state in self._states(new[: most - len(found)]):
+        sets = dict.fromkeys([0, *bundles, *self._given_up(bundles, most // 4)])
+        found = {state.resources: state for state in self._states(list(sets)[:most])}
+        singles = [found[bundle] for bundle in bundles if bundle in found]
+        waiting: dict[Bits, float] = {}
+        new = singles
+        while len(found) < most:
+            for state in new:
+                for single in singles:
+                    both = state.resources | single.resources
+                    if both not in found and self.sets.price(both) < self.errors.worst:
+                        # The total, if half of the rows had to buy it.
+                        total = 0.5 * self.sets.price(both) + self._guessed(state, single)
+                        waiting[both] = min(total, waiting.get(both, np.inf))
+            best = sorted(waiting, key=lambda some: (waiting[some], some))
+            new = self._states(best[: min(AT_A_TIME, most - len(found))])
+            if not new:
+                break
+            for state in new:
                 found[state.resources] = state
-                total = 0.5 * (state.price + state.entry) + self.mean(state.value)
-                heapq.heappush(queue, (total, state.resources, size + 1))
+                del waiting[state.resources]
         return list(found.values())
+
+    def _guessed(self, state: State, single: State) -> float:
+        """Mean cost of errors with two sets, if they were independent within each class."""
+        # log p(y | a, b) = log p(y | a) + log p(y | b) - log p(y), up to a constant.
+        raw = state.raw + single.raw - self._prior[:, None]
+        return self.mean(self._paid_for(raw)[0])
+
+    def _given_up(self, bundles: Sequence[Bits], most: int) -> list[Bits]:
+        """Sets that are left when one bundle after the other is given up, all of them at first.
+
+        It is always the one whose features a model of what is left has least from, for the price.
+        The smallest sets of these are returned.
+        """
+        free = self.sets.features(0)
+        left, found = list(bundles), list[Bits]()
+        while len(left) > 1:
+            whole = union(left)
+            if self.sets.price(whole) < self.errors.worst:
+                found.append(whole)
+            model = train(
+                self.whole, self.params, blank_model(self.whole, self.params), self._watch(),
+                allowed=self.sets.features(whole),
+            )  # fmt: skip
+            gains = np.where(free, 0.0, model.ensemble.importances())
+            worth: dict[Bits, float] = {}
+            for bundle in left:
+                price = self.sets.price(whole) - self.sets.price(union(left, without=bundle))
+                # A bundle that others pay for is given up last.
+                gain = float(gains[self.sets.features(bundle)].sum())
+                worth[bundle] = gain / price if price > 0 else np.inf
+            left.remove(min(left, key=lambda bundle: worth[bundle]))
+        return found[::-1][:most]
 
     def _states(self, sets: Sequence[Bits]) -> list[State]:
         if self._threads.n_threads == 1 or len(sets) < 2:
@@ -428,17 +472,13 @@ class _Learner:
     def induce(self, states: Sequence[State]) -> Policy:
         """Whom to ask for what, from the largest sets backwards."""
         rows = np.flatnonzero(self.checked)
-        place = {state.resources: i for i, state in enumerate(states)}
-        within = np.zeros((len(states), len(states)), dtype=bool)
-        for state in states:
-            for bundle in self.sets.bundles:
-                larger = place.get(state.resources | bundle)
-                if larger is not None and bundle & ~state.resources:
-                    within[place[state.resources], larger] = True
+        sets = [state.resources for state in states]
+        # A larger set may follow a smaller one, however much is bought at once.
+        within = np.array([[a != b and not a & ~b for b in sets] for a in sets], dtype=bool)
         policy = induce(
             States(
                 prices=np.array([state.price for state in states]),
-                within=_transitive(within),
+                within=within,
                 values=np.array([state.value[rows] for state in states]),
                 inputs=lambda i: self._inputs(states[i], rows),
                 folds=self.fold_of[rows],
@@ -492,16 +532,6 @@ def _usual(base: MiserClassifier) -> MiserClassifier:
     return clone(base).set_params(
         **changes, charge="model", row_budget=None, budget=None, tradeoff=0.0, early_stopping=False
     )
-
-
-def _transitive(within: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which sets can be come to from which, in any number of steps."""
-    closed = within.copy()
-    while True:
-        further = closed | (closed.astype(np.float32) @ closed.astype(np.float32) > 0)
-        if (further == closed).all():
-            return closed
-        closed = further
 
 
 def _spread(values: NDArray[Any], rows: NDArray[np.intp], n: int) -> NDArray[Any]:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.progress import Phases
 from greedymiser._core.threads import Threads
 from greedymiser.curve.checkpoints import Checkpoint
 from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.interface import Floats
+from greedymiser.training.boosting import WHOLE_RECORD, Action, Progress, Record
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Prepared
 from greedymiser.training.train import Model, Watch, blank_model, train
 
 # A model on fewer rows has little use for a second thread.
 SMALL = 20_000
+
+# A fit is not given up before, and these are its last rounds.
+LEAST_ROUNDS = 4
 
 
 class Opening(NamedTuple):
@@ -30,6 +37,40 @@ class Opening(NamedTuple):
     features: NDArray[np.bool_]
     # Rounds that use nothing else.
     n_iter: int
+
+
+class Rival(NamedTuple):
+    """A model that costs no more, and how far behind it a fit must be to be given up."""
+
+    # Best validation score so far, after every round; entry 0 is the constant's.
+    best: Floats
+    margin: float
+
+
+class GivingUp:
+    """A callback that ends a fit which is not likely to come up to its rival any more.
+
+    What the fit may still gain is thought to be twice what the rival gained from this round on, or
+    twice what it gained itself in its last rounds.
+    """
+
+    def __init__(self, rival: Rival):
+        self._rival = rival
+        self._best = [float(rival.best[0])]
+
+    def __call__(self, progress: Progress) -> Action:
+        score = progress.validation_score
+        if score is None or math.isnan(score):
+            score = -math.inf
+        self._best.append(max(score, self._best[-1]))
+        n = progress.n_iter
+        if n < LEAST_ROUNDS:
+            return Action.CONTINUE
+        best, margin = self._rival
+        rest = best[-1] - best[min(n, len(best) - 1)]
+        recent = self._best[n] - self._best[n - LEAST_ROUNDS]
+        hope = self._best[n] + 2.0 * max(rest, recent) + margin
+        return Action.STOP if hope < best[-1] else Action.CONTINUE
 
 
 @dataclass(frozen=True)
@@ -46,6 +87,8 @@ class Trainer:
     in_kernels: bool
     checkpoint: Checkpoint | None = None
     name: str = "models"
+    # Told of every model; the same for all copies.
+    phases: Phases = field(default_factory=Phases)
 
     def train(
         self,
@@ -53,17 +96,27 @@ class Trainer:
         allowed: NDArray[np.bool_] | None = None,
         is_patient: bool | None = None,
         opening: Opening | None = None,
+        record: Record = WHOLE_RECORD,
+        rival: Rival | None = None,
     ) -> Model:
-        """All rounds of a model; raises KeyboardInterrupt if somebody interrupts it."""
+        """All rounds of a model; raises KeyboardInterrupt if somebody interrupts it.
+
+        A model that has a rival ends when it is clearly behind.
+        """
         prepared = self.prepared
         if is_patient is not None:
             prepared = replace(prepared, is_patient=is_patient)
+        model = self._kept_or_trained(prepared, params, allowed, opening, record, rival)
+        self.phases.step()
+        return model
+
+    def _kept_or_trained(self, prepared: Prepared, *given: Any) -> Model:
         if self.checkpoint is None:
-            return self._trained(prepared, params, allowed, opening)
-        key = _file_key(self.name, params, allowed, prepared.is_patient, opening)
+            return self._trained(prepared, *given)
+        key = _file_key(self.name, prepared.is_patient, *given)
         model = self.checkpoint.find(key)
         if model is None:
-            model = self._trained(prepared, params, allowed, opening)
+            model = self._trained(prepared, *given)
             self.checkpoint.keep(key, model)
         return model
 
@@ -73,6 +126,8 @@ class Trainer:
         params: Parameters,
         allowed: NDArray[np.bool_] | None,
         opening: Opening | None,
+        record: Record,
+        rival: Rival | None,
     ) -> Model:
         start = replace(self.start, charge=params.charge)  # it has no trees yet
         sunk = None
@@ -82,7 +137,16 @@ class Trainer:
             whole = replace(prepared, is_patient=False)
             start = train(whole, without_prices, start, self.watch, allowed=opening.features)
             start.raise_if_cut_short()
-        model = train(prepared, params, start, self.watch, allowed=allowed, sunk=sunk)
+        model = train(
+            prepared,
+            params,
+            start,
+            self.watch,
+            callbacks=() if rival is None else (GivingUp(rival),),
+            allowed=allowed,
+            sunk=sunk,
+            record=record,
+        )
         model.raise_if_cut_short()
         return model
 
@@ -135,13 +199,20 @@ class TrainerPool:
 
         Nothing comes back where the rows cannot be divided.
         """
-        trainers = self._folds(n_folds, params)
-        if not self.is_parallel:
-            return [function(trainer) for trainer in trainers]
-        return self._threads.run(function, [(_on_one_thread(trainer),) for trainer in trainers])
+        return self.run_on(function, self.folds(n_folds, params))
 
-    def _folds(self, n_folds: int, params: Parameters) -> list[Trainer]:
-        found = []
+    def run_on(self, function: Callable[[Trainer], Any], folds: Sequence[Trainer]) -> list[Any]:
+        """Call a function with each of some trainers that ``folds`` has made."""
+        if not self.is_parallel:
+            return [function(trainer) for trainer in folds]
+        return self._threads.run(function, [(trainer,) for trainer in folds])
+
+    def folds(self, n_folds: int, params: Parameters) -> list[Trainer]:
+        """Trainers on parts of the rows, each of which validates on the rest.
+
+        None where the rows cannot be divided.
+        """
+        found: list[Trainer] = []
         for k, part in enumerate(self.trainer.prepared.folds(n_folds)):
             try:
                 with np.errstate(divide="raise", invalid="raise"):
@@ -150,7 +221,7 @@ class TrainerPool:
                 return []  # something is so rare that a part has none of it
             name = f"{self.trainer.name}-fold-{k}"
             found.append(replace(self.trainer, prepared=part, start=start, name=name))
-        return found
+        return [_on_one_thread(trainer) for trainer in found] if self.is_parallel else found
 
 
 def _on_one_thread(trainer: Trainer) -> Trainer:
@@ -160,7 +231,13 @@ def _on_one_thread(trainer: Trainer) -> Trainer:
 
 
 def _file_key(
-    name: str, params: Parameters, allowed: Any, is_patient: bool, opening: Opening | None
+    name: str,
+    is_patient: bool,
+    params: Parameters,
+    allowed: Any,
+    opening: Opening | None,
+    record: Record,
+    rival: Rival | None,
 ) -> str:
     """Name of the file of a model."""
     columns = "all" if allowed is None else np.packbits(allowed).tobytes().hex()
@@ -172,5 +249,7 @@ def _file_key(
     rate = float(params.learning_rate)
     pace = (rate, params.shopping_interval, *rounds)
     paid = params.charge, params.row_budget, begun
-    text = repr((float(params.tradeoff), budget, pace, columns, paid))
+    until = None if rival is None else (rival.best.tobytes().hex(), float(rival.margin))
+    written = record.train_loss, record.scored_from, until
+    text = repr((float(params.tradeoff), budget, pace, columns, paid, written))
     return f"{name}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"

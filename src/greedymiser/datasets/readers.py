@@ -210,15 +210,15 @@ def _missing_words(frame: Any, literal: Collection[str]) -> dict[str, list[str]]
     """Which of ``MISSING_WORDS`` each column has, if any; in a column of numbers there is none."""
     import pandas as pd
 
-    found = {}
+    words_of = {}
     for name in frame.columns:
         column = frame[name]
         if name in literal or pd.api.types.is_numeric_dtype(column.dtype):
             continue
         words = column[column.isin(MISSING_WORDS)].unique().tolist()
         if words:
-            found[name] = sorted(words)
-    return found
+            words_of[name] = sorted(words)
+    return words_of
 
 
 def _with_wide_numbers(frame: Any, text: Collection[str]) -> Any:

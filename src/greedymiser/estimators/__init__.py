@@ -9,24 +9,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
-from greedymiser.data.lazy import or_lazily
 from greedymiser.engines.interface import Floats
 from greedymiser.estimators.base import BudgetWarning, Miser, warn_of_budget
-from greedymiser.estimators.fitted import ModelBacked, fitted_like, table_for
-from greedymiser.estimators.validation import watch_with, works_in_kernels
+from greedymiser.estimators.fitted import (
+    ClassifierAnswers,
+    ModelBacked,
+    fitted_like,
+    has_probabilities,
+    table_for,
+)
+from greedymiser.estimators.validation import validation_of, works_in_kernels
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
-from greedymiser.model.links import decisions, gives_probabilities
+from greedymiser.model.links import decisions
 from greedymiser.training.boosting import Callback
 from greedymiser.training.parameters import ClassifierParameters, RegressorParameters
 from greedymiser.training.preparation import Given
 
 __all__ = [
     "BudgetWarning",
+    "ClassifierAnswers",
     "Miser",
     "MiserClassifier",
     "MiserRanker",
@@ -35,8 +41,8 @@ __all__ = [
     "documented_like",
     "fitted_like",
     "table_for",
+    "validation_of",
     "warn_of_budget",
-    "watch_with",
     "works_in_kernels",
 ]
 
@@ -44,11 +50,19 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def documented_like(base: type) -> Callable[[_Class], _Class]:
-    """Put what a base class says of parameters and attributes into a docstring."""
+    """Put what a base class says of parameters and attributes into a docstring.
+
+    Parameters that the class describes itself follow those of the base class.
+    """
+    parameters, attributes = "    Parameters\n    ----------\n", "\n\n    Attributes\n"
 
     def document(estimator: _Class) -> _Class:
         shared = (base.__doc__ or "").partition("\n\n")[2].rstrip()
         own, heading, examples = (estimator.__doc__ or "").partition("    Examples\n")
+        own, _, described = own.partition(parameters)
+        if described:
+            described = f"\n{described.rstrip()}{attributes}"
+            shared = shared.replace(attributes, described, 1)
         text = f"{own.rstrip()}\n\n{shared}\n\n{heading}{examples}"
         estimator.__doc__ = text.rstrip() + "\n    "
         return estimator
@@ -61,11 +75,15 @@ def documented_like(base: type) -> Callable[[_Class], _Class]:
 class MiserRegressor(RegressorMixin, RegressorParameters, Miser):
     """Boosted regression trees that pay for their features.
 
-    ``loss`` is "squared_error" (the default), "absolute_error", "huber", "quantile", "poisson",
-    "gamma", or a loss object such as ``greedymiser.losses.Huber(delta=2.0)``.
-
-    ``quantile`` (a number between 0 and 1; None is 0.5) is the one that ``loss="quantile"``
-    predicts, and of no matter to other losses.
+    Parameters
+    ----------
+    loss : str or object
+        What is minimised: "squared_error" (which "auto" stands for), "absolute_error", "huber",
+        "quantile", "poisson" or "gamma". Or a loss object, such as
+        ``greedymiser.losses.Huber(delta=2.0)`` or one of your own with ``values`` and
+        ``gradients``.
+    quantile : float between 0 and 1, or None
+        The quantile that ``loss="quantile"`` predicts; None is 0.5. Other losses ignore it.
 
     Examples
     --------
@@ -81,37 +99,33 @@ class MiserRegressor(RegressorMixin, RegressorParameters, Miser):
     _kind = "regressor"
 
 
-def _has_probabilities(classifier: Any) -> bool:
-    """Whether the loss is one of ours, or has a response of its own."""
-    return isinstance(classifier.loss, str) or gives_probabilities(classifier.loss)
-
-
-def _has_error_costs(classifier: Any) -> bool:
-    return classifier.error_costs is not None
-
-
 @documented_like(Miser)
 @dataclass(eq=False, repr=False)
-class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
+class MiserClassifier(ClassifierMixin, ClassifierParameters, ClassifierAnswers, Miser):
     """Boosted classification trees that pay for their features.
 
     Two classes share one tree per round; with more, each class has its own, and a feature that one
-    of them has bought is free for the others. ``loss`` is "log_loss" (the default) or a loss
-    object of your own with ``n_outputs`` raw outputs and a ``response`` that gives probabilities:
-    ``predict`` is the class that is likeliest by them. Without a ``response`` there is no
-    ``predict_proba``, and ``predict`` is the class with the largest raw prediction (of two classes,
-    the second if it is positive). Of equals it is the first class.
+    of them has bought is free for the others. ``predict`` is the likeliest class, and of equals the
+    first.
 
-    ``class_weight`` (a dict, "balanced" or None) multiplies the weights of the rows to learn from,
-    before any of them are set aside. "balanced" makes every class weigh the same.
-
-    ``error_costs`` say what errors cost, in the unit of ``costs``: a matrix in the order of
-    ``classes_`` (rows: the true class, columns: what is said), a data frame with the true classes
-    as index and what is said as columns, or ``{true: {said: cost}}``, 0 where nothing is written.
-    ``predict`` is then what is expected to cost least, and ``expected_costs`` tells what each
-    answer would cost. An answer need not be a class ("refer" to a person), and a negative cost is
-    a gain. ``predict_proba`` stays what it is. ``scoring="total_cost"`` scores by what rows cost
-    in all: minus the mean of their bills and of their errors.
+    Parameters
+    ----------
+    loss : str or object
+        What is minimised: "log_loss", which "auto" stands for. Or a loss object of your own with
+        ``n_outputs`` raw outputs and a ``response`` that gives probabilities. Without a
+        ``response`` there is no ``predict_proba``, and ``predict`` is the class with the largest
+        raw prediction (of two classes, the second if it is positive).
+    class_weight : dict, "balanced" or None
+        Multiplies the weights of the rows to learn from, before any of them are set aside.
+        "balanced" makes every class weigh the same.
+    error_costs : matrix, data frame, mapping or None
+        What errors cost, in the unit of ``costs``: a matrix in the order of ``classes_`` (rows: the
+        true class, columns: what is said), a data frame with the true classes as index and what is
+        said as columns, or ``{true: {said: cost}}``, 0 where nothing is written. ``predict`` is
+        then what is expected to cost least, and ``expected_costs`` tells what each answer would
+        cost. An answer need not be a class ("refer" to a person), and a negative cost is a gain.
+        ``predict_proba`` stays what it is. ``scoring="total_cost"`` scores by what rows cost in
+        all: minus the mean of their bills and of their errors.
 
     Examples
     --------
@@ -132,24 +146,7 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
 
     _kind = "classifier"
 
-    @available_if(_has_error_costs)
-    @or_lazily
-    def expected_costs(self, X: Any) -> Floats:
-        """What each answer is expected to cost, shape (n, n_said), in the order of ``said_``."""
-        return self.predictor_.expected_errors(self._raw_predict(X))
-
-    @available_if(_has_probabilities)
-    @or_lazily
-    def predict_proba(self, X: Any) -> Floats:
-        """Class probabilities, shape (n, n_classes)."""
-        return self.predictor_.probabilities(self._raw_predict(X))
-
-    @or_lazily
-    def decision_function(self, X: Any) -> Floats:
-        """Raw predictions: log-odds of the second class (n,), or one column per class."""
-        return decisions(self._raw_predict(X))
-
-    @available_if(_has_probabilities)
+    @available_if(has_probabilities)
     def staged_predict_proba(self, X: Any) -> Iterator[Floats]:
         """Class probabilities after each round."""
         yield from map(self.predictor_.probabilities, self._staged_raw_predict(X))
@@ -158,26 +155,20 @@ class MiserClassifier(ClassifierMixin, ClassifierParameters, Miser):
         """Raw predictions after each round."""
         yield from map(decisions, self._staged_raw_predict(X))
 
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """Class labels, ascending."""
-        return self.predictor_.classes_
-
-    @property
-    def said_(self) -> NDArray[Any]:
-        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
-        errors = self.predictor_.error_costs
-        return self.classes_ if errors is None else errors.said
-
 
 @documented_like(Miser)
 @dataclass(eq=False, repr=False)
 class MiserRanker(Miser):
     """Boosted trees that rank the documents of a query and pay for their features.
 
-    ``loss`` is "lambdamart" (the default), "squared_error" as in the paper, or a loss object such
-    as ``greedymiser.losses.LambdaMART(truncation=10)``. ``scoring`` may also be "ndcg@5", or any
-    other k; a query without any relevant document counts as 1 in it.
+    ``scoring`` may also be "ndcg@5", or any other k; a query without any relevant document counts
+    as 1 in it.
+
+    Parameters
+    ----------
+    loss : str or object
+        What is minimised: "lambdamart" (which "auto" stands for), or "squared_error" as in the
+        paper. Or a loss object, such as ``greedymiser.losses.LambdaMART(truncation=10)``.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.data.tables import Parted, is_frame
 from greedymiser.estimators.fitted import Fitted, fitted_like
-from greedymiser.estimators.validation import check_scoring_of, watch_with
+from greedymiser.estimators.validation import check_scoring_of, validation_of
 from greedymiser.estimators.warm_start import check_budget, continuation
 from greedymiser.training.boosting import Callback, ProgressBar
 from greedymiser.training.parameters import (
@@ -64,15 +64,23 @@ class Miser(Fitted, TrainingParameters):
     budget : float or None
         A hard limit on ``cost_``, trees included; with ``charge="row"``, on the mean cost of the
         training rows.
-    loss : str or object
-        See the estimator; or an object with ``values`` and ``gradients``, like those of
-        ``greedymiser.losses``.
     step : {"newton", "gradient"}
         Trees fit the Newton step, or the negative gradient with plain means as in the paper.
     init : {"prior", "zero"}
         Start from the best constant, or from 0 as in the paper.
-    learning_rate, max_iter, max_depth, max_leaf_nodes, min_samples_leaf, l2_regularization : \
-            as in HistGradientBoosting
+    learning_rate : float
+        What the values of every tree are multiplied by: less takes more rounds.
+    max_iter : int
+        Most rounds of boosting. A round has one tree, or one for each class where there are more
+        than two.
+    max_depth : int or None
+        Most splits on the way from the root of a tree to a leaf; None for no limit.
+    max_leaf_nodes : int or None
+        Most leaves of a tree; None for no limit.
+    min_samples_leaf : int
+        Fewest training rows in a leaf.
+    l2_regularization : float
+        Added to the sum of Hessians of a leaf, so that leaves with few rows say less.
     max_bins : int
         Most bins of values per feature, at most 255.
     categorical_features : "from_dtype", array-like of bool, int or str, or None
@@ -200,16 +208,16 @@ class Miser(Fitted, TrainingParameters):
             Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
         )
 
-    def _fit(self, given: Given, given_val: Given, callbacks: Sequence[Callback]) -> Self:
+    def _fit(self, data: Given, data_val: Given, callbacks: Sequence[Callback]) -> Self:
         """Work on a copy, and take it over in one step: a fit that fails leaves no trace."""
         callbacks = _checked_callbacks(callbacks)
         draft = copy.copy(self)
         with Threads(thread_count(self.n_jobs)) as threads:
-            prepared = draft.prepare(given, given_val, threads)
+            prepared = draft.prepare(data, data_val, threads)
             params = Parameters.of(self)
             start = draft.model_ if draft._is_continued() else blank_model(prepared, params)
-            with _shown(self.verbose) as bar:
-                watch = watch_with(draft, prepared.schema)
+            with _progress_bar(self.verbose) as bar:
+                watch = validation_of(draft, prepared.schema)
                 model = train(prepared, params, start, watch, [*callbacks, *bar])
             fitted = fitted_like(draft, prepared.schema, model.truncated(model.best_iter))
             self.__dict__ = fitted.__dict__
@@ -218,7 +226,7 @@ class Miser(Fitted, TrainingParameters):
                 warn_of_budget(prepared, params, start)
         return self
 
-    def prepare(self, given: Given, given_val: Given, threads: Threads) -> Prepared:
+    def prepare(self, data: Given, data_val: Given, threads: Threads) -> Prepared:
         """Check everything, learn what y and the columns mean, and place the rows to learn from.
 
         For curves and searches, which train several models on the same data. It sets the number and
@@ -232,36 +240,36 @@ class Miser(Fitted, TrainingParameters):
             )
         check_scoring_of(self)
         is_continued = self._is_continued()
-        engine = open_engine(self.engine, [given, given_val], threads)
-        given, given_val = brought(engine, given), brought(engine, given_val)
-        given = self.check_features(given, reset=not is_continued)
-        given_val = self.check_features(given_val, reset=False, part="val")
+        engine = open_engine(self.engine, [data, data_val], threads)
+        data, data_val = brought(engine, data), brought(engine, data_val)
+        data = self.check_features(data, reset=not is_continued)
+        data_val = self.check_features(data_val, reset=False, part="val")
         params, columns = Parameters.of(self), self._columns()
         if is_continued:
             learn = continuation(self, params)
         else:
             seed = check_random_state(self.random_state).randint(2**31)
             learn = learn_schema(params, self._kind, type(self).__name__, columns, seed)
-        prepared = prepare(params, learn, given, given_val, engine, threads)
+        prepared = prepare(params, learn, data, data_val, engine, threads)
         self.do_early_stopping_ = prepared.is_patient
         if is_continued:
             check_budget(self, prepared)
         return prepared
 
-    def look_at(self, given: Given) -> None:
+    def look_at(self, data: Given) -> None:
         """Raise what is wrong with some data, and learn nothing from it."""
-        given = copy.copy(self).check_features(given, reset=True)
-        head = given.X.head if isinstance(given.X, Parted) else given.X
+        data = copy.copy(self).check_features(data, reset=True)
+        head = data.X.head if isinstance(data.X, Parted) else data.X
         names = None if not is_frame(head) else tuple(map(str, head.columns))
-        learn_schema(Parameters.of(self), self._kind, type(self).__name__, names, 0)(check(given))
+        learn_schema(Parameters.of(self), self._kind, type(self).__name__, names, 0)(check(data))
 
-    def check_features(self, given: Given, reset: bool, part: Part | None = None) -> Given:
+    def check_features(self, data: Given, reset: bool, part: Part | None = None) -> Given:
         """Check X as scikit-learn does; with ``reset``, learn the names of its columns."""
-        if given.X is None and part is not None:
-            return given
+        if data.X is None and part is not None:
+            return data
         try:
-            X = self._check_features(given.X, reset)
-            if given.y is None and part is None:
+            X = self._check_features(data.X, reset)
+            if data.y is None and part is None:
                 raise ValueError(
                     f"This {type(self).__name__} estimator requires y to be passed, "
                     "but the target y is None."
@@ -270,7 +278,7 @@ class Miser(Fitted, TrainingParameters):
             if part is not None:
                 note_part(error, part)
             raise
-        return Given(X, given.y, given.weight, given.qid)
+        return Given(X, data.y, data.weight, data.qid)
 
     def _is_continued(self) -> bool:
         return self.warm_start and "model_" in self.__dict__
@@ -285,18 +293,17 @@ class Miser(Fitted, TrainingParameters):
 
 def warn_of_budget(prepared: Prepared, params: Parameters, start: Model) -> None:
     """If it was the budget that left a model without trees, say what it would have had to be."""
-    limits = {"budget": params.budget}
-    if params.charge == "row":
-        limits["row_budget"] = params.row_budget
-    given = {name: limit for name, limit in limits.items() if limit is not None}
-    cheapest = cheapest_useful(prepared, params, start) if given else None
+    row_budget = params.row_budget if params.charge == "row" else None
+    budgets = {"budget": params.budget, "row_budget": row_budget}
+    limits = {name: budget for name, budget in budgets.items() if budget is not None}
+    cheapest = cheapest_useful(prepared, params, start) if limits else None
     if cheapest is None:
         return
-    name = min(given, key=given.__getitem__)
+    name = min(limits, key=limits.__getitem__)
     feature, price, bill = cheapest
     trees = f" (with its trees, {bill:g})" if bill != price else ""
     warnings.warn(
-        f"{name}={given[name]:g} buys no useful feature, so the model is a constant; the "
+        f"{name}={limits[name]:g} buys no useful feature, so the model is a constant; the "
         f"cheapest useful feature is {prepared.schema.name(feature)!r} and costs {price:g}{trees}",
         BudgetWarning,
         stacklevel=4,
@@ -310,15 +317,15 @@ def _checked_callbacks(callbacks: Any) -> list[Callback]:
     if not isinstance(callbacks, Iterable):
         hint = "; for a single one, pass callbacks=[f]" if callable(callbacks) else ""
         raise TypeError(f"callbacks must be a sequence of callables, got {callbacks!r}{hint}")
-    given = list(callbacks)
-    for callback in given:
+    functions = list(callbacks)
+    for callback in functions:
         if not callable(callback):
             raise TypeError(f"callbacks must be callables, got {callback!r}")
-    return given
+    return functions
 
 
 @contextmanager
-def _shown(verbose: int) -> Iterator[list[Callback]]:
+def _progress_bar(verbose: int) -> Iterator[list[Callback]]:
     """A progress bar, where one is wanted."""
     bar = ProgressBar() if verbose else None
     try:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from greedymiser.costs.cost_model import CostModel, Feature, Receipt
@@ -27,6 +28,7 @@ from greedymiser.data.tables import (
 )
 from greedymiser.engines.interface import Floats
 from greedymiser.losses import Kind
+from greedymiser.model.links import decisions, gives_probabilities
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
 from greedymiser.model.trees import Ensemble
@@ -44,6 +46,16 @@ class ModelBacked(BaseEstimator):
     def _table(self, X: Any) -> Table:
         """Rows as the finished model reads them, if scikit-learn has nothing against them."""
         raise NotImplementedError
+
+    def _raw_predict(self, X: Any) -> Floats:
+        """Raw predictions, shape (n_outputs, n); all answers about rows are made of them."""
+        raise NotImplementedError
+
+    @or_lazily
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict targets, class labels, or scores: within a query, higher comes first."""
+        raw = self._raw_predict(X)  # first, since it says what is not fitted
+        return self.predictor_.respond(raw)
 
     def served_for(self, sample: Any) -> Predictor:
         """The finished model for parts of rows like these, once they are checked."""
@@ -67,6 +79,54 @@ class ModelBacked(BaseEstimator):
         return self.predictor_.resources_used_
 
 
+def has_probabilities(classifier: Any) -> bool:
+    """Whether the loss is one of ours, or has a response of its own."""
+    loss = getattr(classifier._learner(), "loss", "auto")
+    return isinstance(loss, str) or gives_probabilities(loss)
+
+
+def _has_error_costs(classifier: Any) -> bool:
+    return getattr(classifier._learner(), "error_costs", None) is not None
+
+
+class ClassifierAnswers(ModelBacked):
+    """What a classifier answers besides classes, by the trees that each row meets."""
+
+    def _learner(self) -> Any:
+        """The estimator whose ``loss`` and ``error_costs`` say which answers there are."""
+        return self
+
+    @available_if(has_probabilities)
+    @or_lazily
+    def predict_proba(self, X: Any) -> Floats:
+        """Class probabilities, shape (n, n_classes), by the trees that each row meets."""
+        raw = self._raw_predict(X)
+        return self.predictor_.probabilities(raw)
+
+    @available_if(_has_error_costs)
+    @or_lazily
+    def expected_costs(self, X: Any) -> Floats:
+        """What each answer is expected to cost, shape (n, n_said), in the order of ``said_``."""
+        raw = self._raw_predict(X)
+        return self.predictor_.expected_errors(raw)
+
+    @or_lazily
+    def decision_function(self, X: Any) -> Floats:
+        """Raw predictions: log-odds of the second class (n,), or one column per class."""
+        return decisions(self._raw_predict(X))
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Class labels, ascending."""
+        return self.predictor_.classes_
+
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        errors = self.predictor_.error_costs
+        return self.classes_ if errors is None else errors.said
+
+
 class Fitted(ModelBacked):
     """A model, what it says of rows, and its accounts. ``Miser`` says what the attributes mean."""
 
@@ -87,11 +147,6 @@ class Fitted(ModelBacked):
             check_is_fitted(self, "model_")
         return self.model_.predictor(self.schema_, self.n_jobs)
 
-    @or_lazily
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict targets, class labels, or scores: within a query, higher comes first."""
-        return self.predictor_.respond(self._raw_predict(X))
-
     def staged_predict(self, X: Any) -> Iterator[NDArray[Any]]:
         """What ``predict`` would say after each round."""
         yield from map(self.predictor_.respond, self._staged_raw_predict(X))
@@ -100,7 +155,6 @@ class Fitted(ModelBacked):
         return table_for(self, X)
 
     def _raw_predict(self, X: Any) -> Floats:
-        """Raw predictions, shape (n_outputs, n); all answers about rows are made of them."""
         return self.predictor_.raw_predict(self._table(X))
 
     def _staged_raw_predict(self, X: Any) -> Iterator[Floats]:

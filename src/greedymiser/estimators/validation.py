@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from greedymiser.estimators.base import Miser
 
 
-def watch_with(estimator: Miser, schema: Schema) -> Watch:
+def validation_of(estimator: Miser, schema: Schema) -> Watch:
     """How an estimator's ``scoring`` scores rows that are held out."""
     if _scores_by_loss(estimator):
         return lambda held_out: Validation(held_out.rows, lambda: -held_out.rows.loss())

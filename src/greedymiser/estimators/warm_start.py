@@ -40,8 +40,9 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
     def learn(checked: Checked) -> Schema:
         if costs_of_columns(params, known.n_features, known.columns) != known.costs:
             raise _changed("costs", "its accounts are kept in the old ones")
-        given = params.categorical_features
-        categorical = read_categorical_features(given, checked.X, known.n_features, known.columns)
+        categorical = read_categorical_features(
+            params.categorical_features, checked.X, known.n_features, known.columns
+        )
         if sorted(categorical) != sorted(known.categories):
             raise _changed("categorical_features", "its trees know other categories")
         if not _same_loss(known.target.loss(params.loss, params.quantile), known.loss):
@@ -69,8 +70,8 @@ def check_budget(estimator: Miser, prepared: Prepared) -> None:
     dearest = _dearest(estimator, prepared)
     if dearest > estimator.row_budget:
         raise ValueError(
-            f"row_budget={estimator.row_budget:g} is less than the {dearest:g} that the dearest "
-            "row costs before the model is continued (warm_start=True); truncate it first"
+            f"row_budget={estimator.row_budget:g} is less than the {dearest:g} that the most "
+            "expensive row costs before the model is continued (warm_start=True); truncate it first"
         )
 
 
@@ -91,14 +92,14 @@ def _changed(parameter: str, why: str) -> ValueError:
 
 
 def _same_loss(new: Loss, known: Loss) -> bool:
-    """Whether two losses mean the same; what one of them took from its data counts for both."""
+    """Whether two losses mean the same; what one of them learned from its data counts for both."""
     if new is known:
         return True
     if type(new) is not type(known):
         return False
-    taken = {name for name, value in vars(new).items() if value is None}
+    unset = {name for name, value in vars(new).items() if value is None}
     mine, theirs = (
-        {name: value for name, value in vars(loss).items() if name not in taken}
+        {name: value for name, value in vars(loss).items() if name not in unset}
         for loss in (new, known)
     )
     return bool(mine == theirs)

@@ -81,18 +81,18 @@ class Conditions:
         missing: Collection[int] = (),
     ):
         self._ensemble, self._categories = ensemble, categories
-        self._given_name, self._missing = name_of, frozenset(missing)
+        self._name_or_none, self._missing = name_of, frozenset(missing)
         # By node: what is said of each feature.
-        self._told: dict[int, dict[int, str]] = {}
+        self._texts: dict[int, dict[int, str]] = {}
 
     def of(self, node: int, row: NDArray[np.floating] | None = None) -> tuple[str, ...]:
         """One condition per feature on the way from the root, which has none.
 
         Of a row that has come there, what it lacks is told as missing.
         """
-        if node not in self._told:
-            self._told[node] = self._say(node)
-        texts = self._told[node]
+        if node not in self._texts:
+            self._texts[node] = self._say(node)
+        texts = self._texts[node]
         if row is None:
             return tuple(texts.values())
         return tuple(
@@ -101,7 +101,7 @@ class Conditions:
         )
 
     def _name_of(self, feature: int) -> str:
-        return self._given_name(feature) or f"feature {feature}"
+        return self._name_or_none(feature) or f"feature {feature}"
 
     @cached_property
     def _parents(self) -> NDArray[np.int64]:

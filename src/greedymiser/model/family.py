@@ -13,6 +13,11 @@ from greedymiser.model.predictor import Predictor, as_predictor
 # What the models of a family have in common, so that one can answer in place of another.
 SHARED = ("kind", "n_features", "feature_names", "costs")
 
+# What a curve has and a family has not: the rows that it was measured on, and what it trained.
+ONLY_CURVES = {
+    "best_row", "pareto", "plot", "plot_features", "points", "report", "to_csv", "to_frame", "trace"
+}  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ModelFamily(Predictor):
@@ -87,6 +92,15 @@ class ModelFamily(Predictor):
             )
         return self.models[affordable[-1]]
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ONLY_CURVES:
+            raise AttributeError(
+                f"a family of models, as load gives it back of a saved curve, has no {name!r}: it "
+                "has the models of the curve's front (models, model_costs, scores, best); a curve "
+                "is kept whole by pickle"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __repr__(self) -> str:
         costs, scores = self.model_costs, self.scores
         return (
@@ -133,6 +147,8 @@ def as_family(curve: Any, finish: Callable[[Any], Predictor] = as_predictor) -> 
     if isinstance(curve, ModelFamily):
         return curve
     front = curve.pareto().sort_values("cost", ignore_index=True)
+    if front.empty:
+        raise ValueError("no model of the curve has a score, so there is none to keep")
     # A constant that is all that a small budget buys is a model, too.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -41,19 +41,19 @@ def gated_protocol(
     )
 
 
-def _bought(model: Predictor) -> list[tuple[int, ...]]:
+def _resources_by_stage(model: Predictor) -> list[tuple[int, ...]]:
     """Resources that become available with each stage."""
-    owned, found = set[int](), []
+    owned, resources = set[int](), []
     for k in range(len(model.stages)):
         wanted = {r for f in model.stage_features(k) for r in model.costs.needs[f]}
-        found.append(tuple(sorted(wanted - owned)))
+        resources.append(tuple(sorted(wanted - owned)))
         owned |= wanted
-    return found
+    return resources
 
 
 def _lines(model: Predictor, left: NDArray[np.intp]) -> list[Line]:
     costs, lines = model.costs, []
-    for k, resources in enumerate(_bought(model)):
+    for k, resources in enumerate(_resources_by_stage(model)):
         share = float(np.mean(left >= k))
         for resource in resources:
             users = [f for f in model.features if resource in costs.needs[f]]
@@ -87,7 +87,7 @@ class _GatedCount:
 
     def start(self) -> Step:
         """Rows before anything is asked."""
-        bought = _bought(self._model)
+        bought = _resources_by_stage(self._model)
         rest = self._step(0, bought) if bought[0] else self._step(1, bought)
         n = self._table.n_rows
         asked = 0 if rest is None else rest.n_rows
@@ -132,7 +132,7 @@ class _GatedCount:
             return (Reason((), n),)
         gate = self._gates.gates[k]
         if gate.ensemble.n_trees != 1:
-            return (Reason((f"a gate on {self._told(gate)} open",), n),)
+            return (Reason((f"a gate on {self._main_features(gate)} open",), n),)
         ways: Counter[tuple[str, ...]] = Counter()
         where = np.flatnonzero(self._left > k)
         ensemble, stage = gate.ensemble, self._model.stages[k]
@@ -153,13 +153,13 @@ class _GatedCount:
             ways[conditions.of(leaf)] += number
         return tuple(Reason(*way) for way in ways.most_common())
 
-    def _told(self, gate: Gate) -> str:
+    def _main_features(self, gate: Gate) -> str:
         """What matters most to a gate, in words."""
         gains = gate.ensemble.importances()
         best = np.argsort(-gains, kind="stable")[: np.count_nonzero(gains)]
-        told = [self._names[f] for f in best[:MOST_NAMED].tolist()]
+        names = [self._names[f] for f in best[:MOST_NAMED].tolist()]
         more = f" and {len(best) - MOST_NAMED} more" if len(best) > MOST_NAMED else ""
-        return ", ".join(told) + more
+        return ", ".join(names) + more
 
 
 def leaves_of(ensemble: Ensemble, rows: NDArray[np.floating]) -> NDArray[np.intp]:

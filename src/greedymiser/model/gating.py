@@ -95,10 +95,10 @@ def said_of(raw: Floats, loss: Loss) -> Floats:
     if len(raw) == 1:
         if not gives_probabilities(loss):
             return raw
-        told = np.asarray(loss.response(raw[0]))
-        return told[None] if told.ndim == 1 else told[-1:]
-    told = np.asarray(loss.response(raw)) if gives_probabilities(loss) else raw
-    return np.concatenate([told, told.max(axis=0)[None]])
+        response = np.asarray(loss.response(raw[0]))
+        return response[None] if response.ndim == 1 else response[-1:]
+    columns = np.asarray(loss.response(raw)) if gives_probabilities(loss) else raw
+    return np.concatenate([columns, columns.max(axis=0)[None]])
 
 
 def said_names(n_outputs: int, classes: NDArray[np.generic] | None) -> list[str]:

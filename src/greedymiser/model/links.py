@@ -21,16 +21,16 @@ def decisions(raw: Floats) -> Floats:
 def probabilities(raw: Floats, loss: Loss, n_classes: int) -> Floats:
     """Class probabilities of raw predictions, shape (n, n_classes)."""
     require_probabilities(loss)
-    given = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
+    response = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
     n = raw.shape[1]
-    if n_classes == 2 and given.shape == (n,):  # of the second class
-        given = np.stack([1.0 - given, given])
-    if given.shape != (n_classes, n):
+    if n_classes == 2 and response.shape == (n,):  # of the second class
+        response = np.stack([1.0 - response, response])
+    if response.shape != (n_classes, n):
         raise ValueError(
             f"the response of the loss {_loss_name(loss)} must have shape (n_classes, n), here "
-            f"({n_classes}, {n}), got {given.shape}"
+            f"({n_classes}, {n}), got {response.shape}"
         )
-    return np.ascontiguousarray(given.T)
+    return np.ascontiguousarray(response.T)
 
 
 def labels(raw: Floats, classes: NDArray[Any], loss: Loss) -> NDArray[Any]:

@@ -196,6 +196,11 @@ class Predictor:
             raise AttributeError(f"a {self.kind} has no classes, and so no class probabilities")
         return self.classes
 
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        return self.classes_ if self.error_costs is None else self.error_costs.said
+
     def receipt(self) -> Receipt:
         """What was bought in training, when, at what price."""
         return Receipt(self.purchases)
@@ -355,6 +360,11 @@ class Predictor:
             )
         return self.error_costs.expected(self.probabilities(raw))
 
+    @property
+    def has_protocol(self) -> bool:
+        """Whether rows are asked for different things, as ``protocol`` tells."""
+        return self.charge == "row" or isinstance(self.rule, Gates)
+
     def protocol(
         self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01
     ) -> Protocol:
@@ -368,7 +378,7 @@ class Predictor:
         min_share : float
             Questions to a smaller share of the rows are left out of the steps, not of the table.
         """
-        if self.charge != "row" and not isinstance(self.rule, Gates):
+        if not self.has_protocol:
             raise ValueError(
                 "a protocol is for models with charge='row'; this one has charge='model' and asks "
                 "every row for the same, as receipt() tells"
@@ -491,11 +501,11 @@ class Predictor:
 
     def _queries(self, n: int, qid: ArrayLike | None) -> tuple[NDArray[np.intp] | None, Starts]:
         """Order that brings queries together (None if they are), and where each starts."""
+        if qid is None:
+            return None, np.array([0, n], dtype=np.intp) if self.compares_rows else None
         check_queries(qid, n)
         if not self.compares_rows:
             return None, None
-        if qid is None:
-            return None, np.array([0, n], dtype=np.intp)
         order, starts = query_order(qid)
         return (None if (np.diff(order) > 0).all() else order), starts
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.text_tables import html_table
 from greedymiser.data.tables import Categories, Table
 from greedymiser.model.conditions import Conditions
 from greedymiser.model.row_costs import Accounts, Notes, mean_cost, note_questions
@@ -222,6 +223,23 @@ class Protocol:
             f"<Protocol of {self.n_rows} rows: {len(self.lines)} resources, "
             f"mean cost {self.mean_cost:.4g}>"
         )
+
+    def _repr_html_(self) -> str:
+        head, *notes = (line for line in str(self).splitlines() if ", of " not in line)
+        rows = [
+            [
+                "\N{EM SPACE}" * (2 * depth - 2) + step.name,
+                f"{step.price:.4g}",
+                self.share(step.n_rows),
+                self.share(step.n_done),
+                said_conditions(step),
+            ]
+            for depth, step in self.start.each()
+            if depth > 0
+        ]
+        heads = ["asked for", "price", "of the rows", "end here", "if"]
+        caption = ";".join([f"Protocol: {head}", *notes])
+        return html_table(caption, heads, rows, left={0, 4})
 
 
 def said_conditions(step: Step, most: int = 3) -> str:

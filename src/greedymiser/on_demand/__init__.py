@@ -6,7 +6,7 @@ train on, and ``OnDemandPredictor`` serves a model from raw objects.
 
 from greedymiser.on_demand.matrix import build_matrix
 from greedymiser.on_demand.measuring import CostTable, MeasuredCosts, Timing, measure_costs
-from greedymiser.on_demand.observers import AnsweredObject, Observer
+from greedymiser.on_demand.metrics import AnsweredObject, Observer
 from greedymiser.on_demand.policies import SourcePolicy
 from greedymiser.on_demand.predictor import OnDemandPredictor
 from greedymiser.on_demand.receipts import ObjectReceipt, Question, Receipts

@@ -9,96 +9,127 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import math
+import os
+import queue
+import sys
 import threading
 import time
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context, copy_context
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property, partial
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.lowlevel import EventLoopToken, RunVar, checkpoint, current_token
+from anyio.lowlevel import EventLoopToken, RunVar, current_token
 
+from greedymiser.on_demand.fetcher import Call, Scheduler, Workplace, call_here, running_backend
 from greedymiser.on_demand.policies import Deadline, SourcePolicy, retry_wait
 from greedymiser.on_demand.request import Exit, Outcome, Request, refusal
-from greedymiser.on_demand.scheduler import Call, Scheduler
 from greedymiser.on_demand.sources import Source, split_batch
-from greedymiser.on_demand.worker_threads import context_for
 
-if TYPE_CHECKING:
-    from greedymiser.on_demand.fetcher import Workplace
+try:
+    import sniffio
+except ImportError:  # it comes with trio; without it nobody uses it
+    sniffio = None  # type: ignore[assignment, unused-ignore]
 
 T = TypeVar("T")
 
 # What ends a program. An event loop would fall over it, so it is carried around the loop.
 LEAVING = (SystemExit, KeyboardInterrupt)
 
-# A task makes so many calls before it lets others go on, if its coroutines never wait.
-CALLS_IN_A_ROW = 3
-
 
 async def run_on_loop(scheduler: Scheduler, caller: LoopCaller) -> None:
     """Make all calls of a scheduler, side by side."""
-    try:
-        # Not in this task: who cancels it does not mean a source, and a source may cancel its own.
-        async with anyio.create_task_group() as group:
-            _Tasks(scheduler, caller, group).start_others()
-    except BaseExceptionGroup as errors:
-        # The first failure cancelled all others; it says more than the group.
-        error = first_error(errors)
-        if isinstance(error, Exit):
-            raise error.reason from None
-        raise error from error.__cause__
+    # Not in this task: who cancels it does not mean a source, and a source may cancel its own.
+    if running_backend() == "trio":
+        try:
+            async with anyio.create_task_group() as group:
+                _Tasks(scheduler, caller, group).start()
+            return
+        except BaseExceptionGroup as errors:
+            # The first failure cancelled all others; it says more than the group.
+            error = first_error(errors)
+    else:
+        tasks = _AsyncioTasks(caller)
+        _Tasks(scheduler, caller, tasks).start()
+        found = await tasks.join()
+        if found is None:
+            return
+        error = found
+    if isinstance(error, Exit):
+        raise error.reason from None
+    raise error from error.__cause__
+
+
+class _AsyncioTasks:
+    """Tasks of which all end if one fails. Those of anyio take three times as long to start."""
+
+    def __init__(self, caller: LoopCaller):
+        self._loop = asyncio.get_running_loop()
+        self._caller = caller
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+        self._all_done: asyncio.Future[None] | None = None
+
+    def start_soon(self, function: Callable[..., Coroutine[Any, Any, None]], call: Call) -> None:
+        task = self._loop.create_task(function(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+        else:  # by us, or by someone else, who means us all
+            error = None if self._caller.is_ending else CancelledError()
+        if error is not None:
+            self._error = self._error or error
+            self._end()
+        if not self._tasks and self._all_done is not None and not self._all_done.done():
+            self._all_done.set_result(None)
+
+    def _end(self) -> None:
+        """Cancel all, once: what a source shields from it is waited for."""
+        if not self._caller.is_ending:
+            self._caller.is_ending = True
+            for task in self._tasks:
+                task.cancel()
+
+    async def join(self) -> BaseException | None:
+        """Wait for all; the first error, if there is one."""
+        cancelled: CancelledError | None = None
+        while self._tasks:
+            self._all_done = self._loop.create_future()
+            try:
+                await self._all_done
+            except CancelledError as raised:  # we are
+                cancelled = raised
+                self._end()
+        return self._error or cancelled
 
 
 class _Tasks:
-    """Makes calls as tasks. One that has made a call makes the next: tasks take long to start."""
+    """Makes calls, each in a task of its own."""
 
-    def __init__(self, scheduler: Scheduler, caller: LoopCaller, group: TaskGroup):
+    def __init__(self, scheduler: Scheduler, caller: LoopCaller, group: TaskGroup | _AsyncioTasks):
         self._scheduler, self._caller, self._group = scheduler, caller, group
         # That of all calls; what they change in it is not for others.
         self._context = copy_context()
 
-    def start(self, call: Call) -> None:
-        self._context.copy().run(self._group.start_soon, self.work, call)
+    def start(self) -> None:
+        """Start all calls that can be made now."""
+        while not self._caller.is_ending and (call := self._scheduler.take()) is not None:
+            self._context.copy().run(self._group.start_soon, self._make, call)
 
-    def start_others(self) -> None:
-        """Start tasks for all calls that can be made now."""
-        while (call := self._scheduler.take()) is not None:
-            self.start(call)
-
-    async def work(self, call: Call | None) -> None:
-        """Make a call, and others that can be made then."""
-        n_calls = 0
-        while call is not None:
-            self._scheduler.done(call, await self._caller.make(call))
-            call = self._scheduler.take()
-            self.start_others()
-            if call is not None and not _restore(self._context):
-                self.start(call)
-                return
-            n_calls += 1
-            if n_calls == CALLS_IN_A_ROW:
-                await checkpoint()
-                n_calls = 0
-
-
-def _restore(context: Context) -> bool:
-    """Give variables that a coroutine has changed the values that they had; whether all could be.
-
-    One that had no value cannot be had without one again.
-    """
-    could = True
-    for variable, value in copy_context().items():
-        if variable not in context:
-            could = False
-        elif context[variable] is not value:
-            variable.set(context[variable])
-    return could
+    async def _make(self, call: Call) -> None:
+        self._scheduler.done(call, await self._caller.make(call))
+        self.start()
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -117,20 +148,51 @@ class _LoopState:
 
     def __init__(self) -> None:
         self.limiters: dict[str, anyio.CapacityLimiter] = {}
-        self.gatherings: dict[str, _Gathering] = {}
+        # Calls that others may still join, by source; and tasks, which asyncio would forget.
+        self.open: dict[str, _SharedCall] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
 
 
 _states: RunVar[WeakKeyDictionary[Workplace, _LoopState]] = RunVar("greedymiser on demand")
 
 
-class _Gathering:
-    """Requests for a source that takes many objects, which wait for one call."""
+class _SharedCall:
+    """A call of a source that takes many objects, for those that came together.
+
+    It belongs to none of them: it runs as long as one of them waits, in a task of its own.
+    """
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        # Calls of those who wait, each with the one that wants it made.
+        self.members: list[tuple[Call, LoopCaller]] = []
         self.is_full, self.is_done = anyio.Event(), anyio.Event()
-        # None if the one that was to make the call was cancelled.
+        self.scope = anyio.CancelScope()
+        # What is called once nobody may join any more, and how it ended.
+        self.requests: list[Request] = []
         self.outcome: Outcome | None = None
+
+    @property
+    def n_objects(self) -> int:
+        return sum(len(call.requests) for call, _ in self.members)
+
+    def leave(self, call: Call) -> None:
+        """Someone does not wait any longer; what was begun goes on for the others."""
+        self.members = [member for member in self.members if member[0] is not call]
+        if not self.members:
+            self.scope.cancel()
+
+    def share(self, call: Call) -> Outcome:
+        """What the call has brought for one of those who waited."""
+        outcome, n, n_all = self.outcome, len(call.requests), len(self.requests)
+        assert outcome is not None
+        share = outcome._replace(seconds=outcome.seconds * n / max(n_all, 1))
+        if outcome.error is not None:
+            return share
+        first = next(i for i, one in enumerate(self.requests) if one is call.requests[0])
+        try:
+            return share._replace(value=split_batch(outcome.value, n_all)[first : first + n])
+        except (TypeError, ValueError) as fault:
+            return share._replace(value=None, error=fault)
 
 
 class LoopCaller:
@@ -161,12 +223,18 @@ class LoopCaller:
         self._deadline = deadline
         self._is_limited = is_limited
         self._tell = workplace.observers
+        # Whether its tasks are cancelled.
+        self.is_ending = False
+
+    @cached_property
+    def _state(self) -> _LoopState:
+        """What all calls share on this event loop; most need nothing of it."""
         try:
             states = _states.get()
         except LookupError:
             states = WeakKeyDictionary()
             _states.set(states)
-        self._state = states.setdefault(workplace, _LoopState())
+        return states.setdefault(self._place, _LoopState())
 
     async def make(self, call: Call) -> Outcome:
         """Make a call, when limits allow it."""
@@ -225,40 +293,80 @@ class LoopCaller:
             self._place.tell_of_cache(name, error)
 
     async def _together(self, call: Call, policy: SourcePolicy) -> Outcome:
-        """Wait for other requests for the same source, and share one call with them."""
-        gatherings, name = self._state.gatherings, call.source.name
-        while True:
-            gathering = gatherings.get(name)
-            is_first = gathering is None
-            if gathering is None:
-                gathering = gatherings[name] = _Gathering()
-            first = len(gathering.requests)
-            gathering.requests += call.requests
-            if len(gathering.requests) >= (policy.max_batch or 1):
-                gatherings.pop(name, None)
-                gathering.is_full.set()
-            if is_first:
-                await self._lead(gathering, call.source, policy)
-            else:
-                limit = self._deadline.left if self._deadline is not None else None
-                with anyio.move_on_after(limit):
-                    await gathering.is_done.wait()
-                if not gathering.is_done.is_set():
-                    return self._late(time.monotonic(), 0.0)
-            if gathering.outcome is not None:
-                return _share(gathering.outcome, first, len(call.requests), gathering)
-
-    async def _lead(self, gathering: _Gathering, source: Source, policy: SourcePolicy) -> None:
+        """Share a call with other requests for the same source; each waits as long as it may."""
+        source, deadline = call.source, self._deadline
+        refused = self._place.health[source.name].refusal(deadline)
+        if refused is not None:
+            self._tell.ended(source.name, len(call.requests), refused)
+            return refused
+        shared = self._join(call, policy)
+        limit = None if deadline is None else self._time_for(call, deadline)
+        start = time.perf_counter()
         try:
-            with anyio.move_on_after(policy.max_wait):
-                await gathering.is_full.wait()
-            if self._state.gatherings.get(source.name) is gathering:
-                del self._state.gatherings[source.name]
-            gathering.outcome = await self._try(Call(source, gathering.requests), policy)
+            with anyio.move_on_after(limit):
+                await shared.is_done.wait()
         finally:
-            if self._state.gatherings.get(source.name) is gathering:
-                del self._state.gatherings[source.name]
-            gathering.is_done.set()  # others look for another one to make the call, if need be
+            if not (is_done := shared.is_done.is_set()):
+                shared.leave(call)
+        if is_done:
+            return shared.share(call)
+        assert limit is not None
+        return self._late(start, limit) if shared.requests else _too_late(deadline)
+
+    def _join(self, call: Call, policy: SourcePolicy) -> _SharedCall:
+        """The call to share: one that others wait for, if there is room, or a new one."""
+        name, most = call.source.name, policy.max_batch or 1
+        shared = self._state.open.get(name)
+        is_left = shared is not None and not shared.members  # and about to be cancelled
+        if shared is not None and (is_left or shared.n_objects + len(call.requests) > most):
+            del self._state.open[name]
+            shared.is_full.set()
+            shared = None
+        if shared is None:
+            shared = self._state.open[name] = _SharedCall()
+            self._start(self._make_shared, shared, call.source, policy)
+        shared.members.append((call, self))
+        if shared.n_objects == most:
+            del self._state.open[name]
+            shared.is_full.set()
+        return shared
+
+    def _start(self, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """Start a task that belongs to nobody who waits for it; anyio has none of that kind."""
+        if running_backend() == "trio":
+            system: Any = sys.modules["trio"]
+            system.lowlevel.spawn_system_task(function, *arguments, context=copy_context())
+            return
+        task = asyncio.get_running_loop().create_task(function(*arguments))
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    async def _make_shared(self, shared: _SharedCall, source: Source, policy: SourcePolicy) -> None:
+        try:
+            with shared.scope:
+                with anyio.move_on_after(policy.max_wait):
+                    await shared.is_full.wait()
+                if self._state.open.get(source.name) is shared:
+                    del self._state.open[source.name]
+                if not shared.members:
+                    return
+                shared.requests = [one for call, _ in shared.members for one in call.requests]
+                # As long as the last of them can wait.
+                callers = [caller for _, caller in shared.members]
+                deadlines = [caller._deadline for caller in callers]
+                known = [deadline for deadline in deadlines if deadline is not None]
+                last = max(known, key=lambda d: d.left) if len(known) == len(callers) else None
+                is_limited = all(caller._is_limited for caller in callers)
+                caller = LoopCaller(self._place, last, is_limited)
+                shared.outcome = await caller._try(Call(source, shared.requests), policy)
+        except Exception as error:  # a task that nobody waits for must not fail
+            shared.outcome = Outcome(None, error, 0.0)
+        finally:
+            if self._state.open.get(source.name) is shared:
+                del self._state.open[source.name]
+            if shared.outcome is None:
+                shared.outcome = refusal("it was not called, since the event loop ends")
+            shared.is_done.set()
 
     async def _try(self, call: Call, policy: SourcePolicy) -> Outcome:
         """Make a call, and make it again if it fails and there is time."""
@@ -276,24 +384,41 @@ class LoopCaller:
     # -- one attempt ------------------------------------------------------------------------------
 
     async def _attempt(self, call: Call, policy: SourcePolicy | None) -> Outcome:
-        source, deadline = call.source, self._deadline
+        if policy is None and self._deadline is None:
+            return await self._admitted(call, None)
+        source = call.source
         health = self._place.health[source.name]
-        if policy is not None or deadline is not None:
-            refused = health.refusal(source, deadline, reserve=True)
-            if refused is not None:
-                self._tell.ended(source.name, len(call.requests), refused)
-                return refused
+        refused = health.refusal(self._deadline, begins=True)
+        if refused is not None:
+            self._tell.ended(source.name, len(call.requests), refused)
+            return refused
+        outcome: Outcome | None = None
+        try:
+            outcome = await self._admitted(call, policy)
+        finally:
+            if outcome is None or outcome.is_callers_fault:
+                health.release()
+            else:
+                health.note(outcome)
+        return outcome
+
+    async def _admitted(self, call: Call, policy: SourcePolicy | None) -> Outcome:
+        """Make a call that nothing speaks against, once there is a place for it."""
+        source, deadline = call.source, self._deadline
         limiter = self._limiter(source) if self._is_limited else None
         ticket = object()
         if limiter is not None and not await self._enter(limiter, ticket, source):
-            assert deadline is not None
-            return refusal(f"it was not called, since {deadline.seconds:g} s have passed")
+            outcome = _too_late(deadline)
+            self._tell.ended(source.name, len(call.requests), outcome)
+            return outcome
         try:
             # The clock of a time-out starts here: waiting for others is not the source's fault.
             limit = None if policy is None else policy.timeout
+            is_callers = False
             if deadline is not None:
                 left = self._time_for(call, deadline)
-                limit = left if limit is None else min(limit, left)
+                is_callers = limit is None or left < limit
+                limit = left if is_callers else limit
             self._tell.source_called(source.name, len(call.requests))
             arguments = call.arguments(self._place.raw)
             if source.is_coroutine:
@@ -303,8 +428,8 @@ class LoopCaller:
         finally:
             if limiter is not None:
                 limiter.release_on_behalf_of(ticket)
-        if policy is not None or deadline is not None:
-            health.note(outcome)
+        if is_callers and outcome.given_up and outcome.was_made:
+            outcome = outcome._replace(is_callers_fault=True)
         self._tell.ended(source.name, len(call.requests), outcome)
         return outcome
 
@@ -348,13 +473,13 @@ class LoopCaller:
     ) -> Outcome:
         """Call a coroutine function, and cancel it when its time is over."""
         if limit is None:
-            return await await_call(source, arguments)
+            return await self._await_call(source, arguments)
         outcome: Outcome | None = None
         error: BaseException = TimeoutError()
         start = time.perf_counter()
         try:
             with anyio.move_on_after(limit) as scope:
-                outcome = await await_call(source, arguments)
+                outcome = await self._await_call(source, arguments)
         except Exception as beside:  # tasks of a source may fail while they are cancelled
             error = beside
         if outcome is None:
@@ -364,6 +489,22 @@ class LoopCaller:
         if outcome.error is not None and scope.cancel_called:
             return outcome._replace(given_up=_given_up(limit))
         return outcome
+
+    async def _await_call(self, source: Source, arguments: Sequence[Any]) -> Outcome:
+        """Call a coroutine function; what it raises is caught, but for a cancellation of ours."""
+        start = time.perf_counter()
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = await source.apply(arguments)
+        except (Exception, *LEAVING) as raised:
+            error = raised
+        except CancelledError as raised:
+            # Has someone cancelled this task, or something that the source waited for?
+            if self.is_ending or anyio.get_current_task().has_pending_cancellation():
+                raise
+            error = raised
+        return Outcome(value, error, time.perf_counter() - start)
 
     async def _call_on_thread(
         self, source: Source, arguments: Sequence[Any], limit: float | None
@@ -391,33 +532,9 @@ def _given_up(limit: float) -> str:
     return f"it did not answer within {limit:.4g} s"
 
 
-def _share(outcome: Outcome, first: int, n: int, gathering: _Gathering) -> Outcome:
-    """What a call for many brought for some of them."""
-    n_all = len(gathering.requests)
-    share = outcome._replace(seconds=outcome.seconds * n / n_all)
-    if outcome.error is None:
-        try:
-            return share._replace(value=split_batch(outcome.value, n_all)[first : first + n])
-        except (TypeError, ValueError) as fault:
-            return share._replace(value=None, error=fault)
-    return share
-
-
-async def await_call(source: Source, arguments: Sequence[Any]) -> Outcome:
-    """Call a coroutine function; what it raises is caught, but for a cancellation from outside."""
-    start = time.perf_counter()
-    value: Any = None
-    error: BaseException | None = None
-    try:
-        value = await source.apply(arguments)
-    except (Exception, *LEAVING) as raised:
-        error = raised
-    except CancelledError as raised:
-        # Has someone cancelled this task, or something that the source waited for?
-        if anyio.get_current_task().has_pending_cancellation():
-            raise
-        error = raised
-    return Outcome(value, error, time.perf_counter() - start)
+def _too_late(deadline: Deadline | None) -> Outcome:
+    assert deadline is not None
+    return refusal(f"it was not called, since {deadline.seconds:g} s have passed")
 
 
 async def _until_done(future: Future[T]) -> T:
@@ -525,3 +642,111 @@ def _run(main: Callable[[], Awaitable[T]], backend: str) -> T:
     # With a factory, asyncio leaves the loop alone that others get from it.
     options = {"loop_factory": asyncio.new_event_loop} if backend == "asyncio" else {}
     return anyio.run(main, backend=backend, backend_options=options)
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+def context_for(backend: str | None) -> Context:
+    """The context of here, for a thread with that event loop.
+
+    anyio notes in it, with sniffio, which one runs, and believes what it finds there.
+    """
+    context = copy_context()
+    if sniffio is not None:
+        context.run(sniffio.current_async_library_cvar.set, backend)
+    return context
+
+
+class WorkerPool:
+    """Threads that call functions for event loops.
+
+    There are as many as there are calls at once: who calls sees to it that there are not too many.
+    A thread cannot be stopped; one that does not return after a time-out is left behind, takes
+    nobody's place, and does not keep the interpreter from ending. (That is why anyio's are not
+    used: on asyncio they are no daemons.) If ``most_abandoned`` calls of a source are, it is not
+    called again before one of them returns.
+    """
+
+    def __init__(self, most_abandoned: int) -> None:
+        self._most_abandoned = most_abandoned
+        self._threads = _DaemonThreads()
+        # Calls that run and for which nobody waits any more, by the name of their source.
+        self._abandoned: defaultdict[str, set[Future[Outcome]]] = defaultdict(set)
+
+    def send(self, source: Source, arguments: Sequence[Any]) -> Future[Outcome]:
+        """Call a function on a thread."""
+        answer: Future[Outcome] = Future()
+        n_abandoned = len(self._abandoned[source.name])
+        if n_abandoned >= self._most_abandoned:
+            reason = f"it was not called, since {n_abandoned} earlier calls still hang"
+            answer.set_result(refusal(reason))
+            return answer
+        context = context_for(None)
+
+        def work() -> None:
+            try:
+                outcome = context.run(call_here, source, arguments)
+            except BaseException as error:  # to end a thread quietly is no answer
+                outcome = Outcome(None, error, math.nan)
+            answer.set_result(outcome)
+
+        self._threads.send(work)
+        return answer
+
+    def is_stuck(self, source: Source) -> bool:
+        """Whether so many calls of a source hang that it is not called any more."""
+        return len(self._abandoned[source.name]) >= self._most_abandoned
+
+    def abandon(self, source: Source, answer: Future[Outcome]) -> None:
+        """Do not wait any longer for a call."""
+        abandoned = self._abandoned[source.name]
+        abandoned.add(answer)
+        answer.add_done_callback(abandoned.discard)  # at once, if it has just come
+
+    def close(self) -> None:
+        """End the threads; the next call starts new ones."""
+        self._threads.dismiss()
+        self._threads = _DaemonThreads()
+
+    def __del__(self) -> None:
+        self._threads.dismiss()
+
+
+class _DaemonThreads:
+    """Daemon threads, and the work that waits for the idle ones."""
+
+    def __init__(self) -> None:
+        # Garbage may be collected, and us be dismissed, while we hold it.
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._idle = 0
+        self._dismissed = False
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def send(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+                return
+        threading.Thread(target=self._serve, daemon=True, name="greedymiser-source").start()
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # a thread that waits keeps no object alive
+            with self._lock:
+                if self._dismissed:
+                    return
+                self._idle += 1
+
+    def dismiss(self) -> None:
+        """End the idle threads now, and those at work when they are done."""
+        if self._process != os.getpid():  # threads do not survive a fork, but locks that they hold
+            return
+        with self._lock:
+            self._dismissed = True
+            for _ in range(self._idle):
+                self._work.put(None)
+            self._idle = 0

@@ -17,10 +17,8 @@ from greedymiser.losses import Loss
 from greedymiser.model.family import ModelFamily, as_family
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.request import Outcome, Plan, Request
-from greedymiser.on_demand.row_walk import RowWalk
-from greedymiser.on_demand.served_model import ServedModel
-from greedymiser.on_demand.sources import Source, Sources
-from greedymiser.on_demand.stage_walk import StageWalk
+from greedymiser.on_demand.sources import AcquisitionError, Source, Sources
+from greedymiser.on_demand.walks import RowWalk, ServedModel, StageWalk
 
 ObjectWalk = StageWalk | RowWalk
 
@@ -44,16 +42,25 @@ def read_fallbacks(fallbacks: Any, model: ServedModel, sources: Sources) -> list
     """
     if fallbacks is None:
         return []
+    if isinstance(fallbacks, str):
+        if fallbacks != "states":
+            raise ValueError(f"fallbacks must be models or 'states', got {fallbacks!r}")
+        if not model.is_gated:
+            raise ValueError(
+                "fallbacks='states' is for gated cascades; other models have no states"
+            )
+        return []
     is_list = isinstance(fallbacks, list | tuple)
     found = []
     for i, predictor in enumerate(_predictors(fallbacks)):
         _check_alike(i, predictor, model.predictor)
         served = ServedModel(predictor, sources)
-        if served.source_names >= model.source_names:
-            if is_list and model.source_names:
+        if served.vital >= model.vital:
+            if is_list and model.vital:
+                whole = "the first state of the model" if model.is_gated else "the model"
                 raise ValueError(
-                    f"fallback {i} needs all that the model needs, and so it cannot answer where a "
-                    "source of the model fails"
+                    f"fallback {i} needs all that {whole} needs, and so it cannot answer where a "
+                    "source of it fails"
                 )
             continue
         found.append(served)
@@ -106,14 +113,17 @@ def _cost_alike(one: ErrorCosts | None, other: ErrorCosts | None) -> bool:
     return np.array_equal(one.matrix, other.matrix) and list(one.said) == list(other.said)
 
 
-class Taken(NamedTuple):
-    """An object that a fallback answers."""
+class Detour(NamedTuple):
+    """How an object is answered for which a source of the model failed."""
 
-    number: int
     why: str
+    # What answers it: a fallback, from 0; None where the model does, in the state that was reached.
+    fallback: int | None
     walk: ObjectWalk
-    # The walks of fallbacks that were chosen before it, and failed too.
+    # The walks that it was on before, that of the model first.
     before: tuple[ObjectWalk, ...] = ()
+    # Whether it has ended in a state, and more of the walk is not to be had.
+    is_over: bool = False
 
 
 class FallbackWalk:
@@ -147,7 +157,7 @@ class FallbackWalk:
         self._slowest = slowest
         self._is_strict = is_strict
         # By the number of the object.
-        self.taken: dict[int, Taken] = {}
+        self.detours: dict[int, Detour] = {}
         # Objects that no fallback can answer: what is not to be had is missing.
         self._given_up: set[int] = set()
         if isinstance(main, RowWalk):
@@ -158,73 +168,89 @@ class FallbackWalk:
         return self.main.release()
 
     def follow(self, request: Request) -> Plan:
-        taken = self.taken.get(request.index)
-        if taken is None:
-            if request.unavailable and self._is_in_need(request):
-                return self._choose(request)
-            plan = self.main.follow(request)
-            # A walk through trees stops at what is not to be had.
-            if not plan and request.unavailable and self._is_in_need(request):
-                return self._choose(request)
-            return plan
-        if not taken.walk.served.source_names.isdisjoint(request.unavailable):
-            return self._choose(request)
-        return self._next(request, taken.walk)
+        detour = self.detours.get(request.index)
+        if detour is not None and detour.is_over:
+            return ()
+        walk = self._walk_of(request)
+        if self._is_in_need(walk, request):
+            return self._choose(walk, request)
+        if detour is not None:
+            return self._next(walk, request)
+        plan = walk.follow(request)
+        # A walk through trees stops at what is not to be had.
+        if not plan and self._is_in_need(walk, request):
+            return self._choose(walk, request)
+        return plan
 
-    def _is_in_need(self, request: Request) -> bool:
+    def _walk_of(self, request: Request) -> ObjectWalk:
+        detour = self.detours.get(request.index)
+        return self.main if detour is None else detour.walk
+
+    def _is_in_need(self, walk: ObjectWalk, request: Request) -> bool:
         """Whether something failed that the model needs of the object."""
-        if request.index in self._given_up:
+        if not request.unavailable or request.index in self._given_up:
             return False
-        served = self.main.served
-        asked = (served.maker[served.names[f]] for f in self.main.features_asked(request))
+        served = walk.served
+        asked = (served.maker[served.names[f]] for f in walk.features_asked(request))
         return not request.unavailable.isdisjoint(asked)
 
-    def _choose(self, request: Request) -> Plan:
+    def _failure(self, request: Request) -> AcquisitionError:
+        """The failure of something that the model needs of the object."""
+        supplies = self.main.served.supplies
+        plans = (supplies[feature].plan for feature in self.main.features_asked(request))
+        names = (source.name for plan in plans for source in plan)
+        return request.failures[next(name for name in names if name in request.failures)]
+
+    def _choose(self, walk: ObjectWalk, request: Request) -> Plan:
         """Let the best model go on that can; if none can, it is as if there were none."""
-        failure = next(iter(request.failures.values()))
+        failure = self._failure(request)
+        earlier = self.detours.get(request.index)
+        if isinstance(walk, StageWalk) and walk.has_states:
+            walk.stop(request)
+            stopped = earlier or Detour(str(failure), None, walk)
+            self.detours[request.index] = stopped._replace(is_over=True)
+            return ()
         for number, served in enumerate(self._fallbacks):
-            if not served.source_names.isdisjoint(request.unavailable):
+            if not served.vital.isdisjoint(request.unavailable):
                 continue
-            unknown = [source for source in served.plan if not request.knows(source)]
-            if any(self._refused(source) is not None for source in unknown):
+            if any(self._refused(source) is not None for source in _lacked(served, request)):
                 continue
-            earlier = self.taken.get(request.index)
-            if earlier is None:
-                self.main.leave(request)
-            before = () if earlier is None else (*earlier.before, earlier.walk)
-            walk = walk_of(served, [request])
-            self.taken[request.index] = Taken(number, str(failure), walk, before)
-            return self._next(request, walk, is_new=True)
+            walk.leave(request)
+            before = (walk,) if earlier is None else (*earlier.before, walk)
+            chosen = walk_of(served, [request])
+            why = str(failure) if earlier is None else earlier.why
+            self.detours[request.index] = Detour(why, number, chosen, before)
+            return self._next(chosen, request, is_new=True)
         if self._is_strict:
             raise failure from failure.__cause__
-        taken = self.taken.get(request.index)
-        if taken is None:
-            self._given_up.add(request.index)
-            return self.main.follow(request)
-        return self._next(request, taken.walk)
+        self._given_up.add(request.index)
+        return walk.follow(request) if earlier is None else self._next(walk, request)
 
     def time_to_fall_back(self, request: Request, source: Source) -> float | None:
         """Seconds that the best fallback would take if a source failed now; None: not known."""
+        walk = self._walk_of(request)
+        if isinstance(walk, StageWalk) and walk.has_states:
+            return 0.0
         without = request.unavailable | {source.name}
         for served in self._fallbacks:
-            if served.source_names.isdisjoint(without):
+            if served.vital.isdisjoint(without):
                 more = [
-                    other
-                    for other in served.plan
-                    if not request.knows(other) and other.name not in request.open
+                    other for other in _lacked(served, request) if other.name not in request.open
                 ]
                 # One after the other, at worst; what is being fetched will be there.
                 times = [self._slowest(other) for other in more]
                 return None if None in times else sum(filter(None, times))
         return 0.0
 
-    def _next(self, request: Request, walk: ObjectWalk, is_new: bool = False) -> Plan:
+    def _next(self, walk: ObjectWalk, request: Request, is_new: bool = False) -> Plan:
         """What an object needs next that is alone on its walk."""
         plan: Plan = () if is_new else walk.follow(request)
         while not plan:
             released = walk.release()
             if not released:
                 return ()
+            if self._is_in_need(walk, request):
+                return self._choose(walk, request)
             plan = [source for source in released[0][1] if not request.knows(source)]
             if not plan:
                 walk.follow(request)
@@ -234,7 +260,12 @@ class FallbackWalk:
         """Raw predictions of all objects."""
         raw = self.main.finish()
         for i, request in enumerate(self.main.requests):
-            taken = self.taken.get(request.index)
-            if taken is not None:
-                raw[:, i] = taken.walk.finish()[:, 0]
+            detour = self.detours.get(request.index)
+            if detour is not None and detour.walk is not self.main:
+                raw[:, i] = detour.walk.finish()[:, 0]
         return raw
+
+
+def _lacked(served: ServedModel, request: Request) -> list[Source]:
+    """What a model must still have of an object to answer it."""
+    return [s for s in served.plan if s.name in served.vital and not request.knows(s)]

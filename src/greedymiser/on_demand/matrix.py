@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from greedymiser._core.progress import Bar
 from greedymiser._core.threads import thread_count
 from greedymiser.data.tables import EXACT_INTEGERS
-from greedymiser.on_demand.fetcher import Fetcher
+from greedymiser.on_demand.fetcher import FailureLog, Fetcher, each_object
 from greedymiser.on_demand.policies import read_timeouts
 from greedymiser.on_demand.request import Plan, Request
-from greedymiser.on_demand.scheduler import FailureLog, each_object
 from greedymiser.on_demand.sources import AcquisitionError, Source, Sources
 
 # Objects that are looked at together; a process is sent fewer at a time.

@@ -18,10 +18,10 @@ import numpy as np
 from greedymiser._core.text_tables import aligned, html_table
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.model.predictor import as_predictor
+from greedymiser.on_demand.fetcher import FailureLog, each_object, running_backend
+from greedymiser.on_demand.policies import whole_number
 from greedymiser.on_demand.request import Request, describe
-from greedymiser.on_demand.scheduler import FailureLog, each_object, whole_number
 from greedymiser.on_demand.sources import AcquisitionError, Source, Sources
-from greedymiser.on_demand.worker_threads import running_backend
 
 # A fast function is repeated until it takes this long, or so many ticks of the clock.
 LEAST_SECONDS = 5e-4

@@ -19,11 +19,15 @@ from numbers import Integral, Real
 from typing import Any
 
 from greedymiser.on_demand.request import Outcome, Plan, refusal
-from greedymiser.on_demand.sources import Source, Sources
+from greedymiser.on_demand.sources import Sources
 
 # Answers that say how fast a source can be: the last few, of the last minute.
 REMEMBERED_ANSWERS = 32
 REMEMBERED_SECONDS = 60.0
+
+# A source that of late was too slow for a deadline is called all the same every so many seconds:
+# it may have been the event loop that was slow, and nobody would ever know.
+PROBE_INTERVAL = 1.0
 
 # Share of a deadline, and seconds at most, that are kept for what comes after the last answer.
 RESERVED_SHARE = 0.1
@@ -46,7 +50,9 @@ class SourcePolicy:
         The longest wait before the first retry, in seconds; it doubles with each. The wait is drawn
         between 0 and that, so that those who failed together do not come back together.
     breaker : int, optional
-        After so many failures in a row the source is not called any more: it fails at once.
+        After so many failures in a row the source is not called any more: it fails at once. That it
+        does not answer within its ``timeout`` is a failure; that a caller's own deadline is shorter
+        is none, so a source with a breaker should have a ``timeout``.
     breaker_reset : float
         Seconds after which one call is tried again; if it succeeds, all are made again.
     cache : mapping, or object with ``get(key)`` and ``set(key, value)``, optional
@@ -55,8 +61,8 @@ class SourcePolicy:
     cache_key : function, optional
         The key of an object; None for one that is not to be cached.
     max_batch : int, optional
-        For a source with ``batch=True``: single requests that come together, on one event loop, are
-        answered by one call of at most so many objects.
+        For a source with ``batch=True``: no call has more objects than this, and requests that come
+        together, on one event loop, share calls. Each keeps its own deadline.
     max_wait : float
         Seconds that a request waits for others.
 
@@ -79,10 +85,10 @@ class SourcePolicy:
     max_wait: float = 0.002
 
     def __post_init__(self) -> None:
-        _check_count("retries", self.retries, 0)
+        whole_number("retries", self.retries, 0)
         for name in ("limit", "breaker", "max_batch"):
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), 1)
+                whole_number(name, getattr(self, name), 1)
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
         for name in ("retry_wait", "breaker_reset", "max_wait"):
@@ -152,9 +158,11 @@ def check_seconds(argument: str, seconds: Any) -> float:
     return found
 
 
-def _check_count(argument: str, value: Any, least: int) -> None:
+def whole_number(argument: str, value: Any, least: int) -> int:
+    """Check an argument that counts something."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{argument} must be an integer of at least {least}, got {value!r}")
+    return int(value)
 
 
 _PLAIN = SourcePolicy()
@@ -169,12 +177,12 @@ class Deadline:
     def __init__(self, seconds: float):
         self.seconds = seconds
         reserve = min(RESERVED_SHARE * seconds, RESERVED_SECONDS)
-        self._end = time.monotonic() + seconds - reserve
+        self._end = time.perf_counter() + seconds - reserve
 
     @property
     def left(self) -> float:
         """Seconds that calls may still take."""
-        return self._end - time.monotonic()
+        return self._end - time.perf_counter()
 
 
 class Health:
@@ -188,38 +196,56 @@ class Health:
         self._lock = threading.Lock()
         self._answers: deque[tuple[float, float]] = deque(maxlen=REMEMBERED_ANSWERS)
         self._n_failures = 0
-        # When the breaker was opened, or a trial was begun; None while it is closed.
+        # When a call began the last time.
+        self._began = 0.0
+        # When the breaker was opened; None while it is closed.
         self._opened: float | None = None
+        # When the call began that is tried although the breaker is open; None if there is none.
+        self._trial: float | None = None
 
-    def refusal(self, source: Source, deadline: Deadline | None, reserve: bool) -> Outcome | None:
-        """Why the source is not called now, if so. With ``reserve``, the call is the trial."""
-        if self._opened is not None and not self._may_try(reserve):
-            return refusal(
-                f"it was not called, since its last {self._n_failures} calls failed; one is tried "
-                f"every {self._policy.breaker_reset:g} s"
-            )
+    def refusal(self, deadline: Deadline | None, *, begins: bool = False) -> Outcome | None:
+        """Why the source is not called now, if so.
+
+        Who begins a call hands back what came of it: ``note``, or ``release`` if nothing did.
+        """
         if deadline is not None:
             left = deadline.left
             if left <= 0:
                 return refusal(f"it was not called, since {deadline.seconds:g} s have passed")
             fastest = self._fastest()
-            if fastest > left:
+            if fastest > left and time.perf_counter() - self._began < PROBE_INTERVAL:
                 return refusal(
                     f"it was not called: of late it took at least {fastest:.3g} s, and "
                     f"{left:.3g} s are left"
                 )
+        # Last, since a call that is admitted here as the trial must be made.
+        if self._opened is not None and not self._may_try(begins):
+            return refusal(
+                f"it was not called, since its last {self._n_failures} calls failed; one is tried "
+                f"every {self._policy.breaker_reset:g} s"
+            )
+        if begins:
+            self._began = time.perf_counter()
         return None
 
-    def _may_try(self, reserve: bool) -> bool:
+    def _may_try(self, begins: bool) -> bool:
         with self._lock:
             if self._opened is None:
                 return True
-            now = time.monotonic()
-            if now - self._opened < self._policy.breaker_reset:
+            now = time.perf_counter()
+            since = self._opened if self._trial is None else self._trial
+            if now - since < self._policy.breaker_reset:
                 return False
-            if reserve:
-                self._opened = now  # nobody else tries before this one has ended, or hangs
+            if begins:
+                self._trial = now  # nobody else tries before this one has ended, or hangs
             return True
+
+    def release(self) -> None:
+        """A call has told nothing of the source: it was not made, or its caller has gone.
+
+        If it was the trial, the next call is. (If another one is, two are tried.)
+        """
+        self._trial = None
 
     def _fastest(self) -> float:
         """The least time that an answer took of late; 0 where nothing is known."""
@@ -230,22 +256,23 @@ class Health:
         return max(self._of_late(), default=None)
 
     def _of_late(self) -> list[float]:
-        since = time.monotonic() - REMEMBERED_SECONDS
+        since = time.perf_counter() - REMEMBERED_SECONDS
         with self._lock:
             return [seconds for when, seconds in self._answers if when >= since]
 
     def note(self, outcome: Outcome) -> None:
         """Take how a call ended."""
+        self._trial = None
         if not outcome.was_made:
             return
         with self._lock:
             if outcome.error is None:
-                self._answers.append((time.monotonic(), outcome.seconds))
+                self._answers.append((time.perf_counter(), outcome.seconds))
                 self._n_failures, self._opened = 0, None
                 return
             self._n_failures += 1
             if self._policy.breaker is not None and self._n_failures >= self._policy.breaker:
-                self._opened = time.monotonic()
+                self._opened = time.perf_counter()
 
 
 def retry_wait(policy: SourcePolicy, attempt: int) -> float:

@@ -14,17 +14,19 @@ from numpy.typing import ArrayLike, NDArray
 from greedymiser.losses.ndcg import query_order
 from greedymiser.model.links import decisions
 from greedymiser.model.predictor import as_predictor
-from greedymiser.on_demand.bills import Bills
 from greedymiser.on_demand.fallbacks import FallbackWalk, ObjectWalk, read_fallbacks, walk_of
-from greedymiser.on_demand.fetcher import Fetcher
-from greedymiser.on_demand.observers import AnsweredObject, Observers
-from greedymiser.on_demand.policies import Deadline, SourcePolicy, check_seconds
-from greedymiser.on_demand.receipts import ObjectReceipt, Receipts
+from greedymiser.on_demand.fetcher import (
+    FailureLog,
+    Fetcher,
+    FetchingWalk,
+    each_object,
+)
+from greedymiser.on_demand.metrics import AnsweredObject, Observers
+from greedymiser.on_demand.policies import Deadline, SourcePolicy, check_seconds, whole_number
+from greedymiser.on_demand.receipts import Bills, ObjectReceipt, Receipts
 from greedymiser.on_demand.request import Plan, Request
-from greedymiser.on_demand.scheduler import FailureLog, FetchingWalk, each_object, whole_number
-from greedymiser.on_demand.served_model import ServedModel
-from greedymiser.on_demand.shares import asked_shares
 from greedymiser.on_demand.sources import Sources
+from greedymiser.on_demand.walks import ServedModel, asked_shares
 
 Floats = NDArray[np.float64]
 
@@ -78,19 +80,22 @@ class OnDemandPredictor:
     batch_size : int
         Objects that are looked at together; their intermediates are in memory at the same time.
         Larger by what a ranker needs to see queries whole.
-    fallbacks : curve, family of models, or list of models, optional
+    fallbacks : curve, family of models, list of models, or "states", optional
         What answers an object where a source fails, is too slow, or is not called by its policy:
         the best model that needs only what is there or can still be had. Of a curve (or a family
-        that ``load`` has read) the best is the one with the best score, of a list the first. If
-        none can answer, ``on_error`` says what happens. Receipts tell which model it was, and why.
+        that ``load`` has read) the best is the one with the best score, of a list the first. A
+        gated cascade itself answers in the best state that can be reached, and others are asked
+        only where it is none; ``"states"`` stands for no others. If none can answer, ``on_error``
+        says what happens. Receipts tell which model it was, and why.
     deadline : float, optional
         Seconds after which the answer must be there, for each call of ``predict`` and the like,
         which take their own, too. A tenth of it (at most 20 ms) is kept for the model. What of late
-        has always taken longer than what is left is not begun; what has not come in time fails, so
-        early that a fallback can still fetch what it needs.
+        has always taken longer than what is left is not begun (but for one call a second, which
+        finds out whether it still does); what has not come in time fails, so early that a fallback
+        can still fetch what it needs.
     prefetch : float, optional
         Fetch at once what at least this share of the rows of ``sample`` needs, instead of when an
-        object gets there: faster, and dearer. Receipts tell what was bought in vain.
+        object gets there: faster, and more expensive. Receipts tell what was bought in vain.
     sample : array or data frame, optional
         Rows like those that will be served, with the columns of the model.
     policies : mapping from source to SourcePolicy, optional
@@ -143,6 +148,7 @@ class OnDemandPredictor:
         self._warned: set[str] = set()
         self._model = ServedModel(self.predictor, sources)
         self._fallbacks = read_fallbacks(fallbacks, self._model, sources)
+        self._falls_back = bool(self._fallbacks) or (fallbacks is not None and self._model.is_gated)
         self._is_strict = on_error == "raise"
         self._bills = Bills(self._model, self._fallbacks)
         models = [self._model, *self._fallbacks]
@@ -159,7 +165,7 @@ class OnDemandPredictor:
             n_jobs=n_jobs,
             concurrency=concurrency,
             observers=self._observers,
-            has_fallbacks=bool(self._fallbacks),
+            has_fallbacks=self._falls_back,
         )
 
     def _read_prefetch(self, prefetch: float | None, sources: Sources) -> Plan:
@@ -177,6 +183,16 @@ class OnDemandPredictor:
     def fallbacks(self) -> list[Any]:
         """The models that answer where a source fails, the best first."""
         return [served.predictor for served in self._fallbacks]
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Class labels, in the order of the columns of ``predict_proba``."""
+        return self.predictor.classes_
+
+    @property
+    def said_(self) -> NDArray[Any]:
+        """What ``predict`` may say: the classes, or the columns of ``error_costs``."""
+        return self.predictor.said_
 
     @property
     def fetches(self) -> list[str]:
@@ -284,7 +300,7 @@ class OnDemandPredictor:
     def _answer(self, prediction: _Prediction, respond: Callable[[Floats], Any]) -> Any:
         result = prediction.result()
         effect = "its columns count as missing"
-        if self._fallbacks:
+        if self._falls_back:
             effect = "a fallback answers where one can"
         result.log.tell(stacklevel=4, effect=effect, warned=self._warned)
         answer = respond(result.raw)
@@ -407,7 +423,7 @@ class _Prediction:
         for batch in self._batches:
             main = walk_of(served._model, batch.requests, batch.query, served._prefetch)
             walk: ObjectWalk | FallbackWalk = main
-            if served._fallbacks:
+            if served._falls_back:
                 walk = FallbackWalk(
                     main,
                     served._fallbacks,

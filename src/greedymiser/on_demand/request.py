@@ -37,6 +37,8 @@ class Outcome(NamedTuple):
     seconds: float
     # Why it was given up, where it did not fail of itself.
     given_up: str = ""
+    # Whether it was given up since the caller had no more time, which says nothing of the source.
+    is_callers_fault: bool = False
     # Whether there was a call at all, and if not, whether the value was in a cache.
     was_made: bool = True
     from_cache: bool = False

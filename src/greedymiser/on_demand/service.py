@@ -26,7 +26,9 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from greedymiser.costs.prices import did_you_mean, quoted_names
 from greedymiser.files import load as load_model
+from greedymiser.model.gating import Gates
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.predictor import OnDemandPredictor
 from greedymiser.on_demand.receipts import ObjectReceipt
@@ -68,7 +70,8 @@ def app_for(
     load : function, optional
         Reads a model file; ``greedymiser.load`` by default.
     **options
-        For ``OnDemandPredictor``. A family of models (a saved curve) is its own ``fallbacks``.
+        For ``OnDemandPredictor``. A family of models (a saved curve) is its own ``fallbacks``, and
+        so are the states of a gated cascade.
 
     Examples
     --------
@@ -112,6 +115,8 @@ class _Service:
         options: Mapping[str, Any],
     ):
         self._sources, self._options = sources, dict(options)
+        # Whether objects hold the features themselves.
+        self._holds_features = sources is None and not isinstance(model, OnDemandPredictor)
         self._max_body, self._max_objects = max_body, max_objects
         self._path = Path(model) if isinstance(model, str | os.PathLike) else None
         self._load, self._reload = load, reload
@@ -131,8 +136,11 @@ class _Service:
         predictor = as_predictor(model)
         sources = feature_sources(predictor) if self._sources is None else self._sources
         options = dict(self._options)
-        if getattr(predictor, "models", None) and self._sources is not None:
-            options.setdefault("fallbacks", predictor)
+        if self._sources is not None:  # a curve and a gated cascade are their own
+            if getattr(predictor, "models", None):
+                options.setdefault("fallbacks", predictor)
+            elif isinstance(predictor.rule, Gates):
+                options.setdefault("fallbacks", "states")
         return OnDemandPredictor(predictor, sources, **options)
 
     def _read(self, path: Path) -> tuple[tuple[int, int, int], OnDemandPredictor]:
@@ -162,8 +170,8 @@ class _Service:
         try:
             objects, wants_receipts, deadline = self._checked(await self._body(request))
             served = await self._current()
-            if self._sources is None:
-                _check_features(served.predictor, objects)
+            if self._holds_features:
+                check_features(served.predictor, objects)
             answer = await _unless_disconnected(request, served, objects, deadline, wants_receipts)
         except BadRequestError as error:
             return _sentence(str(error), error.status)
@@ -214,7 +222,7 @@ class _Service:
         return objects, body.get("receipts") is True, deadline
 
     async def schema(self, request: HTTPRequest) -> Response:
-        return JSONResponse(schema_of(self._served.predictor, self._sources is None))
+        return JSONResponse(schema_of(self._served.predictor, self._holds_features))
 
     async def healthz(self, request: HTTPRequest) -> Response:
         predictor = self._served.predictor
@@ -271,23 +279,22 @@ async def _answer(
     served: OnDemandPredictor, objects: list[Any], deadline: float | None, wants_receipts: bool
 ) -> dict[str, Any]:
     predictor = served.predictor
-    if predictor.kind == "classifier":
 
-        def both(raw: Any) -> tuple[Any, Any]:
-            return predictor.respond(raw), predictor.probabilities(raw)
+    def say(raw: Any) -> dict[str, Any]:
+        told = {"predictions": predictor.respond(raw).tolist()}
+        if predictor.kind == "classifier":
+            told["classes"] = predictor.classes_.tolist()
+            told["probabilities"] = predictor.probabilities(raw).tolist()
+        if predictor.error_costs is not None:  # a prediction may be no class, such as "refer"
+            told["answers"] = predictor.said_.tolist()
+            told["expected_costs"] = predictor.expected_errors(raw).tolist()
+        return told
 
-        (found, proba), receipts = await served._arun(both, objects, None, True, deadline)
-        answer = {
-            "predictions": found.tolist(),
-            "classes": predictor.classes_.tolist(),
-            "probabilities": proba.tolist(),
-        }
-    else:
-        found, receipts = await served.apredict(objects, return_receipts=True, deadline=deadline)
-        answer = {"predictions": found.tolist()}
-    if wants_receipts:
-        answer["receipts"] = [receipt_as_json(receipt) for receipt in receipts]
-    return answer
+    found = await served._arun(say, objects, None, wants_receipts, deadline)
+    if not wants_receipts:
+        return dict(found)
+    answer, receipts = found
+    return {**answer, "receipts": [receipt_as_json(receipt) for receipt in receipts]}
 
 
 def receipt_as_json(receipt: ObjectReceipt) -> dict[str, Any]:
@@ -295,50 +302,77 @@ def receipt_as_json(receipt: ObjectReceipt) -> dict[str, Any]:
     return {
         "cost": receipt.cost,
         "resources": receipt.resources,
+        "n_trees": receipt.n_trees,
+        "tree_cost": receipt.tree_cost,
         "fetched": list(receipt.fetched),
         "cached": list(receipt.cached),
         "in_vain": list(receipt.in_vain),
         "failed": list(receipt.failures),
+        "not_called": list(receipt.not_called),
         "missing": list(receipt.missing),
         "fallback": receipt.fallback,
+        "why_fallback": _reason(receipt) if receipt.why_fallback else "",
         "stopped": receipt.stopped,
         "seconds": receipt.total_seconds,
     }
+
+
+def _reason(receipt: ObjectReceipt) -> str:
+    """Why a fallback has answered, without what a source raised."""
+    failure = next(f for f in receipt.failures.values() if str(f) == receipt.why_fallback)
+    if isinstance(failure, SourceTimeoutError):  # the reason is in our words
+        return f"source {failure.source!r}: {failure.reason}"
+    return f"source {failure.source!r} failed"
 
 
 # -- objects that hold the features ---------------------------------------------------------------
 
 
 def feature_sources(predictor: Predictor) -> Sources:
-    """A source for each feature, which reads it from a mapping."""
-    names = predictor.names
-    if names is None:
+    """One source that reads all features that the model looks at, of all objects at once."""
+    if predictor.names is None:
         raise ValueError("the model's features have no names; give sources")
+    names = [predictor.names[feature] for feature in predictor.features]
+    labelled = [predictor.names[f] for f in predictor.features if f in predictor.categories]
+
+    async def request(raw: list[dict[str, Any]]) -> list[list[Any]]:
+        return [[one[name] for name in names] for one in raw]
+
     sources = Sources()
-    for i, name in enumerate(names):
-        sources.add(
-            lambda raw, name=name: raw.get(name),
-            [name],
-            name=name,
-            needs=["raw"],
-            categorical=i in predictor.categories,
-        )
+    if names:
+        sources.add(request, names, categorical=labelled, batch=True)
+    else:  # a constant, which looks at nothing
+        sources.add(lambda raw: None, predictor.names, name="request", needs=["raw"])
     return sources
 
 
-def _check_features(predictor: Predictor, objects: list[Any]) -> None:
+def check_features(predictor: Predictor, objects: list[Any]) -> None:
+    """Raise if objects do not hold the features that a model looks at, or hold unknown ones."""
+    known = set(predictor.names or ())
+    used = [
+        (str(name), feature in predictor.categories)
+        for feature, name in zip(predictor.features, predictor.features_used_, strict=True)
+    ]
     for i, one in enumerate(objects):
         if not isinstance(one, dict):
             raise BadRequestError(f"object {i} must be a mapping from features to values")
-        for feature, name in zip(predictor.features, predictor.features_used_, strict=True):
+        if not known.issuperset(one):
+            unknown = [name for name in one if name not in known]
+            raise BadRequestError(
+                f"object {i} has features that the model does not know: {quoted_names(unknown)}"
+                + did_you_mean(unknown[0], known.difference(one))
+            )
+        for name, has_labels in used:
             if name not in one:
                 raise BadRequestError(
                     f"object {i} has no feature {name!r}; null is a missing value"
                 )
             value = one[name]
-            is_number = isinstance(value, int | float)
-            is_label = feature in predictor.categories and isinstance(value, str)
-            if value is not None and not is_number and not is_label:
+            if not (
+                value is None
+                or isinstance(value, int | float)
+                or (has_labels and isinstance(value, str))
+            ):
                 raise BadRequestError(f"feature {name!r} of object {i} must be a number or null")
 
 
@@ -346,17 +380,19 @@ def schema_of(predictor: Predictor, holds_features: bool) -> dict[str, Any]:
     """A JSON schema of the body of a request."""
     one: dict[str, Any] = {}
     if holds_features:
-        used = zip(predictor.features, predictor.features_used_, strict=True)
+        used = set(map(str, predictor.features_used_))
+        # What is known but not used may be sent, and is not looked at.
         kinds = {
-            str(name): ["number", "string", "null"]
-            if feature in predictor.categories
-            else ["number", "null"]
-            for feature, name in used
+            name: ["number", "boolean", *(["string"] if i in predictor.categories else []), "null"]
+            for i, name in enumerate(predictor.names or ())
         }
         one = {
             "type": "object",
-            "properties": {name: {"type": kind} for name, kind in kinds.items()},
-            "required": list(kinds),
+            "properties": {
+                name: {"type": kind} if name in used else {} for name, kind in kinds.items()
+            },
+            "required": [name for name in kinds if name in used],
+            "additionalProperties": False,
         }
     return {
         "type": "object",

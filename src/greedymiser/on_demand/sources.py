@@ -24,7 +24,7 @@ from greedymiser.data.tables import is_frame
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Values = NDArray[np.float64] | list[Any]
-"""Values of a source's columns: numbers, or a list where some of them are labels."""
+"""Values of a source's columns: numbers, or a list where some of them may be labels."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 60
@@ -283,7 +283,7 @@ class Sources:
         the transformer (a string to a vectorizer). Objects are transformed one at a time wherever
         they are used, so that training and serving see the same bits.
         """
-        from greedymiser.on_demand.transformers import sources_of
+        from greedymiser.on_demand.adapters import sources_of
 
         sources = cls()
         sources_of(transformer, sources)
@@ -306,7 +306,7 @@ class Sources:
         full_feature_names : bool
             Columns are called ``view__feature``, for features of the same name.
         """
-        from greedymiser.on_demand.feast_views import sources_of_store
+        from greedymiser.on_demand.adapters import sources_of_store
 
         sources = cls(raw="entity")
         sources_of_store(store, features, sources, full_feature_names)
@@ -511,8 +511,12 @@ def split_batch(returned: Any, n: int) -> Sequence[Any]:
 def read_values(source: Source, returned: Any, labelled: frozenset[str]) -> Values:
     """Values of a source's columns, in their order; raise if they are not what was promised.
 
-    Columns in ``labelled`` may hold labels. Where there are any the values come as a list.
+    Columns in ``labelled`` may hold labels. Where there are any, or only one number, the values
+    come as a list.
     """
+    columns = source.columns
+    if type(returned) in (float, int) and len(columns) == 1 and columns[0] not in labelled:
+        return [float(returned)]  # as most of them are, and an array of one takes long to make
     values = _in_order(source, returned)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         numbers = values.astype(np.float64)

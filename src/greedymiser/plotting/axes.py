@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike, NDArray
 
 from greedymiser._core.amounts import amount, currency, money, plain_score_name, rounded_score
-from greedymiser.plotting.looks import figure_of, without_math
+from greedymiser.plotting.looks import figure_of, is_dark, without_math
 
 Floats = NDArray[np.float64]
 
@@ -55,8 +55,7 @@ def is_narrow(ax: Axes) -> bool:
 
 def shades(n: int, ax: Axes) -> Floats:
     """Colours from the first to the last of n that stand out from the background."""
-    dark = np.dot(to_rgb(ax.get_facecolor()), (0.3, 0.59, 0.11)) < 0.5
-    ends = (0.3, 1.0) if dark else (0.0, 0.78)
+    ends = (0.3, 1.0) if is_dark(ax) else (0.0, 0.78)
     return matplotlib.colormaps["viridis"](np.linspace(*ends, max(n, 2))[:n])
 
 
@@ -169,6 +168,15 @@ def _cost_ticks(ax: Axes, values: Floats, low: float, high: float, power: float)
             kept.append(tick)
             at = x
     return [wanted[0], *kept[::-1]]
+
+
+def set_title(ax: Axes, sentence: str) -> None:
+    """Write a sentence above the axes, in as many lines as it needs."""
+    words = sentence[:1].upper() + sentence[1:]
+    title = without_math(ax.set_title(words, loc="left", fontsize="medium"))
+    width, room = title.get_window_extent().width, ax.get_window_extent().width
+    if width > room:
+        title.set_text("\n".join(wrap(words, max(int(len(words) * room / width), 12))))
 
 
 def label_score(ax: Axes, scoring: str, kind: str = "") -> None:

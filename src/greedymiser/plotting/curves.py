@@ -11,13 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from greedymiser._core.amounts import amount, money, rounded_score
+from greedymiser._core.amounts import amount, currency, money, rounded_score
 from greedymiser.curve.summary import (
     FrontStep,
     front_steps,
     is_by_row,
+    model_at,
+    named_purchases,
     recommendation,
     recommended,
+    shortlist,
     total_in_words,
 )
 from greedymiser.plotting.axes import (
@@ -31,11 +34,13 @@ from greedymiser.plotting.axes import (
     found_by_search,
     label_score,
     note_below,
+    set_title,
     shades,
     spread_over,
+    tick_label,
 )
 from greedymiser.plotting.labels import LabelPlacer
-from greedymiser.plotting.looks import COLOURS, ink_of, short, without_math
+from greedymiser.plotting.looks import COLOURS, ink_of, main_colour, short, without_math
 from greedymiser.scoring.errors import TOTAL_COST
 
 if TYPE_CHECKING:
@@ -43,13 +48,20 @@ if TYPE_CHECKING:
 
 MOST_LEGEND_ENTRIES = 8
 
+# Models that are compared by what they cost in all.
+MOST_BARS = 8
+
 # Letters of a label in the picture.
 LONGEST_LABEL = 34
 
 PRICES_IGNORED = "prices ignored"
 
+# What costs less than this part of the most expensive change of a step is not in its label, and a
+# step that gains less than this part of all that can be gained has none.
+CHEAP, LITTLE = 0.2, 0.02
+
 # Beyond so many times the cost of the best model, a reference is told in words only.
-FAR = 2.5
+FAR = 1.5
 
 
 def plot_curve(
@@ -63,12 +75,13 @@ def plot_curve(
 
     Each step is the best model of the curve for budgets from its cost on, chosen by the validation
     score, with a band of one standard error. Labels say what it buys beyond the step before
-    ("+ TSH", "\N{MINUS SIGN} T3, + TT4"), as far as there is room. A ring marks the recommended
+    ("+ TSH", "\N{MINUS SIGN} T3, + TT4"), as far as there is room: without what is cheap
+    beside the rest, and not where next to nothing is gained. A ring marks the recommended
     model: the cheapest that is nearly as good as the best. Where the curve has test scores, those
     of the same models are diamonds. A cross is a model that ignores prices.
 
-    With ``scoring="total_cost"`` three lines show what models with larger and larger bills cost:
-    the bill, the errors, and both together, with the least total marked.
+    With ``scoring="total_cost"`` bars show what models with larger and larger bills cost: the
+    features and the errors on top of each other, with the recommended model framed.
 
     Parameters
     ----------
@@ -88,8 +101,9 @@ def plot_curve(
     if curve.scoring == TOTAL_COST:
         return _plot_totals(curve, ax)
     steps = front_steps(curve)
-    front = curve.pareto().sort_values(["cost", "score"])
-    costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
+    if not steps:
+        raise ValueError("no model of the curve has a score, so there is nothing to draw")
+    costs, scores = staircase(curve)
     others = reference_models(curve, baselines or {})
     last = _right_end(curve, costs[-1], list(others.values()), paths)
     cost_axis(
@@ -106,47 +120,73 @@ def plot_curve(
     focus(ax, scores[1:] if len(scores) > 1 else scores, np.array([scores[0], *beside]), 0.09)
     note_below(ax, scores[0], "what is free" if steps[0].n_features else "a constant")
     label_score(ax, curve.scoring, "" if reached else "validation")
-    title = recommendation(curve, steps)
-    without_math(ax.set_title(title[:1].upper() + title[1:], loc="left", fontsize="medium"))
+    set_title(ax, recommendation(curve, steps))
     add_legend(ax, handles, below=True)
-    _write_labels(ax, steps, (costs, scores), others.values())
+    _write_labels(ax, steps, (costs, scores), others.values(), step_labels(curve, steps))
     return ax
 
 
 def _plot_totals(curve: TradeoffCurve, ax: Axes) -> Axes:
-    """Draw bills, errors and their sum, of the models that err less than all with smaller bills."""
+    """Draw bills and errors on top of each other, of models that err less than all cheaper ones.
+
+    The recommended one is always among them: it need not be the least on these rows alone.
+    """
     rows = curve.points[curve.points["score"].notna()].sort_values(["cost", "errors"])
     errors = rows["errors"].to_numpy(float)
-    rows = rows[errors < np.append(np.inf, np.minimum.accumulate(errors)[:-1])]
-    bills, errors = rows["cost"].to_numpy(float), rows["errors"].to_numpy(float)
-    cost_axis(ax, [bills], curve.cost_unit, "mean bill of one prediction")
-    lines = (("errors", errors, "--"), ("bill", bills, ":"), ("together", bills + errors, "-"))
-    handles = []
-    for (name, values, dashes), colour in zip(lines, COLOURS[1:], strict=False):
-        is_sum = name == "together"
-        look: dict[str, Any] = {
-            "color": COLOURS[0] if is_sum else colour,
-            "linestyle": dashes,
-            "linewidth": 2.2 if is_sum else 1.4,
-            "drawstyle": "steps-post",
-            "marker": "o",
-            "markersize": 5 if is_sum else 3.5,
-        }
-        ax.plot(bills, values, zorder=4 if is_sum else 3, **look)
-        handles.append(Line2D([], [], label=name, **look))
+    errs_less = errors < np.append(np.inf, np.minimum.accumulate(errors)[:-1])
     best = curve.best_row()
-    ring: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none",
-                            "markeredgecolor": ink_of(ax), "linestyle": "none"}  # fmt: skip
-    ax.plot(best["cost"], -best["score"], zorder=5, markeredgewidth=1.8, **ring)
-    handles.append(Line2D([], [], label="the least total", **ring))
-    ax.set_ylim(bottom=min(0.0, *errors))
-    unit = f" ({curve.cost_unit})" if curve.cost_unit else ""
-    without_math(ax.set_ylabel(f"mean cost of a row{unit}"))
-    told = total_in_words(curve)
-    told = (told[:1].upper() + told[1:]).replace("; ", ";\n")
-    without_math(ax.set_title(told, loc="left", fontsize="medium"))
-    add_legend(ax, handles, below=True)
+    is_best = ((rows["cost"] == best["cost"]) & (rows["errors"] == best["errors"])).to_numpy()
+    rows = rows[errs_less | is_best].drop_duplicates(["cost", "errors"])
+    chosen = rows[["cost", "errors"]].to_numpy().tolist().index([best["cost"], best["errors"]])
+    kept = sorted({*spread_over(len(rows), MOST_BARS), chosen})
+    rows, chosen = rows.iloc[kept], kept.index(chosen)
+    bills, errors = rows["cost"].to_numpy(float), rows["errors"].to_numpy(float)
+    at, unit = np.arange(len(rows)), curve.cost_unit
+    ax.bar(at, bills, 0.7, color=main_colour(ax), label="features")
+    on_top = ax.bar(at, errors, 0.7, bottom=bills, color=COLOURS[1], label="errors", hatch="//",
+                    edgecolor=ax.get_facecolor(), linewidth=0)  # fmt: skip
+    totals = [money(total, unit) for total in bills + errors]
+    ax.bar_label(on_top, totals, fontsize="small", padding=2)
+    ax.texts[chosen].set_fontweight("bold")
+    ax.bar([chosen], [-best["score"]], 0.7, fill=False, edgecolor=ink_of(ax), linewidth=1.8,
+           label="recommended")  # fmt: skip
+    names = [_bought_in_words(curve, row) for _, row in rows.iterrows()]
+    names = [short(name, 18 if len(rows) < 6 else 12) for name in names]
+    slant: dict[str, Any] = {}
+    if len(rows) > 3:
+        slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(at, names, fontsize="small", **slant)
+    ax.grid(axis="x", visible=False)
+    ax.set_xlabel("what the model buys")
+    ax.margins(y=0.12)
+    ax.set_ylim(bottom=min(0.0, *(bills + errors)))
+    ax.yaxis.set_major_formatter(lambda value, _: tick_label(value, unit))
+    named = f" ({unit})" if unit and not currency(unit) else ""
+    without_math(ax.set_ylabel(f"mean cost of a row{named}"))
+    for text in (*ax.texts, *ax.get_xticklabels()):
+        without_math(text)
+    set_title(ax, total_in_words(curve))
+    add_legend(ax, ax.get_legend_handles_labels()[0], below=True)
     return ax
+
+
+def _bought_in_words(curve: TradeoffCurve, row: Any) -> str:
+    """What a model buys, in a few words; what it pays where the model is gone."""
+    if not curve.models:
+        return money(row["cost"], curve.cost_unit)
+    model = model_at(curve, curve.position(row), int(row["n_iter"]))
+    names = named_purchases(model.costs_, map(str, model.resources_used_))
+    return shortlist(names, 1) if names else "nothing"
+
+
+def staircase(curve: TradeoffCurve) -> tuple[Floats, Floats]:
+    """Costs and scores of the line of a curve, which never goes down.
+
+    A model may be a little worse on the validation rows than a cheaper one, where cross-fitting has
+    a say as well: then its point is below the line.
+    """
+    front = curve.pareto().sort_values(["cost", "score"])
+    return front["cost"].to_numpy(float), np.maximum.accumulate(front["score"].to_numpy(float))
 
 
 def reference_models(
@@ -234,13 +274,14 @@ def _draw_steps(
     last: float,
 ) -> list[Any]:
     """Draw the best score for each budget; handles for the legend."""
-    look: dict[str, Any] = {"color": COLOURS[0], "linewidth": 2.2, "drawstyle": "steps-post"}
+    colour = main_colour(ax)
+    look: dict[str, Any] = {"color": colour, "linewidth": 2.2, "drawstyle": "steps-post"}
     # The last step goes on to the end of the picture: a larger budget buys nothing more.
     end = max(last, ax.get_xlim()[1])
     ax.plot([*costs, end], [*scores, scores[-1]], zorder=3.5, **look)
     ax.plot(
         [step.cost for step in steps], [step.score for step in steps], linestyle="none",
-        marker="o", markersize=5, color=COLOURS[0], zorder=4,
+        marker="o", markersize=5, color=colour, zorder=4,
     )  # fmt: skip
     named = "best for each budget"
     tested = [step for step in steps if step.test_score is not None]
@@ -254,9 +295,9 @@ def _draw_steps(
         ax.fill_between(
             [*at, end], np.append(middle - errors, middle[-1] - errors[-1]),
             np.append(middle + errors, middle[-1] + errors[-1]), step="post",
-            color=COLOURS[0], alpha=0.15, linewidth=0, zorder=1,
+            color=colour, alpha=0.2, linewidth=0, zorder=1,
         )  # fmt: skip
-        handles.append(Patch(color=COLOURS[0], alpha=0.25, label="± 1 standard error"))
+        handles.append(Patch(color=colour, alpha=0.3, label="± 1 standard error"))
     if tested:
         mark: dict[str, Any] = {"marker": "D", "markersize": 5, "markerfacecolor": "none",
                                 "markeredgecolor": COLOURS[1], "linestyle": "none"}  # fmt: skip
@@ -278,6 +319,7 @@ def _write_labels(
     steps: Sequence[FrontStep],
     line: tuple[Floats, Floats],
     others: Collection[tuple[float, float]],
+    labels: Sequence[Sequence[str]],
 ) -> None:
     """Say what steps add, those that matter most first."""
     placer = LabelPlacer(ax)
@@ -293,13 +335,33 @@ def _write_labels(
     gains = [0.0, *np.diff([step.score for step in steps]).tolist()]
     for i in sorted(range(1, len(steps)), key=lambda i: (i != chosen, -gains[i])):
         step, bold = steps[i], {"fontweight": "bold"} if i == chosen else {}
-        for words in phrases(step):
+        for words in labels[i]:
             if placer.place(words, step.cost, step.score, **bold) is not None:
                 break
 
 
-def phrases(step: FrontStep) -> list[str]:
-    """What a step adds, in fewer and fewer words; none where it adds nothing."""
+def step_labels(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> list[list[str]]:
+    """What each step adds, in fewer and fewer words; none for those that gain next to nothing."""
+    costs = curve.models[0].costs_
+    prices = dict(zip(map(str, costs.resource_names), costs.resource_costs.tolist(), strict=True))
+    chosen = recommended(steps)
+    gains = [0.0, *np.diff([step.score for step in steps]).tolist()]
+    least = LITTLE * (max(step.score for step in steps) - steps[0].score)
+    return [
+        _phrases(step, prices) if i and (i == chosen or not gains[i] < least) else []
+        for i, step in enumerate(steps)
+    ]
+
+
+def _phrases(step: FrontStep, prices: Mapping[str, float]) -> list[str]:
+    """What a step adds, without what is cheap beside the rest: tables have it."""
+    changed = [prices.get(name, 0.0) for name in (*step.adds, *step.drops)]
+    least = CHEAP * max(changed, default=0.0)
+    adds, drops = (
+        tuple(name for name in names if prices.get(name, 0.0) >= least)
+        for names in (step.adds, step.drops)
+    )
+    step = replace(step, adds=adds, drops=drops)
     shortest = replace(step, drops=()).change(1) or step.change(1)
     phrases = [words for words in (step.change(2), step.change(1)) if len(words) <= LONGEST_LABEL]
     return list(dict.fromkeys([*phrases, short(shortest, LONGEST_LABEL)])) if shortest else []

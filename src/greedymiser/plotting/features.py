@@ -75,7 +75,7 @@ def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
 
 def _name_lines(ax: Axes, lines: Sequence[Any], unit: str) -> None:
     names = [
-        f"{'    ' if line.is_part else ''}{short(line.name, 26)}  {money(line.price, unit)}"
+        f"{'└ ' if line.is_part else ''}{short(line.name, 26)}  {money(line.price, unit)}"
         for line in lines
     ]
     ax.set_yticks(np.arange(len(lines)) + 0.5, names, fontsize="small")

@@ -74,6 +74,10 @@ class LabelPlacer:
                 ("right", at_x + gap, at_y + shift - gap / 2),
                 ("left", at_x - gap - size.width, at_y - shift - size.height),
             ):
+                # Words that follow one another on a line must not read as one sentence.
+                side_by_side = _box(left - gap, bottom, left + size.width + gap, bottom + 1)
+                if any(_overlap(side_by_side, other) for other in self._words):
+                    continue
                 box = _box(left - 1, bottom - 1, left + size.width + 1, bottom + size.height + 1)
                 leader = self._leader(box, side, (at_x, at_y)) if lines else []
                 if self._is_free(box) and not self._crosses_words(leader):

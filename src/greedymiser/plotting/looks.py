@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 
 # Okabe and Ito's colours, without those that vanish on white or black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
@@ -40,3 +42,13 @@ def figure_of(ax: Axes) -> Any:
 def ink_of(ax: Axes) -> Any:
     """The colour of text, which can be read on whatever the background is."""
     return ax.xaxis.label.get_color()
+
+
+def is_dark(ax: Axes) -> bool:
+    """Whether the background is dark."""
+    return bool(np.dot(to_rgb(ax.get_facecolor()), (0.3, 0.59, 0.11)) < 0.5)
+
+
+def main_colour(ax: Axes) -> str:
+    """The colour of what a picture is about."""
+    return COLOURS[5] if is_dark(ax) else COLOURS[0]

@@ -27,6 +27,7 @@ from greedymiser._core.version import __version__
 from greedymiser.curve.summary import (
     FrontStep,
     ValidationRows,
+    first_purchases,
     front_steps,
     is_by_row,
     model_at,
@@ -35,16 +36,21 @@ from greedymiser.curve.summary import (
     recommended,
     resource_groups,
     same_purchases,
+    score_text,
 )
+from greedymiser.model.predictor import as_predictor
 from greedymiser.model.protocols import said_conditions
 from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
-from greedymiser.plotting.curves import FAR, phrases, reference_models
+from greedymiser.plotting.curves import FAR, reference_models, staircase, step_labels
+from greedymiser.scoring.errors import TOTAL_COST
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve
     from greedymiser.model.protocols import Protocol
 
 __all__ = ["write_report"]
+
+MINUS = "\N{MINUS SIGN}"
 
 
 def write_report(
@@ -140,25 +146,26 @@ def _data(
     curve: TradeoffCurve, X: Any, baselines: Mapping[str, Any], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     steps = front_steps(curve)
+    if not steps:
+        raise ValueError("no model of the curve has a score, so there is nothing to report")
     costs = curve.models[0].costs_
-    front = curve.pareto().sort_values(["cost", "score"])
-    line = [[float(c), float(s)] for c, s in zip(front["cost"], front["score"], strict=True)]
+    line = np.column_stack(staircase(curve)).tolist()
     others = reference_models(curve, baselines)
     bought = {name for step in steps for name in step.resources}
     by_row = is_by_row(curve)
     unit = str(curve.cost_unit or "")
-    score = plain_score_name(str(curve.scoring))
+    labels = step_labels(curve, steps)
     return {
-        "scoring": score,
+        "scoring": _score_name(curve),
         "unit": unit,
         "by_row": by_row,
-        "heading": f"{score[:1].upper()}{score[1:]} for each budget",
+        "heading": _heading(curve),
         "lead": _lead(curve, steps),
         "provenance": _provenance(curve, about),
         "total": costs.total(range(costs.n_features)),
         "axes": _axes(curve, steps, line, others),
         "line": line,
-        "steps": [_step_entry(curve, steps, i, X) for i in range(len(steps))],
+        "steps": [_step_entry(curve, steps, i, X, labels[i]) for i in range(len(steps))],
         "recommended": recommended(steps),
         "columns": [i for i, step in enumerate(steps) if step.resources],
         "lines": [
@@ -172,13 +179,24 @@ def _data(
                 "cost": cost,
                 "score": score,
                 "cost_text": money(cost, unit),
-                "score_text": rounded_score(score),
-                "beside": [_beside(step, cost, score, unit) for step in steps],
+                "score_text": score_text(curve, score),
+                "beside": [_beside(curve, step, cost, score) for step in steps],
             }
             for name, (cost, score) in others.items()
         ],
         "settings": _shared_settings(curve.models),
     }
+
+
+def _score_name(curve: TradeoffCurve) -> str:
+    return "features and errors" if curve.scoring == TOTAL_COST else plain_score_name(curve.scoring)
+
+
+def _heading(curve: TradeoffCurve) -> str:
+    if curve.scoring == TOTAL_COST:
+        return "Features and errors of a row for each budget: less is better"
+    score = _score_name(curve)
+    return f"{score[:1].upper()}{score[1:]} for each budget"
 
 
 def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
@@ -190,9 +208,9 @@ def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
 
 def _provenance(curve: TradeoffCurve, about: Mapping[str, Any]) -> str:
     """Where it comes from: what is told, the rows, the date and the version."""
-    told = [f"{name} {value}" for name, value in about.items()]
+    told = [f"{name}: {value}" for name, value in about.items()]
     if isinstance(curve.validation, ValidationRows):
-        told.append(f"{curve.validation.n_rows:,} validation rows")
+        told.append(f"validation rows: {curve.validation.n_rows:,}")
     told += [f"{date.today():%d %B %Y}", f"greedymiser {__version__}"]
     return " \N{MIDDLE DOT} ".join(told)
 
@@ -228,21 +246,32 @@ def _axes(
         "power": power,
         "bottom": bottom,
         "top": top,
+        # Totals are told as amounts, of which less is better.
+        "is_total": curve.scoring == TOTAL_COST,
+        "currency": currency(unit),
         "title": f"{what} ({unit})" if unit and not currency(unit) else what,
         "ticks": [[tick, tick_label(tick, unit)] for tick in nice_costs(values, low, high, power)],
     }
 
 
-def _step_entry(curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any) -> dict[str, Any]:
+def _step_entry(
+    curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any, labels: list[str]
+) -> dict[str, Any]:
     step, unit = steps[i], curve.cost_unit
     model = model_at(curve, step.position, step.n_iter)
     neighbours = {
-        k: {"change": _change(curve, steps[k], step), "score": _signed(step.score - steps[k].score)}
+        k: {
+            "change": _change(curve, steps[k], step),
+            "score": _difference(curve, step.score - steps[k].score),
+        }
         for k in (i - 1, i + 1)
         if 0 <= k < len(steps)
     }
     trees = model.costs_.tree_cost * step.n_trees
     note = "It asks for nothing that costs anything." if not step.resources else ""
+    if step.is_total:
+        parts = [money(part, unit) for part in (step.cost, step.errors, -step.score)]
+        note = f"{parts[0]} for features and {parts[1]} for errors: {parts[2]} a row. {note}"
     if trees:
         note = f"{note} {step.n_trees} trees cost {money(trees, unit)} more.".strip()
     return {
@@ -250,16 +279,16 @@ def _step_entry(curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any
         "cost_text": money(step.cost, unit),
         "budget": _rounded_up(step.cost),
         "score": step.score,
-        "score_text": rounded_score(step.score),
+        "score_text": score_text(curve, step.score),
         "error": step.error,
         "error_text": _error_text(step.error),
         "test": step.test_score,
-        "test_text": "" if step.test_score is None else rounded_score(step.test_score),
+        "test_text": score_text(curve, step.test_score),
         "n_trees": step.n_trees,
         "n_features": step.n_features,
         "change": step.change(3),
-        "labels": phrases(step),
-        "adds": step.change(6) or ("nothing: a constant" if i == 0 else same_purchases(curve)),
+        "labels": labels,
+        "adds": step.change(6) or (first_purchases(step) if i == 0 else same_purchases(curve)),
         "resources": list(step.resources),
         "list": _shopping_list(model, step, unit),
         "note": note,
@@ -281,16 +310,20 @@ def _change(curve: TradeoffCurve, before: FrontStep, after: FrontStep) -> str:
     return replace(after, adds=adds, drops=drops).change(4) or same_purchases(curve)
 
 
-def _signed(difference: float) -> str:
+def _difference(curve: TradeoffCurve, difference: float) -> str:
+    """How much a score rises, or a total."""
+    if curve.scoring == TOTAL_COST:
+        sign = "+" if difference <= 0 else MINUS
+        return f"total {sign}{money(abs(difference), curve.cost_unit)}"
     size = abs(difference) if abs(difference) >= 0.0005 else 0.0
-    return ("+" if difference >= 0 else "\N{MINUS SIGN}") + rounded_score(size)
+    return f"score {'+' if difference >= 0 else MINUS}{rounded_score(size)}"
 
 
-def _beside(step: FrontStep, cost: float, score: float, unit: str) -> str:
+def _beside(curve: TradeoffCurve, step: FrontStep, cost: float, score: float) -> str:
     """A model beside another one."""
     less = cost - step.cost
-    saved = f"{money(abs(less), unit)} {'less' if less >= 0 else 'more'}"
-    return f"{saved}, score {_signed(step.score - score)}"
+    saved = f"{money(abs(less), curve.cost_unit)} {'less' if less >= 0 else 'more'}"
+    return f"{saved}, {_difference(curve, step.score - score)}"
 
 
 def _rounded_up(cost: float) -> float:
@@ -341,8 +374,7 @@ def _gain_shares(model: Any) -> dict[str, float]:
 
 
 def _protocol_of(model: Any, X: Any, unit: str) -> dict[str, Any] | None:
-    charge = getattr(getattr(model, "predictor_", None), "charge", "model")
-    if X is None or charge != "row":
+    if X is None or not as_predictor(model).has_protocol:
         return None
     return _protocol_entry(model.protocol(X), unit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -119,6 +120,22 @@ class Patience:
     tol: float = 1e-7
 
 
+@dataclass(frozen=True)
+class Record:
+    """What is written down of every round.
+
+    Where hundreds of models are compared, what nobody looks at is not computed: NaN is in its
+    place.
+    """
+
+    train_loss: bool = True
+    # Validation rows are scored from this round on.
+    scored_from: int = 0
+
+
+WHOLE_RECORD = Record()
+
+
 def boost(
     grower: Grower,
     loss: Loss,
@@ -130,6 +147,7 @@ def boost(
     patience: Patience,
     rounds: RoundRule = ALGORITHM_1,
     callbacks: Sequence[Callback] = (),
+    record: Record = WHOLE_RECORD,
 ) -> None:
     """Greedy Miser (Algorithm 1). Appends to ``history``, whole rounds only.
 
@@ -151,7 +169,7 @@ def boost(
         if not grower.account.is_within(n_trees):  # rows that were not drawn are asked for more
             history.stopped = "budget"
             return
-        _record(history, grower, validation, growths, t)
+        _write_down(history, grower, validation, growths, t, record)
         if callbacks:
             progress = _progress(history, grower, t + 1, max_iter, time.perf_counter() - start)
             # A list, not a generator: every callback hears of every round.
@@ -204,15 +222,16 @@ def _grow_round(grower: Grower, loss: Loss, n_trees: int, round_: Round) -> list
     return growths
 
 
-def _record(
+def _write_down(
     history: History,
     grower: Grower,
     validation: Validation | None,
     growths: Sequence[Growth],
     iteration: int,
+    record: Record,
 ) -> None:
     """Write a finished round down, scores first: an interruption must not leave half a round."""
-    train_loss = grower.rows.loss()
+    train_loss = grower.rows.loss() if record.train_loss else math.nan
     n_trees = (iteration + 1) * len(growths)
     if validation is not None:
         for k, growth in enumerate(growths):
@@ -221,7 +240,8 @@ def _record(
         if validation.cost is not None:
             bill = validation.cost(n_trees)
             history.validation_cost.append(bill)
-        history.validation_score.append(validation.total(bill))
+        is_scored = iteration + 1 >= record.scored_from
+        history.validation_score.append(validation.total(bill) if is_scored else math.nan)
     history.train_cost.append(grower.account.total(n_trees))
     history.train_loss.append(train_loss)
     names = grower.account.costs.feature_names

@@ -29,7 +29,15 @@ from greedymiser.model.predictor import Charge, Predictor, Stage
 from greedymiser.model.row_costs import Meter, Owned
 from greedymiser.model.trees import Ensemble, stack_trees
 from greedymiser.training.accounts import Account, ModelAccount, RowAccount, marks_of, mean_bill
-from greedymiser.training.boosting import Callback, History, Patience, Validation, boost
+from greedymiser.training.boosting import (
+    WHOLE_RECORD,
+    Callback,
+    History,
+    Patience,
+    Record,
+    Validation,
+    boost,
+)
 from greedymiser.training.grower import Grower, GrowerParams
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Cases, Given, HeldOut, Prepared, Schema, is_elsewhere
@@ -186,11 +194,13 @@ def train(
     callbacks: Sequence[Callback] = (),
     allowed: NDArray[np.bool_] | None = None,
     sunk: NDArray[np.bool_] | None = None,
+    record: Record = WHOLE_RECORD,
 ) -> Model:
     """Add rounds to a model, all that there will be; ``best_iter`` says how many are worth keeping.
 
     Trees ask only for the ``allowed`` features, by default all of them; where
     rows pay, ``sunk`` resources count as paid when gains are weighed against prices.
+    ``record`` is what is written down of every round.
     An interruption from the keyboard ends the training: the model has the rounds that were
     finished, and ``stopped`` is "interrupted"; "cluster lost" where all workers are gone.
     """
@@ -217,6 +227,7 @@ def train(
             ),
             rounds=_round_rule(params, prepared.schema.seed),
             callbacks=callbacks,
+            record=record,
         )
     except KeyboardInterrupt:
         history.stopped = "interrupted"

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from greedymiser._core.amounts import money
 from greedymiser.cli.app import Costs, Drop, Qid, TargetOption
-from greedymiser.cli.commands.score import scores_of_model
+from greedymiser.cli.commands.score import encoded, score_of, scores_of_model
 from greedymiser.cli.errors import InputError, Reads
+from greedymiser.cli.inputs import Task, TrainingData
 from greedymiser.cli.printing import say
 from greedymiser.cli.tables import show_receipt
-from greedymiser.costs.files import read_costs
+from greedymiser.costs.files import CostFile, read_costs
+
+if TYPE_CHECKING:
+    from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.model.predictor import Predictor
 
 # The libraries, by how the names of their files end.
 LIBRARIES = {".txt": "lightgbm", ".json": "xgboost", ".ubj": "xgboost"}
@@ -38,25 +44,47 @@ def baseline(
     drop: Drop = None,
 ) -> None:
     """Tell what the model costs that you have, what it buys, and how good it is."""
-    from dataclasses import replace
-
-    from greedymiser.baselines import baseline as metered
-
     prices = read_costs(costs)
-    found = metered(_read_model(model), prices.costs)
-    predictor = replace(found.predictor_, about={"cost_unit": prices.unit or ""})
+    predictor = _metered(model, prices)
     show_receipt(predictor)
     whole = prices.costs.total(range(prices.costs.n_features))
     say(
-        f"A prediction costs {money(found.cost_, prices.unit)}, of {money(whole, prices.unit)} for "
-        f"everything: {len(found.features_used_)} of {prices.costs.n_features} features are used.",
+        f"A prediction costs {money(predictor.cost_, prices.unit)}, of "
+        f"{money(whole, prices.unit)} for everything: {len(predictor.features_used_)} of "
+        f"{prices.costs.n_features} features are used.",
     )
     if data is not None:
         scores_of_model(predictor, data, target, scoring, qid, drop or ())
+        dropped = "".join(f" --drop {name}" for name in drop or ())
         say(
-            "What a budget would save: greedymiser curve "
-            f"{data} --costs {costs} --target {target or 'TARGET'} --out curve"
+            f"What a budget would save: greedymiser curve {data} --costs {costs} --target "
+            f"{target or 'TARGET'}{dropped} --baseline {model} --out curve"
         )
+
+
+def cost_and_score(path: Path, job: TrainingData, curve: TradeoffCurve) -> tuple[float, float]:
+    """What a model of another library costs, and its score on the rows that a curve goes by."""
+    assert job.valid is not None
+    if curve.scoring == "total_cost":
+        raise InputError("--baseline cannot be compared by total_cost; name another --scoring")
+    predictor = _metered(path, job.costs)
+    raw, _ = predictor.run(predictor.table(job.valid.X), job.valid.qid)
+    y = encoded(predictor, job.valid.y)
+    scoring = curve.models[0].scoring
+    if isinstance(scoring, str) and scoring != "loss":
+        return predictor.cost_, score_of(predictor, scoring, y, raw, job.valid.qid)
+    if job.task is Task.ranking:
+        raise InputError("--baseline needs a --scoring to compare rankers by, such as ndcg@5")
+    loss = curve.models[0].predictor_.loss
+    return predictor.cost_, -float(loss.value(y, raw[0] if len(raw) == 1 else raw, None))
+
+
+def _metered(path: Path, prices: CostFile) -> Predictor:
+    """The model of a file, with a bill."""
+    from greedymiser.baselines import baseline as metered
+
+    found = metered(_read_model(path), prices.costs)
+    return replace(found.predictor_, about={"cost_unit": prices.unit or ""})
 
 
 def _read_model(path: Path) -> Any:

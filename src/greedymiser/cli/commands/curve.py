@@ -28,10 +28,11 @@ from greedymiser.cli.app import (
     TaskOption,
     Valid,
 )
+from greedymiser.cli.commands.baseline import cost_and_score
 from greedymiser.cli.errors import Reads, Writes
 from greedymiser.cli.inputs import read_inputs
 from greedymiser.cli.outputs import WRITES_CURVE, new_curve, write_curve
-from greedymiser.cli.tables import show_files, show_steps, tell_of_half_a_curve
+from greedymiser.cli.tables import show_baselines, show_files, show_steps, tell_of_half_a_curve
 from greedymiser.cli.training import check_engine, make_estimator, trained_curve
 
 WRITES_CHECKPOINT = Writes(("checkpoint.json", "*.npz"))
@@ -83,6 +84,11 @@ def curve(
     engine: EngineOption = EngineName.auto,
     charge: ChargeOption = Charging.model,
     more: SetOption = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="Model of LightGBM (.txt) or XGBoost (.json, .ubj) to compare with."),
+        Reads(),
+    ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Keep and show models that others beat, too.")
     ] = False,
@@ -112,10 +118,12 @@ def curve(
     )  # fmt: skip
     steps = all_steps(trained) if every else front_steps(trained)
     # Written before anything is shown: whatever happens to the terminal, the work is kept.
-    about = {"data": data.name, "rows": f"{len(job.train.y):,}", "costs": costs.name}
+    about = {"data": data.name, "training rows": f"{len(job.train.y):,}", "costs": costs.name}
     rows = None if job.valid is None else job.valid.X
-    files = write_curve(trained, steps, out, rows, about=about)
+    others = {} if baseline is None else {baseline.name: cost_and_score(baseline, job, trained)}
+    files = write_curve(trained, steps, out, rows, baselines=others, about=about)
     show_steps(trained, steps)
+    show_baselines(trained, others)
     show_files(files)
     tell_of_half_a_curve(len(steps), out)
 

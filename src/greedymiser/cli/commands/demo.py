@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,9 @@ from greedymiser.cli.tables import show_files, show_protocol, show_steps, tell_o
 from greedymiser.cli.training import trained_curve
 from greedymiser.costs.files import CostFile, write_costs
 from greedymiser.datasets import CostedData, load_thyroid
+
+if TYPE_CHECKING:
+    from greedymiser.curve.curve import TradeoffCurve
 
 # What is written below the folder.
 WRITES_DEMO = Writes(
@@ -50,17 +53,16 @@ def demo(
 ) -> None:
     """Show what each budget buys, on an embedded data set with real prices."""
     from greedymiser.curve.summary import front_steps
-    from greedymiser.estimators import MiserClassifier
 
     start = time.perf_counter()
     new_curve(out)
     data = load_thyroid()
-    job = _training_data(data)
+    job = demo_data(data)
     say(
         f"Thyroid disease: {len(data.y_train)} patients to learn from, {len(data.y_test)} to test.",
         "The first model compiles the kernels, which takes a few seconds; later runs reuse them.",
     )
-    trained = trained_curve(job, MiserClassifier(max_iter=ROUNDS), TRADEOFFS, SCORING, None)
+    trained = demo_curve(job)
     steps = front_steps(trained)
     title = "Thyroid disease: what each budget for tests buys"
     files = [*write_curve(trained, steps, out, title=title), *_write_data(data, out)]
@@ -72,7 +74,7 @@ def demo(
     tell_of_half_a_curve(len(steps), out)
 
 
-def _training_data(data: CostedData) -> TrainingData:
+def demo_data(data: CostedData) -> TrainingData:
     """The data set as a command would have read it from files."""
     X, X_test = data.as_frame()
     everything = LabelledRows(X, data.y_train, None)
@@ -84,6 +86,13 @@ def _training_data(data: CostedData) -> TrainingData:
         everything.take(held),
         LabelledRows(X_test, data.y_test, None),
     )
+
+
+def demo_curve(job: TrainingData) -> TradeoffCurve:
+    """What each budget buys; the pictures of README and docs are of it, too."""
+    from greedymiser.estimators import MiserClassifier
+
+    return trained_curve(job, MiserClassifier(max_iter=ROUNDS), TRADEOFFS, SCORING, None)
 
 
 def _write_data(data: CostedData, out: Path) -> list[tuple[Path, str]]:

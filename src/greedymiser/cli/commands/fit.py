@@ -36,12 +36,14 @@ from greedymiser.cli.outputs import new_model, save_model
 from greedymiser.cli.printing import say
 from greedymiser.cli.tables import show_receipt, show_summary
 from greedymiser.cli.training import (
+    best_by_cv,
     best_for,
     check_engine,
     fit_model,
     make_estimator,
     with_costs,
 )
+from greedymiser.scoring.errors import TOTAL_COST
 
 
 def fit(
@@ -62,6 +64,14 @@ def fit(
             min=0, help="What one prediction may cost at most; with --charge row, on average."
         ),
     ] = None,
+    cv: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Choose by cross-validation in so many folds, and train on all of DATA, instead "
+            "of holding rows out.",
+        ),
+    ] = None,
     max_iter: MaxIter = 300,
     max_depth: MaxDepth = 4,
     learning_rate: LearningRate = 0.1,
@@ -77,11 +87,19 @@ def fit(
     ] = None,
     more: SetOption = None,
 ) -> None:
-    """Train one model. With a budget and no trade-off, find the best model that it affords."""
+    """Train one model; with a budget and no trade-off, the best that it affords.
+
+    Where the cost file has [errors], and there is no budget: the one whose bill and errors together
+    cost least.
+    """
     if row_budget is not None and charge is not Charging.row:
         raise typer.BadParameter("needs --charge row", param_hint="--row-budget")
     in_parts = scheduler is not None or workers is not None
-    searched = budget is not None and tradeoff is None
+    if cv is not None and (valid is not None or tradeoff is not None or in_parts):
+        raise typer.BadParameter(
+            "goes without --valid, --tradeoff, --workers and --scheduler", param_hint="--cv"
+        )
+    searched = cv is not None or (budget is not None and tradeoff is None)
     check_engine(engine.value, in_parts)
     _check_parts(data, in_parts, searched and valid is None)
     given: dict[str, Any] = {
@@ -91,7 +109,10 @@ def fit(
         if in_parts:
             job = read_inputs_in_parts(data, costs, **given, out=out)
         else:
-            job = read_inputs(data, costs, **given)
+            job = read_inputs(data, costs, **given, holds_out=cv is None)
+        if budget is None and tradeoff is None and cv is None and job.costs.errors is not None:
+            searched = scoring in (None, TOTAL_COST)
+            _check_parts(data, in_parts, searched and valid is None)
         new_model(out)
         model = make_estimator(
             job.task, max_iter, max_depth, learning_rate, jobs, charge.value, engine.value,
@@ -99,7 +120,9 @@ def fit(
         )  # fmt: skip
         model.set_params(row_budget=row_budget)
         told = {}
-        if budget is not None and tradeoff is None:
+        if cv is not None:
+            model, told["search"] = best_by_cv(cv, budget, job, model, scoring)
+        elif searched:
             model, told["search"] = best_for(budget, job, model, scoring, jobs)
         else:
             scoring = with_costs(model, job, scoring)
@@ -108,7 +131,7 @@ def fit(
     if searched and interruption.happened:
         told["search"] = f"interrupted: {told['search']}"
     save_model(model, out, job.costs.unit, told)
-    _show(out, searched, model.n_iter_)
+    _show(out, searched, getattr(model, "n_iter_", 0))
 
 
 def _check_parts(data: Path, in_parts: bool, needs_valid: bool) -> None:
@@ -120,8 +143,8 @@ def _check_parts(data: Path, in_parts: bool, needs_valid: bool) -> None:
         )
     if in_parts and needs_valid:
         raise InputError(
-            "a search for the best model of a budget needs --valid where data is read in parts; "
-            "or give a --tradeoff"
+            "a search for the best model needs --valid where data is read in parts; or give a "
+            "--tradeoff"
         )
 
 

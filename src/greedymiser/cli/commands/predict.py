@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from greedymiser._core.amounts import money
 from greedymiser.cli.app import Drop, ModelFile, PartsFile, Qid, Scheduler, Workers
 from greedymiser.cli.clusters import cluster, is_pattern
 from greedymiser.cli.errors import InputError, Writes
@@ -21,7 +22,7 @@ from greedymiser.cli.outputs import (
     write_predictions,
     write_table,
 )
-from greedymiser.cli.printing import as_number, emit, say
+from greedymiser.cli.printing import emit, say
 from greedymiser.cli.tables import cost_unit
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def predict(
 
 def _tell(trained: Predictor, n_rows: int, cost: float, out: Path) -> None:
     paid = "a mean cost" if rows_differ(trained) else "a cost"
-    bill = f"{as_number(cost)} {cost_unit(trained) or ''}".rstrip()
     say(
-        f"{n_rows} prediction{'s' * (n_rows != 1)} at {paid} of {bill} each, "
+        f"{n_rows:,} prediction{'s' * (n_rows != 1)} at {paid} of "
+        f"{money(cost, cost_unit(trained))} each, "
         f"from {len(trained.features_used_)} of {trained.n_features} features: {out}"
     )

@@ -34,7 +34,7 @@ def protocol(
     if out is not None and out.suffix.lower() not in ("", ".png"):
         raise InputError(f"the picture is a PNG file, and {str(out)!r} does not end in .png")
     trained = load_model(model)
-    if trained.charge != "row":
+    if not trained.has_protocol:
         raise InputError(
             f"{str(model)!r} asks every row for the same; a protocol needs a model that was "
             "trained with --charge row"

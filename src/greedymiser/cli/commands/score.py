@@ -12,10 +12,10 @@ from greedymiser._core.amounts import money, plain_score_name, rounded_score
 from greedymiser.cli.app import DataFile, Drop, ModelFile, Qid, TargetOption
 from greedymiser.cli.errors import InputError
 from greedymiser.cli.inputs import check_column, load_model, rows_for
-from greedymiser.cli.printing import listing, say, show_table
+from greedymiser.cli.printing import complain, listing, say, show_table
 from greedymiser.cli.tables import cost_unit
-from greedymiser.costs.prices import did_you_mean
 from greedymiser.datasets import LABEL, is_svmlight, read_table
+from greedymiser.scoring.errors import TOTAL_COST
 
 if TYPE_CHECKING:
     from greedymiser.model.predictor import Predictor
@@ -34,7 +34,10 @@ def score(
     target: TargetOption = None,
     scoring: Annotated[
         list[str] | None,
-        typer.Option(help="Score to tell: a scikit-learn scorer or ndcg@5. May be repeated."),
+        typer.Option(
+            help="Score to tell: a scikit-learn scorer, ndcg@5, or total_cost where errors have "
+            "costs. May be repeated."
+        ),
     ] = None,
     qid: Qid = None,
     drop: Drop = None,
@@ -65,15 +68,20 @@ def scores_of_model(
         raise InputError(f"column {target!r} of {str(data)!r} is missing in {n_missing} rows")
     table = trained.table(X)
     raw, left = trained.run(table, queries)
-    y = _encoded(trained, kept[target].to_numpy())
-    rows = []
-    for name in scoring or _usual(trained):
-        found = _score_of(trained, name, y, raw, queries)
-        rows.append((plain_score_name(name), rounded_score(found)))
+    y = encoded(trained, kept[target].to_numpy())
     costs = trained.bills(table, left)
     unit = cost_unit(trained)
+    wanted, rows = scoring or _usual(trained), []
+    for name in wanted:
+        if name != TOTAL_COST:
+            found = score_of(trained, name, y, raw, queries)
+            rows.append((plain_score_name(name), rounded_score(found)))
     mean = "mean cost of a prediction" if np.ptp(costs) else "cost of a prediction"
     rows.append((mean, money(float(costs.mean()), unit)))
+    if TOTAL_COST in wanted:
+        errors = _mean_error(trained, y, raw)
+        rows.append(("mean cost of its errors", money(errors, unit)))
+        rows.append(("both together", money(float(costs.mean()) + errors, unit)))
     say(f"{len(y)} rows, {len(trained.features_used_)} of {trained.n_features} features used")
     show_table("", ["", " "], rows, left="")
 
@@ -82,10 +90,20 @@ def _usual(trained: Predictor) -> list[str]:
     names = list(USUAL[trained.kind])
     if trained.classes is not None and len(trained.classes) > 2:
         names[0] = "roc_auc_ovr"
-    return names
+    return names if trained.error_costs is None else [*names, TOTAL_COST]
 
 
-def _encoded(trained: Predictor, labels: NDArray[Any]) -> NDArray[np.float64]:
+def _mean_error(trained: Predictor, y: NDArray[np.float64], raw: NDArray[np.float64]) -> float:
+    if trained.error_costs is None:
+        raise InputError(
+            f"{TOTAL_COST!r} needs a model that knows what errors cost, and this one was trained "
+            "without a table [errors]"
+        )
+    paid = trained.error_costs.realised(y.astype(np.intp), trained.probabilities(raw))
+    return float(paid.mean())
+
+
+def encoded(trained: Predictor, labels: NDArray[Any]) -> NDArray[np.float64]:
     """The target in the terms of the loss: codes of classes, or numbers."""
     if trained.classes is None:
         try:
@@ -99,26 +117,33 @@ def _encoded(trained: Predictor, labels: NDArray[Any]) -> NDArray[np.float64]:
             codes.setdefault(str(int(label)), code)
             codes.setdefault(str(float(label)), code)
     unknown = sorted({str(label) for label in labels if str(label) not in codes})
+    found = np.unique(labels.astype(str)).tolist()
+    known = trained.classes.tolist()
+    if len(unknown) == len(found) == len(known) and "estimator" not in trained.about:
+        # Models of other libraries know classes by numbers, in the order of their names.
+        complain(f"Note: the classes {listing(found)} are taken for {listing(known)}")
+        codes = {label: code for code, label in enumerate(found)}
+        unknown = []
     if unknown:
-        known = listing(trained.classes.tolist())
-        raise InputError(f"the model does not know the class {unknown[0]!r}; it knows {known}")
+        raise InputError(
+            f"the model does not know the class {unknown[0]!r}; it knows {listing(known)}"
+        )
     return np.array([codes[str(label)] for label in labels], dtype=np.float64)
 
 
-def _score_of(
+def score_of(
     trained: Predictor,
     name: str,
     y: NDArray[np.float64],
     raw: NDArray[np.float64],
     queries: NDArray[Any] | None,
 ) -> float:
-    from greedymiser.scoring.known import KNOWN_SCORES, known_score
+    """The score of that name; ``y`` as ``encoded`` has it."""
+    from greedymiser.scoring.known import known_score
 
     known = known_score(name, trained.kind, trained.loss, trained.classes)
     if known is None:
-        names = [*KNOWN_SCORES[trained.kind], *(["ndcg@5"] if trained.kind == "ranker" else [])]
-        hint = did_you_mean(name, names) or f"; there are {listing(names, 12)}"
-        raise InputError(f"{name!r} is not a score for this {trained.kind}{hint}")
+        return _score_of_scikit_learn(trained, name, y, raw)
     starts = None
     if queries is not None:
         order = np.argsort(queries, kind="stable")
@@ -126,3 +151,18 @@ def _score_of(
         changes = np.flatnonzero(queries[order][1:] != queries[order][:-1]) + 1
         starts = np.concatenate([[0], changes, [len(y)]]).astype(np.intp)
     return known.bind(y, None, starts)(raw)
+
+
+def _score_of_scikit_learn(
+    trained: Predictor, name: str, y: NDArray[np.float64], raw: NDArray[np.float64]
+) -> float:
+    from greedymiser.scoring.names import refuse_misspelt_score
+    from greedymiser.scoring.rows import Truth, ask_scikit_learn
+
+    refuse_misspelt_score(name, ["ndcg@5"] if trained.kind == "ranker" else [])
+    classes = np.empty(0) if trained.classes is None else trained.classes
+    rows = Truth(trained.kind, trained.loss, classes, y, None, None)
+    try:
+        return ask_scikit_learn(name, rows, raw)
+    except ValueError as error:
+        raise InputError(f"{name!r} does not suit this {trained.kind}: {error}") from None

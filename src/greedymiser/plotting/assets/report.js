@@ -75,7 +75,8 @@ function ticks(bottom, top, most) {
   const places = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   const found = [];
   for (let k = Math.ceil(bottom / step - 1e-9); k * step <= top + 1e-9 * step; k++) {
-    found.push([k * step, (k * step).toFixed(places)]);
+    const label = data.axes.is_total ? data.axes.currency + (-k * step || 0).toFixed(places) : (k * step).toFixed(places);
+    found.push([k * step, label]);
   }
   return found;
 }
@@ -254,6 +255,8 @@ function showList(step) {
     element("td", line.name, line.is_part ? "part" : ""), element("td", line.price_text, "number"),
     element("td", line.total_text, "number"), element("td", line.share_text, "number"),
   ]));
+  // Cascades have no gains of their own.
+  byId("list").classList.toggle("no-gain", step.list.every((line) => !line.share_text));
   byId("list").hidden = step.list.length === 0;
   byId("list-note").textContent = step.note;
 }
@@ -262,7 +265,7 @@ function showChanges() {
   const at = state.shown;
   const says = (step, from, how) => {
     const more = step.score_difference_from[from];
-    return element("li", `${how} (${step.cost_text}): ${more.change}; score ${more.score}`);
+    return element("li", `${how} (${step.cost_text}): ${more.change}; ${more.score}`);
   };
   const changes = [];
   if (at > 0) changes.push(says(steps[at - 1], at, "Cheaper"));
@@ -336,7 +339,7 @@ function makeMatrix() {
 
 function makeTable() {
   const has_test = steps.some((step) => step.test !== null);
-  const heads = ["cost", "score", ...(has_test ? ["test"] : []), "what it adds"];
+  const heads = ["cost", data.axes.is_total ? "total" : "score", ...(has_test ? ["test"] : []), "what it adds"];
   fill(byId("table").tHead, [heads.map((head) => element("th", head, head === "what it adds" ? "" : "number"))]);
   fill(byId("table").tBodies[0], steps.map((step) => [
     element("td", step.cost_text, "number"),

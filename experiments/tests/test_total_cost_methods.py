@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("lightgbm")
 
-from experiments.total_cost.__main__ import shown
+from experiments.total_cost.__main__ import measure, shown
 from experiments.total_cost.methods import everything, nothing
 from experiments.total_cost.problems import read_problem
 
@@ -50,7 +51,15 @@ def test_who_buys_what_a_booster_looks_at_pays_for_it(problem):
     assert everything(problem, learn, test, 1) >= 1.0
 
 
-def test_a_line_has_paired_differences():
-    line = shown("heart", "low", {"ours": [20.0, 22.0], "nothing": [30.0, 34.0]})
-    assert "ours    21.00, 1.005 of STreeD's" in line
-    assert "nothing 32.00 (+11.00 ± 1.00)" in line
+def test_what_is_measured_is_kept_and_shown_with_paired_differences(problem, tmp_path):
+    results = tmp_path / "results.csv"
+    told = {"ours": [20.0, 22.0], "streed": [21.0, 27.0], "nothing": [30.0, 34.0]}
+    lines = [f"heart,low,{i},{m},{v}" for m, both in told.items() for i, v in enumerate(both)]
+    results.write_text("\n".join(["set,level,split,method,total", *lines]))
+    table = shown(pd.read_csv(results), 2)
+    assert "heart      low     2 splits, ours   21.00" in table
+    assert "nothing   32.00 (+11.00 ± 1.00)" in table
+    assert "streed   24.00 (+3.00 ± 2.00); 0.875" in table
+    # Of what the file has nothing is measured again: there is no data for it.
+    kept = measure(tmp_path, results, [], ["nothing"], 2, 1)
+    assert len(kept) == 6

@@ -143,15 +143,15 @@ def _in_pairs(
             np.array(depth, dtype=np.intp))  # fmt: skip
 
 
-def sorted_labels(given: list[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:
+def sorted_labels(labels: list[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:
     """Labels in our order, and where each was."""
-    if all(isinstance(label, int | float) and not isinstance(label, bool) for label in given):
-        numbers = np.array(given, dtype=np.float64)
+    if all(isinstance(label, int | float) and not isinstance(label, bool) for label in labels):
+        numbers = np.array(labels, dtype=np.float64)
         order = np.argsort(numbers)
         return order, numbers[order]
-    labels = np.empty(len(given), dtype=object)
-    labels[:] = given
-    return np.arange(len(given)), labels
+    objects = np.empty(len(labels), dtype=object)
+    objects[:] = labels
+    return np.arange(len(labels)), objects
 
 
 def check_number_of_categories(feature: int, n: int) -> None:
