@@ -83,7 +83,7 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return kernel
 
 
-class KernelFlags(Flags):  # type: ignore[misc]
+class KernelFlags(Flags):
     """Flags of a kernel, of which the functions that it calls see only what they inherit.
 
     Numba compiles its own functions (``np.empty``, ``max``) anew for callers with other flags, and
@@ -99,7 +99,7 @@ class KernelFlags(Flags):  # type: ignore[misc]
         return INHERITED
 
 
-class InheritedFlags(Flags):  # type: ignore[misc]
+class InheritedFlags(Flags):
     """Flags that there is one instance of, and so quick to compare."""
 
     __slots__ = ()
@@ -116,7 +116,7 @@ INHERITED = InheritedFlags()
 INHERITED.nrt, INHERITED.error_model = True, "numpy"
 
 
-class KernelCompiler(Compiler):  # type: ignore[misc]
+class KernelCompiler(Compiler):
     """Numba's compiler, without what it repeats."""
 
     def __init__(
@@ -139,7 +139,7 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class FoldConstants(FunctionPass):  # type: ignore[misc]
+class FoldConstants(FunctionPass):
     """Replaces ``argument.name`` by the constant ``NAME`` of the argument's class, if it has one.
 
     Numba leaves out branches that a constant excludes: so a kernel is compiled for one case of
@@ -204,7 +204,7 @@ class PartCompiler(KernelCompiler):
         return result._replace(entry_point=entry)
 
 
-class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+class PartLibrary(JITCodeLibrary):
     """Code that is a part of other code."""
 
     def _optimize_final_module(self) -> None:
@@ -328,7 +328,8 @@ def digest_of(function: Callable[..., Any]) -> str:
 @cache
 def _content_of(function: Callable[..., Any]) -> tuple[bytes, tuple[Callable[..., Any], ...]]:
     """What a function says by itself, and the functions of ours that it refers to."""
-    said, needed, names = [], [], set[str]()
+    said: list[tuple[Any, ...]] = []
+    needed, names = [], set[str]()
     codes = [function.__code__]
     while codes:
         code = codes.pop()
