@@ -22,7 +22,9 @@ from greedymiser.costs.cost_model import CostModel
 from greedymiser.files.reading import decode
 from greedymiser.files.writing import encode
 from greedymiser.losses import (
+    REGRESSION_LOSSES,
     BinaryLogLoss,
+    Huber,
     Kind,
     LambdaMART,
     Loss,
@@ -152,7 +154,7 @@ def _train_all() -> None:
             regressor = MiserRegressor(**more, tradeoff=1e-6)
             regressor.fit(values, y, given, X_val=values, y_val=y)
     MiserRegressor(**more, monotonic_cst=[1, 0, 0, 0], max_leaf_nodes=5).fit(X, y)
-    MiserRegressor(**more, loss="quantile").fit(X, y)
+    _use_all_losses(X, y)
     for given in (None, weight):
         rows = MiserRegressor(**more, tradeoff=1e-6, charge="row", subsample=0.5)
         rows.fit(X, y, given, X_val=X, y_val=y)
@@ -167,9 +169,24 @@ def _train_all() -> None:
     exits = EarlyExitRanker(ranker, budget=ranker.cost_, every=5).fit(X, labels, qid=qid)
     exits.predict(X, qid)
     _learn_gates(X, y, weight)
-    _train_on_threads(more)
+    for categorical in ([], [3]):
+        _train_on_threads({**more, "categorical_features": categorical})
     _score_all()
     _train_in_pieces()
+
+
+def _use_all_losses(X: NDArray[np.float64], y: NDArray[np.float64]) -> None:
+    """Train with each loss, on numbers alone, and ask it for its values and gradients."""
+    from greedymiser.estimators import MiserClassifier, MiserRegressor
+
+    for loss in REGRESSION_LOSSES:
+        MiserRegressor(loss=loss, max_iter=2, min_samples_leaf=2).fit(X, np.exp(y))
+    MiserClassifier(max_iter=2, min_samples_leaf=2).fit(X, y > 0)
+    known = [make(1.0) if make is Huber else make() for make in REGRESSION_LOSSES.values()]
+    for each in (*known, BinaryLogLoss(), MultinomialLogLoss(3)):
+        target, raw = np.ones(2), np.zeros((each.n_outputs, 2))
+        each.values(target, raw)
+        each.gradients(target, raw)
 
 
 def _learn_gates(

@@ -29,10 +29,12 @@ from typing import Any
 
 import numba
 from numba import _dynfunc
-from numba.core import event
+from numba.core import event, ir, untyped_passes
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
+from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.ir_utils import get_definition, guard
 from numba.core.registry import CPUDispatcher
 
 KERNELS: list[Any] = []
@@ -124,9 +126,47 @@ class KernelCompiler(Compiler):
         flags = KernelFlags(flags)
         super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
 
+    def define_pipelines(self) -> list[Any]:
+        pipelines: list[Any] = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.add_pass_after(FoldConstants, untyped_passes.IRProcessing)
+            pipeline.finalize()
+        return pipelines
+
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         with without_collector():
             return super().compile_extra(func)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class FoldConstants(FunctionPass):
+    """Replaces ``argument.name`` by the constant ``NAME`` of the argument's class, if it has one.
+
+    Numba leaves out branches that a constant excludes: so a kernel is compiled for one case of
+    several, and the others when they occur.
+    """
+
+    _name = "fold_constants"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        classes = [getattr(kind, "instance_class", None) for kind in state.args]
+        definitions = vars(state.func_ir)["_definitions"]
+        for block in state.func_ir.blocks.values() if any(classes) else ():
+            for statement in block.find_insts(ir.Assign):
+                read = statement.value
+                if not isinstance(read, ir.Expr) or read.op != "getattr":
+                    continue
+                owner = guard(get_definition, state.func_ir, read.value)
+                if not isinstance(owner, ir.Arg):
+                    continue
+                value = getattr(classes[owner.index], read.attr.upper(), None)
+                if value is not None:
+                    statement.value = ir.Const(value, read.loc)
+                    definitions[statement.target.name] = [statement.value]
+        return any(classes)
 
 
 @contextmanager
@@ -138,6 +178,9 @@ def without_collector() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            # As if they had survived already: they are looked at with the next full collection.
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
 
 
@@ -242,9 +285,16 @@ class KernelCache(NullCache):
             _warn_once("no folder for it can be written to")
             return
         try:
-            self._own.save_overload(sig, data)
-        except Exception as error:  # the disk is full, the folder is gone, its index is damaged
+            self._save(self._own, sig, data)
+        except Exception as error:  # the disk is full, the folder is gone
             _warn_once(f"{type(error).__name__} in {self._own.cache_path}: {error}")
+
+    def _save(self, shelf: FunctionCache, sig: Any, data: Any) -> None:
+        try:
+            shelf.save_overload(sig, data)
+        except Exception:  # perhaps its index is damaged, or names what an older version had
+            shelf.flush()
+            shelf.save_overload(sig, data)
 
     def flush(self) -> None:
         if self._own is not None:

@@ -130,7 +130,7 @@ class _Known(Loss):
     def values(self, y: Any, raw: Floats) -> Floats:
         y, raw = self._rows(y, raw)
         out = np.empty(len(y))
-        formulas.write_values(self._formula, y, raw, 0, len(y), out)
+        formulas.find_values(self._formula, y, raw, out)
         return out
 
     def gradients(self, y: Any, raw: Floats) -> tuple[Floats, Floats | None]:
@@ -138,7 +138,7 @@ class _Known(Loss):
         y, raw = self._rows(y, raw)
         is_flat = self._formula.is_flat
         gradients, hessians = np.empty_like(raw), np.empty_like(raw[:0] if is_flat else raw)
-        formulas.write_gradients(self._formula, y, raw, 0, len(y), gradients, hessians)
+        formulas.find_gradients(self._formula, y, raw, gradients, hessians)
         return gradients.reshape(shape), None if is_flat else hessians.reshape(shape)
 
     def _rows(self, y: Any, raw: Any) -> tuple[Floats, Floats]:
@@ -156,7 +156,7 @@ class SquaredError(_Known):
     [2.0]
     """
 
-    _formula = Formula(formulas.SQUARED)
+    _formula = formulas.SquaredFormula(formulas.SQUARED)
 
 
 class Quantile(_Known):
@@ -178,7 +178,7 @@ class Quantile(_Known):
 
     @property
     def _formula(self) -> Formula:
-        return Formula(formulas.QUANTILE, float(self.quantile))
+        return formulas.QuantileFormula(formulas.QUANTILE, float(self.quantile))
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([weighted_quantile(y, weight, self.quantile)])
@@ -205,7 +205,7 @@ class AbsoluteError(Quantile):
 
     @property
     def _formula(self) -> Formula:
-        return Formula(formulas.ABSOLUTE)
+        return formulas.AbsoluteFormula(formulas.ABSOLUTE)
 
 
 class Huber(_Known):
@@ -242,7 +242,7 @@ class Huber(_Known):
     def _formula(self) -> Formula:
         if self.delta is None:
             raise ValueError("Huber needs a delta, or data to take it from (see adapted)")
-        return Formula(formulas.HUBER, float(self.delta))
+        return formulas.HuberFormula(formulas.HUBER, float(self.delta))
 
     def prior(self, y: Floats, weight: Floats | None) -> Floats:
         return np.array([weighted_quantile(y, weight, 0.5)])
@@ -257,7 +257,7 @@ class Poisson(_Known):
     [1.0]
     """
 
-    _formula = Formula(formulas.POISSON, is_flat=False)
+    _formula = formulas.PoissonFormula(formulas.POISSON, is_flat=False)
 
     def _prior_of(self, sums: list[float], total: float) -> list[float]:
         return [math.log(sums[0] / total)]
@@ -281,7 +281,7 @@ class Gamma(_Known):
     [1.0]
     """
 
-    _formula = Formula(formulas.GAMMA, is_flat=False)
+    _formula = formulas.GammaFormula(formulas.GAMMA, is_flat=False)
 
     def _prior_of(self, sums: list[float], total: float) -> list[float]:
         return [math.log(sums[0] / total)]
@@ -303,7 +303,7 @@ class BinaryLogLoss(_Known):
     (array([-0.5]), array([0.25]))
     """
 
-    _formula = Formula(formulas.LOGISTIC, is_flat=False)
+    _formula = formulas.LogisticFormula(formulas.LOGISTIC, is_flat=False)
 
     def _terms(self, y: Floats) -> list[Floats]:
         return [y, 1.0 - y]
@@ -338,7 +338,7 @@ class MultinomialLogLoss(_Known):
     [0.33, 0.33, 0.33]
     """
 
-    _formula = Formula(formulas.MULTINOMIAL, is_flat=False)
+    _formula = formulas.MultinomialFormula(formulas.MULTINOMIAL, is_flat=False)
 
     def __init__(self, n_outputs: int):
         self.n_outputs = n_outputs

@@ -2,6 +2,9 @@
 
 A kernel is told which loss it computes by a number, and by the loss' one parameter. Rows come in
 blocks, so that a thread can work on a part of them while its numbers are in the cache.
+
+Each loss has a class of its own, so that kernels are compiled for the losses that are used, and not
+for all: see ``compiling.FoldConstants``.
 """
 
 from __future__ import annotations
@@ -26,14 +29,75 @@ class Formula(NamedTuple):
     is_flat: bool = True
 
 
+class SquaredFormula(Formula):
+    """Half the squared error."""
+
+    KIND = SQUARED
+
+
+class AbsoluteFormula(Formula):
+    """The absolute error."""
+
+    KIND = ABSOLUTE
+
+
+class QuantileFormula(Formula):
+    """The quantile loss."""
+
+    KIND = QUANTILE
+
+
+class HuberFormula(Formula):
+    """Huber's loss."""
+
+    KIND = HUBER
+
+
+class PoissonFormula(Formula):
+    """Half the Poisson deviance."""
+
+    KIND = POISSON
+
+
+class GammaFormula(Formula):
+    """Half the gamma deviance."""
+
+    KIND = GAMMA
+
+
+class LogisticFormula(Formula):
+    """Log-loss of two classes."""
+
+    KIND = LOGISTIC
+
+
+class MultinomialFormula(Formula):
+    """Log-loss of several classes."""
+
+    KIND = MULTINOMIAL
+
+
 @njit
+def find_gradients(formula, y, raw, gradients, hessians):
+    """Derivatives of all rows, for Python."""
+    write_gradients(formula, y, raw, 0, y.size, gradients, hessians)
+
+
+@njit
+def find_values(formula, y, raw, out):
+    """Loss of all rows, for Python."""
+    write_values(formula, y, raw, 0, y.size, out)
+
+
+@inner
 def write_gradients(formula, y, raw, first, last, gradients, hessians):
     """Derivatives of rows first:last.
 
     ``raw``, ``gradients`` and ``hessians`` are (n_outputs, n); ``hessians`` is only written to
     where the formula is not flat.
     """
-    kind, parameter = formula.kind, formula.parameter
+    kind = formula.kind
+    parameter = formula.parameter
     if kind == MULTINOMIAL:
         for i in range(np.uint64(first), np.uint64(last)):
             softmax_gradients(y, raw, i, gradients, hessians)
@@ -95,10 +159,11 @@ def softmax_gradients(y, raw, i, gradients, hessians):
     gradients[np.uint64(y[i]), i] -= 1.0
 
 
-@njit
+@inner
 def write_values(formula, y, raw, first, last, out):
     """Loss of rows first:last, to ``out[: last - first]``."""
-    kind, parameter, start = formula.kind, formula.parameter, np.uint64(first)
+    kind = formula.kind
+    parameter, start = formula.parameter, np.uint64(first)
     f = raw[0]
     if kind == SQUARED:
         for i in range(np.uint64(last - first)):

@@ -241,26 +241,30 @@ def quantise_chunks(
             energies[chunk] = energy(words, scale[0], start, stop)
 
 
-@inner
+# Energies are bounds with some slack, and no part of a model: they may be added in any order, and
+# so as vectors.
+ANY_ORDER = {"reassoc"}
+
+
+@inner(fastmath=ANY_ORDER)
 def energy(words, scale, start, stop):
     """Sum of g^2/h over some rows; huge where a row has a gradient but no Hessian."""
-    total = 0.0
-    for i in range(np.uint64(start), np.uint64(stop)):
-        total += energy_of_row(words, i, scale)
+    total, zero, one = 0.0, np.uint64(0), np.uint64(1)
+    if words.shape[1] == 1:
+        for i in range(np.uint64(start), np.uint64(stop)):
+            total += energy_of_row(words[i, zero] >> scale.shift, np.int64(1), scale)
+    else:
+        for i in range(np.uint64(start), np.uint64(stop)):
+            total += energy_of_row(words[i, zero], words[i, one] >> scale.shift, scale)
     return total
 
 
-@inner
-def energy_of_row(words, i, scale):
-    """g^2/h of one row."""
-    if words.shape[1] == 1:
-        g = float(words[i, np.uint64(0)] >> scale.shift) * scale.gradient
-        return g * g / scale.hessian
-    g = float(words[i, np.uint64(0)]) * scale.gradient
-    h = float(words[i, np.uint64(1)] >> scale.shift) * scale.hessian
-    if g == 0.0:
-        return 0.0
-    return g * g / h if h > 0.0 else HUGE
+@inner(forceinline=True, fastmath=ANY_ORDER)
+def energy_of_row(gradient, hessian, scale):
+    """g^2/h of one row, of numbers of the grid. No branches: it becomes a vector."""
+    g, h = float(gradient) * scale.gradient, float(hessian) * scale.hessian
+    known = g * g / h if h > 0.0 else HUGE
+    return known if gradient != 0 else 0.0
 
 
 # -- children -------------------------------------------------------------------------------------
@@ -407,17 +411,24 @@ def move_cuts(worker, first, last, tree, splits, cuts, flags, with_words, is_bou
             scatter_with_words(flags, tree.rows[side], tree.words[side], cut, rows, words)
 
 
-@inner
+@inner(fastmath=ANY_ORDER)
 def add_energies(flags, words, scale, cut):
     """Sums of g^2/h over the rows of a piece that go left, and over those that go right.
 
-    Products instead of branches: which way a row goes cannot be predicted.
+    Choices instead of branches: which way a row goes cannot be predicted.
     """
-    left, right = 0.0, 0.0
-    for i in range(np.uint64(cut.start), np.uint64(cut.stop)):
-        part = energy_of_row(words, i, scale)
-        left += flags[i] * part
-        right += (1 - flags[i]) * part
+    left, right, zero, one = 0.0, 0.0, np.uint64(0), np.uint64(1)
+    start, stop, shift = np.uint64(cut.start), np.uint64(cut.stop), scale.shift
+    if words.shape[1] == 1:
+        for i in range(start, stop):
+            part = energy_of_row(words[i, zero] >> shift, np.int64(1), scale)
+            left += part if flags[i] else 0.0
+            right += 0.0 if flags[i] else part
+    else:
+        for i in range(start, stop):
+            part = energy_of_row(words[i, zero], words[i, one] >> shift, scale)
+            left += part if flags[i] else 0.0
+            right += 0.0 if flags[i] else part
     cut.left_energy, cut.right_energy = left, right
 
 
