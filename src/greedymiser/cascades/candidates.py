@@ -22,6 +22,7 @@ from scipy.stats import rankdata
 
 from greedymiser.cascades.gates import (
     BAND,
+    KINDS,
     GateInputs,
     bands_between,
     bands_of_shares,
@@ -446,22 +447,24 @@ class CascadeFamily:
     def _pairs(self, states: States) -> list[Cascade]:
         """Two states and a gate between them, for shares of the rows from few to most.
 
-        All pairs are tried with bands, which take little time, and those that come out best with
-        the other gates.
+        Where several kinds are tried, all pairs have bands and gates of one tree, which take little
+        time, and those pairs that come out best by either the other gates.
         """
         pairs = list(self._worth_a_gate(states))
-        others = [kind for kind in ("tree", "paid", "score") if kind in self._kinds]
-        found: list[Cascade] = []
-        if BAND in self._kinds:
-            found = [c for pair in pairs for c in self._banded(states, pair)]
-            best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
-            ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
-            pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
-            self._promising = pairs
-            others = others[:1]
-        for pair in pairs:
-            for kind in others:
-                found += self._gated(states, pair, kind)
+        kinds = [kind for kind in KINDS if kind in self._kinds]
+        if BAND not in self._kinds:
+            return [c for pair in pairs for kind in kinds for c in self._gated(states, pair, kind)]
+        found = [c for pair in pairs for c in self._banded(states, pair)]
+        for kind in kinds:
+            if KINDS[kind].n_trees == 1:
+                found += [c for pair in pairs for c in self._gated(states, pair, kind)]
+        best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
+        ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
+        pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
+        self._promising = pairs
+        for kind in kinds:
+            if KINDS[kind].n_trees > 1:
+                found += [c for pair in pairs for c in self._gated(states, pair, kind)]
         return found
 
     def _worth_a_gate(self, states: States) -> Iterator[tuple[int, int]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     """Print models of a curve, the cheapest first: cost, score, and what each adds."""
     from greedymiser.curve.summary import recommendation, step_table
-    from greedymiser.scoring.errors import TOTAL_COST
+    from greedymiser.scoring import TOTAL_COST
 
     heads, cells = step_table(trained, steps)
     rows = [[str(number), *row] for number, row in enumerate(cells, 1)]

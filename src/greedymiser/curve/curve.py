@@ -33,7 +33,7 @@ from greedymiser.curve.summary import (
     total_in_words,
 )
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 from greedymiser.training.preparation import Given
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from greedymiser.curve.total_cost import total_cost_candidate
 from greedymiser.curve.trainer import Opening, Rival, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
 from greedymiser.engines.interface import Floats
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 from greedymiser.training.boosting import Record
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains

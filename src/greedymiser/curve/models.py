@@ -22,7 +22,7 @@ from greedymiser.curve.trainer import Trainer, TrainerPool
 from greedymiser.engines.interface import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, validation_of, works_in_kernels
 from greedymiser.model.links import has_log_link
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 from greedymiser.scoring.known import known_score
 from greedymiser.scoring.names import score_name
 from greedymiser.training.boosting import Validation

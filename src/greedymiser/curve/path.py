@@ -11,7 +11,7 @@ import numpy as np
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.trainer import Trainer
 from greedymiser.estimators import Miser, warn_of_budget
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Prepared, costs_of_columns
 from greedymiser.training.train import Model, make_grower, root_gains

@@ -35,7 +35,8 @@ from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation
 from greedymiser.losses.ndcg import ndcg_depth
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
-from greedymiser.scoring.errors import TOTAL_COST, total_cost
+from greedymiser.scoring import TOTAL_COST
+from greedymiser.scoring.errors import total_cost
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
 from greedymiser.training.train import blank_model, open_engine, train

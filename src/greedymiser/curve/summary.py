@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from greedymiser._core.amounts import money, rounded_score
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:
     import pandas as pd

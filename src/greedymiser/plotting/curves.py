@@ -41,7 +41,7 @@ from greedymiser.plotting.axes import (
 )
 from greedymiser.plotting.labels import LabelPlacer
 from greedymiser.plotting.looks import COLOURS, ink_of, main_colour, short, without_math
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve

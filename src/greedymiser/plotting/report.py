@@ -42,7 +42,7 @@ from greedymiser.model.predictor import as_predictor
 from greedymiser.model.protocols import said_conditions
 from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
 from greedymiser.plotting.curves import FAR, reference_models, staircase, step_labels
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve

@@ -9,3 +9,6 @@ alone is done once, by ``bind``. Two rules hold for every score:
 * What scikit-learn warns of or refuses (a class that is missing, predictions that are not finite)
   is left to scikit-learn: the fast way answers NaN, and the scorer itself is asked.
 """
+
+TOTAL_COST = "total_cost"
+"""Minus what rows cost in all: the mean of their bills, and that of their errors."""

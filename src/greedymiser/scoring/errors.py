@@ -13,9 +13,6 @@ from greedymiser.costs.errors import ErrorCosts, as_error_costs
 from greedymiser.losses import Loss
 from greedymiser.scoring.rows import Floats
 
-TOTAL_COST = "total_cost"
-"""Minus what rows cost in all: the mean of their bills, and that of their errors."""
-
 
 def error_score(
     errors: ErrorCosts, loss: Loss, y: Floats, weight: Floats | None

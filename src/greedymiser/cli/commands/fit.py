@@ -43,7 +43,7 @@ from greedymiser.cli.training import (
     make_estimator,
     with_costs,
 )
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 
 
 def fit(

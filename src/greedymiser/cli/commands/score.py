@@ -15,7 +15,7 @@ from greedymiser.cli.inputs import check_column, load_model, rows_for
 from greedymiser.cli.printing import complain, listing, say, show_table
 from greedymiser.cli.tables import cost_unit
 from greedymiser.datasets import LABEL, is_svmlight, read_table
-from greedymiser.scoring.errors import TOTAL_COST
+from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:
     from greedymiser.model.predictor import Predictor
