@@ -40,6 +40,10 @@ from numba.core.registry import CPUDispatcher
 KERNELS: list[Any] = []
 """All kernels of the modules that are imported."""
 
+# Whether the compilers below, which go into the insides of Numba's, were tried with this version of
+# it. With a newer one kernels are compiled as Numba would, which takes twice as long.
+IS_KNOWN = numba.version_info.short <= (0, 68)
+
 
 class CacheWarning(UserWarning):
     """Compiled code cannot be kept, so that every process spends seconds on compiling it anew."""
@@ -61,8 +65,10 @@ def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return lambda function: njit(function, **options)
     # No C function is made of a kernel, since nobody asks for one; and all have one error model, so
     # that what they call is compiled once.
-    ours = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    settings = {**ours, "pipeline_class": KernelCompiler, **options}
+    ours: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    if IS_KNOWN:
+        ours["pipeline_class"] = KernelCompiler
+    settings = {**ours, **options}
     cached = settings.pop("cache", True)
     kernel: Any = numba.njit(**settings)(function)
     if kernel is not function:  # as it is with NUMBA_DISABLE_JIT
@@ -76,7 +82,9 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """``njit`` for what only kernels call: kept as a part of them, and quicker to compile."""
     if function is None:
         return lambda function: inner(function, **options)
-    unwrapped = {"no_cpython_wrapper": True, "pipeline_class": PartCompiler}
+    unwrapped: dict[str, Any] = {"no_cpython_wrapper": True}
+    if IS_KNOWN:
+        unwrapped["pipeline_class"] = PartCompiler
     kernel = njit(function, cache=False, **unwrapped, **options)
     if kernel is not function:
         kernel.__class__ = Unwrapped
