@@ -23,7 +23,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from greedymiser._core.threads import Threads, thread_count
-from greedymiser.cascades._over import OverEnsemble
+from greedymiser.cascades._ensemble_based import OverEnsemble
 from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
 from greedymiser.data.lazy import or_lazily

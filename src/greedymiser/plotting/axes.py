@@ -15,7 +15,7 @@ from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike, NDArray
 
 from greedymiser._core.amounts import amount, currency, money, plain_score_name, rounded_score
-from greedymiser.plotting.looks import figure_of, is_dark, without_math
+from greedymiser.plotting.style import figure_of, is_dark, without_math
 
 Floats = NDArray[np.float64]
 

@@ -40,7 +40,7 @@ from greedymiser.plotting.axes import (
     tick_label,
 )
 from greedymiser.plotting.labels import LabelPlacer
-from greedymiser.plotting.looks import COLOURS, ink_of, main_colour, short, without_math
+from greedymiser.plotting.style import COLOURS, ink_of, main_colour, short, without_math
 from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from greedymiser.model.predictor import as_predictor
-from greedymiser.plotting.looks import figure_of
 from greedymiser.plotting.protocols import axes_for, plot_protocol
+from greedymiser.plotting.style import figure_of
 
 if TYPE_CHECKING:
     from greedymiser.model.protocols import Protocol

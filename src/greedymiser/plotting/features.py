@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from greedymiser._core.amounts import money
 from greedymiser.curve.summary import front_steps, recommended, resource_groups
-from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, short, without_math
+from greedymiser.plotting.style import COLOURS, figure_of, ink_of, short, without_math
 
 if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve

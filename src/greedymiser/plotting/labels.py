@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
-from greedymiser.plotting.looks import figure_of, ink_of, without_math
+from greedymiser.plotting.style import figure_of, ink_of, without_math
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from greedymiser.model.protocols import MOST_QUESTIONS, Step, said_conditions
-from greedymiser.plotting.looks import COLOURS, figure_of, ink_of, number, short, without_math
+from greedymiser.plotting.style import COLOURS, figure_of, ink_of, number, short, without_math
 
 if TYPE_CHECKING:
     from greedymiser.model.protocols import Protocol

@@ -22,7 +22,7 @@ from greedymiser.plotting.axes import (
     panel_below,
     shrink,
 )
-from greedymiser.plotting.looks import (
+from greedymiser.plotting.style import (
     COLOURS,
     figure_of,
     ink_of,

@@ -21,8 +21,8 @@ from greedymiser.engines.dask.messages import (
     Share,
 )
 from greedymiser.engines.dask.replay import Replay
+from greedymiser.engines.dask.row_shares import shares_of
 from greedymiser.engines.dask.session import WorkersLostError
-from greedymiser.engines.dask.shares import shares_of
 from greedymiser.engines.dask.stores import Store
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.interface import (
