@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -186,9 +187,10 @@ def without_collector() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            # As if they had survived already: they are looked at with the next full collection.
-            gc.freeze()
-            gc.unfreeze()
+            if gc.get_freeze_count() == 0:  # what somebody else has frozen stays so
+                # As if they had survived already: the next full collection looks at them.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -324,7 +326,7 @@ def _must_exist(locator: Any) -> None:
 def digest_of(function: Callable[..., Any]) -> str:
     """A digest of a function and of all functions and constants of ours that it refers to."""
     seen, waiting = {function}, [function]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_compilers())
     while waiting:
         said, needed = _content_of(waiting.pop())
         digest.update(said)
@@ -334,9 +336,18 @@ def digest_of(function: Callable[..., Any]) -> str:
 
 
 @cache
+def _compilers() -> bytes:
+    """The text of this module: what is compiled otherwise is other code."""
+    try:
+        return Path(__file__).read_bytes()
+    except OSError:  # in a zip file
+        return b""
+
+
+@cache
 def _content_of(function: Callable[..., Any]) -> tuple[bytes, tuple[Callable[..., Any], ...]]:
     """What a function says by itself, and the functions of ours that it refers to."""
-    said: list[tuple[Any, ...]] = []
+    said: list[tuple[Any, ...]] = [(function.__defaults__, function.__kwdefaults__)]
     needed, names = [], set[str]()
     codes = [function.__code__]
     while codes:
@@ -350,13 +361,16 @@ def _content_of(function: Callable[..., Any]) -> tuple[bytes, tuple[Callable[...
     known |= {name: cell.cell_contents for name, cell in cells}
     for name in sorted(known):
         value = known[name]
+        options = getattr(value, "targetoptions", {})
+        said.append((name, sorted((key, str(options[key])) for key in options)))
         # What stands behind a kernel, and behind an intrinsic.
         value = getattr(value, "py_func", getattr(value, "_defn", value))
         if isinstance(value, FunctionType):
             if value.__module__.startswith(OURS):
                 needed.append(value)
         elif isinstance(value, type):
-            said.append((name, getattr(value, "_fields", ())))
+            constants = {key: vars(value)[key] for key in sorted(vars(value)) if key.isupper()}
+            said.append((name, getattr(value, "_fields", ()), repr(constants)))
         elif not isinstance(value, ModuleType):
             said.append((name, repr(value)))
     return repr(said).encode(), tuple(needed)

@@ -162,7 +162,7 @@ class CascadeFamily:
         more: Iterable[Bits] = (),
         kinds: Sequence[str] = ("score", "paid", "band"),
     ):
-        self._models, self._sets, self._kinds = models, sets, tuple(kinds)
+        self.curve_models, self._sets, self._kinds = models, sets, tuple(kinds)
         self._prepared: Prepared = models.trainer.prepared
         # Why there are no cascades, or not as many as there could be.
         self.notes: list[str] = []
@@ -177,19 +177,19 @@ class CascadeFamily:
 
     def _can_learn(self) -> bool:
         """Whether there is anything that gates could learn from."""
-        train, loss = self._prepared.train, self._models.schema.loss
+        train, loss = self._prepared.train, self.curve_models.schema.loss
         if len(train.y) < LEAST_ROWS:
             self.notes.append(f"gates need at least {LEAST_ROWS} rows, got {len(train.y)}")
         elif not isinstance(train.table, ArrayTable | FrameTable | SparseTable):
             self.notes.append("gates learn from rows in memory, not from those of a cluster")
-        elif self._models.schema.kind == "ranker" or not loss.is_additive:
+        elif self.curve_models.schema.kind == "ranker" or not loss.is_additive:
             self.notes.append("gates need the loss of single rows, which this loss does not have")
         return not self.notes
 
     def _chosen_sets(self, flat: Sequence[Bits]) -> list[Bits]:
         """Sets of the frontier, nothing, and unions of two of them, evenly over their prices."""
         sets = sorted(flat, key=lambda bits: (self._sets.price(bits), bits))
-        limit = self._models.params.row_budget
+        limit = self.curve_models.params.row_budget
         unions = {a | b for a in sets for b in sets} - set(sets)
         more = sorted(unions, key=lambda bits: (self._sets.price(bits), bits))
         most = max(0, MOST_STATES - len(sets))
@@ -206,7 +206,7 @@ class CascadeFamily:
     @cached_property
     def _params(self) -> Parameters:
         """Of models for everybody: sets are bought, prices are paid already."""
-        params = self._models.params
+        params = self.curve_models.params
         changes: dict[str, Any] = {"charge": "model", "row_budget": None, "budget": None}
         return replace(params, tradeoff=0.0, n_iter_no_change=50, **changes)
 
@@ -215,18 +215,18 @@ class CascadeFamily:
         """The model of each state, up to its best round, as it is served."""
         new = [bits for bits in self.states if bits not in self._finished]
         tasks = [(self._params, self._sets.features(bits), True) for bits in new]
-        trained = self._models.pool.run(type(self._models.trainer).train, tasks)
+        trained = self.curve_models.pool.run(type(self.curve_models.trainer).train, tasks)
         found = {**self._finished, **dict(zip(new, trained, strict=True))}
         return {
-            bits: self._models.corrected(found[bits].truncated(found[bits].best_iter))
+            bits: self.curve_models.corrected(found[bits].truncated(found[bits].best_iter))
             for bits in self.states
         }
 
     @cached_property
     def _shift(self) -> Floats:
         """What correcting for the frequencies of classes takes from raw predictions."""
-        start: Model = self._models.trainer.start
-        return start.ensemble.baseline - self._models.corrected(start).ensemble.baseline
+        start: Model = self.curve_models.trainer.start
+        return start.ensemble.baseline - self.curve_models.corrected(start).ensemble.baseline
 
     @cached_property
     def _cross_fitted(self) -> tuple[Floats, NDArray[np.intp]] | None:
@@ -234,7 +234,7 @@ class CascadeFamily:
 
         (n_states, n_outputs, n) and (n,); None where the rows cannot be divided.
         """
-        n, schema = len(self._prepared.train.y), self._models.schema
+        n, schema = len(self._prepared.train.y), self.curve_models.schema
         params = _hurried(self._params, schema.costs.tree_cost)
         allowed = [self._sets.features(bits) for bits in self.states]
         n_folds = FOLDS if n < MOST_ROWS else FEW_FOLDS
@@ -246,7 +246,7 @@ class CascadeFamily:
             models = [trainer.train(params, may, is_patient=True) for may in allowed]
             return trainer.prepared, models
 
-        parts = self._models.pool.run_folds(fold, n_folds, params)
+        parts = self.curve_models.pool.run_folds(fold, n_folds, params)
         if not parts:
             return None
         # As many rounds in all folds: those that a fold likes best would flatter its rows.
@@ -297,7 +297,7 @@ class CascadeFamily:
         if not np.isfinite(values).all(axis=1).any():
             self.notes.append("the loss of the rows is not a number")
             return None
-        costs = self._models.schema.costs
+        costs = self.curve_models.schema.costs
         within = np.array([[a != b and a & ~b == 0 for b in self.states] for a in self.states])
         return States(
             prices=np.array([self._sets.price(bits) for bits in self.states]),
@@ -313,7 +313,7 @@ class CascadeFamily:
 
     def _values(self, y: Floats, raw: Floats) -> Floats:
         """The loss of each row; where classes are corrected for frequency, so is their weight."""
-        loss = self._models.schema.loss
+        loss = self.curve_models.schema.loss
         with np.errstate(all="ignore"):
             values = np.asarray(loss.values(y, raw if len(raw) > 1 else raw[0]))
         if not self._shift.any():
@@ -337,7 +337,7 @@ class CascadeFamily:
         return self._inputs_of(state, held_out.cases, self._served(state))
 
     def _inputs_of(self, state: int, cases: Cases, said: Floats) -> GateInputs:
-        schema, columns = self._models.schema, self._columns(state)
+        schema, columns = self.curve_models.schema, self._columns(state)
         n, values = schema.n_features, np.empty((0, len(cases.y)))
         if columns:
             values = cases.table.columns(columns, cases.rows)
@@ -359,7 +359,9 @@ class CascadeFamily:
         assert held_out is not None
         if not model.ensemble.features:
             return np.empty((0, len(held_out.cases.y)))
-        return np.array(said_of(raw_of(self._prepared, held_out, model), self._models.schema.loss))
+        return np.array(
+            said_of(raw_of(self._prepared, held_out, model), self.curve_models.schema.loss)
+        )
 
     def _said_as_served(self, state: int) -> Floats:
         """What is said of rows that a model has not seen, on the scale of the model that is served.
@@ -369,7 +371,7 @@ class CascadeFamily:
         validation row of that rank.
         """
         served = np.sort(self._served(state), axis=1)
-        said = np.array(said_of(self.raw[state], self._models.schema.loss))[: len(served)]
+        said = np.array(said_of(self.raw[state], self.curve_models.schema.loss))[: len(served)]
         assert self.known is not None
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)
@@ -398,12 +400,12 @@ class CascadeFamily:
         return self._within_limit(found)
 
     def _within_limit(self, cascades: Iterable[Cascade]) -> list[Cascade]:
-        limit = self._models.params.row_budget
+        limit = self.curve_models.params.row_budget
         return [c for c in cascades if limit is None or self._dearest(c) <= limit]
 
     def _dearest(self, cascade: Cascade) -> float:
         n_trees = sum(model.ensemble.n_trees for model in cascade.models)
-        costs = self._models.schema.costs
+        costs = self.curve_models.schema.costs
         paid = reduce(operator.or_, cascade.resources)
         return self._sets.price(paid) + costs.tree_cost * n_trees
 
@@ -521,9 +523,12 @@ class CascadeFamily:
         for share in SHARES:
             least = max(float(np.quantile(said, 1.0 - share)), 0.0)
             on = said > least
-            if on.any() and not on.all():
-                opened = Gate(gate.ensemble, nearest_cut(served, float(on.mean())))
-                yield self._pair(states, pair, opened, kind, on, least)
+            share_on = float(on.mean())
+            cut = nearest_cut(served, share_on)
+            # The gate that is served may have too few levels for what those of the folds did.
+            is_astray = abs(float((served > cut).mean()) - share_on) > MOST_ASTRAY * share_on
+            if on.any() and not on.all() and not is_astray:
+                yield self._pair(states, pair, Gate(gate.ensemble, cut), kind, on, least)
             if least == 0.0:
                 break
 
@@ -565,20 +570,20 @@ class CascadeFamily:
         for rows, held_out in self._parts:
             raw = self.raw[stopped[rows], :, rows].T + self._shift[:, None]
             held_out.rows.start(np.ascontiguousarray(raw))
-            scores.append(float(self._models.trainer.watch(held_out).score()))
+            scores.append(float(self.curve_models.trainer.watch(held_out).score()))
         return float(np.mean(scores))
 
     def plain_price(self, state: int) -> float:
         """What the model of a state costs everybody."""
         bits = self.states[state]
         n_trees = self.models[bits].ensemble.n_trees
-        return self._sets.price(bits) + self._models.schema.costs.tree_cost * n_trees
+        return self._sets.price(bits) + self.curve_models.schema.costs.tree_cost * n_trees
 
     @property
     def constant(self) -> Model:
         """The model of no trees, which costs nothing."""
-        start: Model = self._models.trainer.start
-        return replace(self._models.corrected(start), charge="model")
+        start: Model = self.curve_models.trainer.start
+        return replace(self.curve_models.corrected(start), charge="model")
 
     def constant_loss(self, states: States) -> float:
         """Its mean loss on the rows that gates learn from."""
@@ -596,7 +601,7 @@ class CascadeFamily:
             return Best([], {})
         by_loss = layers([(c.mean_price, -c.loss) for c in cascades], LOSS_LAYERS)
         tried = [cascades[i] for layer in by_loss for i in layer][:MOST_SCORED]
-        if self._models.trainer.in_kernels:  # where a score takes no time
+        if self.curve_models.trainer.in_kernels:  # where a score takes no time
             tried += self._within_limit(self._everywhere(states))
         usable = [i for i in range(len(self.states)) if states.is_usable(i)]
         plain = [self.score(np.full(states.n_rows, i, dtype=np.intp)) for i in usable]

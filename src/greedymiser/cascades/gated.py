@@ -331,7 +331,9 @@ class Gated(OverEnsemble):
             offers = [o for o in offers if o[2].predictor(1).cost_max_ <= limit]
         if self.budget is not None:
             offers = [offer for offer in offers if offer[1] <= self.budget]
-        best = min(offers, key=lambda o: (o[0] + self.tradeoff * o[1], o[1]))
+        offers.sort(key=lambda o: (o[0] + self.tradeoff * o[1], o[1]))
+        # Rows that nobody has seen may pay more than those that the price was estimated by.
+        best = next(offer for offer in offers if self._keeps_budget(offer[2], family))
         if self._limit is not None and not best[2].predictor(1).features_used_:
             warnings.warn(
                 f"{'budget' if self.budget is not None else 'row_budget'}={self._limit:g} buys no "
@@ -340,6 +342,14 @@ class Gated(OverEnsemble):
                 stacklevel=4,
             )
         return best[2]
+
+    def _keeps_budget(self, chain: Chain, family: CascadeFamily) -> bool:
+        """Whether the rows that are set aside cost no more than the budget in the mean."""
+        if self.budget is None or not chain.gates:
+            return True
+        models = family.curve_models
+        seen = _judged(models, chain.predictor(1), models.trainer.prepared.validation)
+        return bool(seen.cost <= self.budget)
 
     # -- what scikit-learn and users ask ----------------------------------------------------------
 

@@ -41,9 +41,7 @@ from greedymiser.training.train import Model, make_grower, root_gains
 ROUND_CELLS = 400_000
 # What a search may cost, in fits of everything, and the models that it ends with; or so many cells
 # if that is more: small data can be searched thoroughly in seconds.
-FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.5, 0.5, 6e9
-# With several outputs, whose rounds take as many trees.
-LEAST_CELLS_OF_SEVERAL = 1e10
+FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.5, 0.5, 1e10
 # Most fits of a search.
 MOST_FITS = 400
 # How much of the allowance may be spent after single purchases (but not fewer than a dozen), after
@@ -205,11 +203,9 @@ class FrontierSearch:
         self._allow(effort)
 
     def _allow(self, effort: float) -> None:
-        n_outputs = self._trainer.start.ensemble.n_outputs
-        least = LEAST_CELLS if n_outputs == 1 else LEAST_CELLS_OF_SEVERAL
-        self._allowed_cells = effort * max(FULL_FITS * self._full, least)
+        self._allowed_cells = effort * max(FULL_FITS * self._full, LEAST_CELLS)
         self.allowance = Allowance(self._allowed_cells, max(1, round(MOST_FITS * effort)))
-        self._final_cells = effort * max(FINAL_FITS * self._full, least)
+        self._final_cells = effort * max(FINAL_FITS * self._full, LEAST_CELLS)
 
     # -- the search -------------------------------------------------------------------------------
 
@@ -685,14 +681,22 @@ class Frontier:
         for found in flat:
             self.models.add(found.model, params, "search", box, found.shift)
         for candidate, shift in gated:
-            self.models.add_fitted(candidate, shift)
+            if self._is_within(candidate):
+                self.models.add_fitted(candidate, shift)
         if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
             least = total_cost_candidate(self.models)
-            limit = params.row_budget
-            if limit is None or least.model.cost_max_ <= limit:
+            if self._is_within(least):
                 self.models.add_fitted(least)
         for model, tradeoff in beyond:
             self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+
+    def _is_within(self, candidate: FittedCandidate) -> bool:
+        """Whether a cascade keeps to the limits of the estimator."""
+        budget, most = self.models.params.budget, self.models.params.row_budget
+        cost = max(candidate.cost, candidate.model.cost_)
+        return (budget is None or cost <= budget) and (
+            most is None or candidate.model.cost_max_ <= most
+        )
 
     def _gated(
         self, search: FrontierSearch, flat: Sequence[FlatModel]

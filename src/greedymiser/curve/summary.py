@@ -253,9 +253,10 @@ def is_by_row(curve: TradeoffCurve) -> bool:
     return any(getattr(model, "charge", "model") == "row" for model in curve.models)
 
 
-def same_purchases(curve: TradeoffCurve) -> str:
-    """What a step adds that buys nothing new."""
-    return "the same, for more rows" if is_by_row(curve) else "more trees"
+def same_purchases(curve: TradeoffCurve, is_cheaper: bool = False) -> str:
+    """What a step changes that buys nothing new."""
+    more = "fewer" if is_cheaper else "more"
+    return f"the same, for {more} rows" if is_by_row(curve) else f"{more} trees"
 
 
 def first_purchases(step: FrontStep) -> str:

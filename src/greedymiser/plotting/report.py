@@ -307,7 +307,9 @@ def _change(curve: TradeoffCurve, before: FrontStep, after: FrontStep) -> str:
     costs = curve.models[after.position].costs_
     old, new = set(before.resources), set(after.resources)
     adds, drops = named_purchases(costs, new - old), named_purchases(costs, old - new)
-    return replace(after, adds=adds, drops=drops).change(4) or same_purchases(curve)
+    return replace(after, adds=adds, drops=drops).change(4) or same_purchases(
+        curve, is_cheaper=after.cost < before.cost
+    )
 
 
 def _difference(curve: TradeoffCurve, difference: float) -> str:
