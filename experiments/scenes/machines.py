@@ -9,7 +9,7 @@ Descriptors that cost more than 10 ms by themselves are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,20 +38,18 @@ from experiments.scenes.gated_machines import (
     Offer,
     chosen_for_budgets,
 )
-from experiments.scenes.images import Floats, Kernels, check_readable, read_images
+from experiments.scenes.images import Floats, Kernels
 from experiments.scenes.methods import (
     COLUMNS,
-    L1_STRENGTHS,
     SVM,
-    SVM_C,
     SVM_SUBSETS,
     ImageSplit,
-    check_sizes,
     draw_split,
     priced,
     svm_table,
 )
-from experiments.scenes.scene15 import SPLITS, SceneData, SceneScale, look, mean_curves
+from experiments.scenes.scene15 import SMALL as SMALL_SCENES
+from experiments.scenes.scene15 import SPLITS, SceneData, SceneScale, look, mean_curves, opened
 from experiments.scenes.stacking import (
     BUDGETS,
     CROSS_MISER,
@@ -63,7 +61,6 @@ from experiments.scenes.stacking import (
     searched,
 )
 from experiments.workspace import Results, Workspace
-from greedymiser._core.version import __version__
 from greedymiser.costs.cost_model import CostModel
 
 if TYPE_CHECKING:
@@ -101,19 +98,8 @@ class MachinesScale(SceneScale):
 
 
 # A version to see that everything works, in a few minutes.
-SMALL: dict[str, Any] = {
-    "descriptors": (
-        "tiny8", "intensity", "spectrum", "census_half_level0", "census_half_level2",
-        "edge_directions", "hog_grid4", "gist_coarse", "sift16_half_level2",
-    ),
-    "n_words": 50,
-    "codebook_images": 50,
-    "timing_images": 30,
-    "n_splits": 1,
-    "max_iter": 20,
-    "tradeoffs": (0.0, 1e-2),
-    "budgets": (1.0, 2.0, 4.0, 8.0),
-    "effort": 0.02,
+SMALL: dict[str, Any] = SMALL_SCENES | {
+    "max_iter": 20, "tradeoffs": (0.0, 1e-2), "budgets": (1.0, 2.0, 4.0, 8.0), "effort": 0.02,
 }  # fmt: skip
 
 
@@ -136,23 +122,15 @@ def run(
     **scale
         Fields of ``MachinesScale`` that differ.
     """
-    if data is None:
-        raise ValueError("scene15-machines needs data: a folder with images.tar")
     import pandas as pd
 
     size = MachinesScale(**(SMALL if small else {}) | scale)
-    images = read_images(Path(data))
-    check_sizes(images, asdict(size))
-    check_readable(images)
-    workspace = workspace.using(
-        version=__version__,
-        **asdict(size)
-        | {"descriptors": list(size.descriptors or catalogue().names)}
-        | {"images": images.fingerprint, "svm_C": SVM_C, "l1_strengths": L1_STRENGTHS}
-        | {"folds": N_FOLDS, "ridge": RIDGE, "set_tradeoffs": [SET_ROUNDS, *SET_TRADEOFFS]}
-        | {"stumps": STUMPS, "thresholds": THRESHOLDS}
-        | {"gates": [*TRADEOFFS.tolist(), *SHARPNESS.tolist()]},
-    )
+    constants = {
+        "folds": N_FOLDS, "ridge": RIDGE, "set_tradeoffs": [SET_ROUNDS, *SET_TRADEOFFS],
+        "stumps": STUMPS, "thresholds": THRESHOLDS,
+        "gates": [*TRADEOFFS.tolist(), *SHARPNESS.tolist()],
+    }  # fmt: skip
+    images, workspace = opened("scene15-machines", data, size, workspace, constants)
     seen = look(images, workspace, n_jobs)
     workspace = workspace.using(prices=seen.prices.fingerprint)
     tables = []

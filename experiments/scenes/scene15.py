@@ -130,22 +130,12 @@ def run(
     **scale
         Fields of ``SceneScale`` that differ from the paper's.
     """
-    if data is None:
-        raise ValueError(f"scene15 needs data: a folder with {IMAGES}")
     import pandas as pd
 
     size = SceneScale(**(SMALL if small else {}) | scale)
     size = replace(size, tradeoffs=tuple(sorted({0.0, *size.tradeoffs})))  # 0 is the reference
-    images = read_images(Path(data))
-    check_sizes(images, asdict(size))
-    check_readable(images)
-    workspace = workspace.using(
-        version=__version__,
-        **asdict(size)
-        | {"descriptors": list(size.descriptors or catalogue().names)}
-        | {"images": images.fingerprint, "svm_C": SVM_C, "l1_strengths": L1_STRENGTHS}
-        | {"exit_thresholds": EXIT_THRESHOLDS, "exit_every": list(EXIT_EVERY)},
-    )
+    exits = {"exit_thresholds": EXIT_THRESHOLDS, "exit_every": list(EXIT_EVERY)}
+    images, workspace = opened("scene15", data, size, workspace, exits)
     seen = look(images, workspace, n_jobs)
     curves, alone = [], []
     for number in range(size.n_splits):
@@ -156,6 +146,24 @@ def run(
     workspace.told("splits", size.n_splits, size.n_splits)
     tables = {"curves": pd.concat(curves, ignore_index=True), "timings": seen.timed}
     return _results(tables | {"descriptors": pd.concat(alone)}, workspace)
+
+
+def opened(
+    name: str, data: Path | None, size: SceneScale, workspace: Workspace, more: Mapping[str, Any]
+) -> tuple[Images, Workspace]:
+    """The images of an experiment, checked, and a workspace that knows what its steps depend on."""
+    if data is None:
+        raise ValueError(f"{name} needs data: a folder with {IMAGES}")
+    images = read_images(Path(data))
+    check_sizes(images, asdict(size))
+    check_readable(images)
+    settings = (
+        asdict(size)
+        | {"descriptors": list(size.descriptors or catalogue().names)}
+        | {"images": images.fingerprint, "svm_C": SVM_C, "l1_strengths": L1_STRENGTHS}
+        | dict(more)
+    )
+    return images, workspace.using(version=__version__, **settings)
 
 
 @dataclass(frozen=True)
