@@ -69,20 +69,8 @@ AHEAD = 32
 # -- plans ----------------------------------------------------------------------------------------
 
 
-@njit
-def plan_level(
-    open_nodes, columns, lane_feature, nodes, keep, free, n_free, valid, before, splits, active,
-    pairs,
-):  # fmt: skip
-    """Plan what is counted at a level, for engines that have other kernels for the rest."""
-    return plan(
-        open_nodes, columns, lane_feature, nodes, keep, free, n_free, valid, before, splits,
-        active, pairs,
-    )  # fmt: skip
-
-
 @inner
-def plan(
+def plan_level(
     open_nodes, columns, lane_feature, nodes, keep, free, n_free, valid, before, splits, active,
     pairs,
 ):  # fmt: skip
@@ -242,7 +230,7 @@ def find_splits(teams, least, data, tree, kept, before, level, candidates, categ
     # Plain tuples are quicker to hand over, and named ones easier to read.
     data, tree, kept, asked = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
     keep, free, n_free, pairs_before, splits = before
-    n_active, n_pairs, n_free, n_missing = plan(
+    n_active, n_pairs, n_free, n_missing = plan_level(
         asked.open_nodes, asked.columns, data.lane_feature, tree.nodes, keep, free, n_free,
         kept.valid, pairs_before, splits, asked.active, asked.pairs,
     )  # fmt: skip
