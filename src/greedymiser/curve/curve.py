@@ -34,7 +34,7 @@ from greedymiser.curve.summary import (
 )
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -365,9 +365,9 @@ def tradeoff_curve(
     with Threads(thread_count(blank.n_jobs)) as threads:
         models = CurveModels(
             blank,
-            Given(X, y, sample_weight, qid),
-            Given(X_val, y_val, sample_weight_val, qid_val),
-            Given(X_test, y_test, sample_weight_test, qid_test),
+            Inputs(X, y, sample_weight, qid),
+            Inputs(X_val, y_val, sample_weight_val, qid_val),
+            Inputs(X_test, y_test, sample_weight_test, qid_test),
             threads,
             checkpoint,
         )

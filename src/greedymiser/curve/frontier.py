@@ -677,8 +677,8 @@ class Frontier:
             self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
             gated = self._gated(search, flat)
         beyond = self._beyond(candidates, bool(gated)) if params.charge == "row" else []
-        for candidate in flat:
-            self.models.add(candidate.model, params, "search", box, candidate.shift)
+        for one in flat:
+            self.models.add(one.model, params, "search", box, one.shift)
         for candidate, shift in gated:
             if self._is_within(candidate):
                 self.models.add_fitted(candidate, shift)

@@ -38,7 +38,7 @@ from greedymiser.estimators import MiserClassifier, validation_of
 from greedymiser.model.gating import said_of
 from greedymiser.model.links import probabilities
 from greedymiser.training.parameters import Parameters
-from greedymiser.training.preparation import NOTHING_GIVEN, Given, Prepared
+from greedymiser.training.preparation import NO_INPUTS, Inputs, Prepared
 from greedymiser.training.train import Model, Watch, blank_model, train
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def union(bundles: Iterable[Bits], without: Bits | None = None) -> Bits:
 
 def least_total(
     base: MiserClassifier,
-    given: Given,
+    inputs: Inputs,
     folds: Sequence[tuple[NDArray[Any], NDArray[Any]]],
     threads: Threads,
 ) -> LeastTotal:
@@ -193,7 +193,7 @@ def least_total(
     ----------
     base : MiserClassifier
         With ``error_costs``; not fitted.
-    given : Given
+    inputs : Inputs
         The rows to learn from.
     folds : pairs of arrays
         Rows to learn from, and rows to check with, by position: every row is checked
@@ -201,7 +201,7 @@ def least_total(
     threads : Threads
     """
     estimator = _usual(base)
-    prepared = estimator.prepare(given, NOTHING_GIVEN, threads)
+    prepared = estimator.prepare(inputs, NO_INPUTS, threads)
     fold_of = _folds_of(folds, len(prepared.train.y))
     return _learned(estimator, prepared, fold_of)
 
