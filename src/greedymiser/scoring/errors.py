@@ -31,10 +31,10 @@ def error_score(
     codes, mass = y.astype(np.intp), float(len(y)) if weight is None else exact_sum(weight)
 
     def score(raw: Floats) -> float:
-        given = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
-        if given.ndim == 1:  # of the second class
-            given = np.stack([1.0 - given, given])
-        paid = errors.realised(codes, np.ascontiguousarray(given.T))
+        chances = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
+        if chances.ndim == 1:  # of the second class
+            chances = np.stack([1.0 - chances, chances])
+        paid = errors.realised(codes, np.ascontiguousarray(chances.T))
         return -exact_sum(paid if weight is None else paid * weight) / mass
 
     return score
