@@ -225,7 +225,7 @@ def _train_on_threads(more: dict[str, Any]) -> None:
 
 def _score_all() -> None:
     """All scores that are computed beside the data."""
-    from greedymiser.scoring.known import KNOWN_SCORES, known_score
+    from greedymiser.scoring.scores import KNOWN_SCORES, known_score
 
     X, y, weight = _made_rows()
     raw = np.nan_to_num(X[:, :1].T).copy()

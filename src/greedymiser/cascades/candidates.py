@@ -33,7 +33,7 @@ from greedymiser.cascades.gates import (
 from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
 from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
-from greedymiser.model.gating import Gate, n_said, said_of
+from greedymiser.model.gating import Gate, n_output_features, output_features
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Cases, HeldOut, Prepared, Schema
 from greedymiser.training.train import Model, start_rows
@@ -345,7 +345,7 @@ class CascadeFamily:
             np.concatenate([values, said]).T,
             (*columns, *range(n, n + len(said))),
             n_features=n,
-            n_columns=n + n_said(schema.loss.n_outputs),
+            n_columns=n + n_output_features(schema.loss.n_outputs),
             categorical={
                 j: len(schema.categories[column])
                 for j, column in enumerate(columns)
@@ -360,7 +360,7 @@ class CascadeFamily:
         if not model.ensemble.features:
             return np.empty((0, len(held_out.cases.y)))
         return np.array(
-            said_of(raw_of(self._prepared, held_out, model), self.curve_models.schema.loss)
+            output_features(raw_of(self._prepared, held_out, model), self.curve_models.schema.loss)
         )
 
     def _said_as_served(self, state: int) -> Floats:
@@ -371,7 +371,8 @@ class CascadeFamily:
         validation row of that rank.
         """
         served = np.sort(self._served(state), axis=1)
-        said = np.array(said_of(self.raw[state], self.curve_models.schema.loss))[: len(served)]
+        loss = self.curve_models.schema.loss
+        said = np.array(output_features(self.raw[state], loss))[: len(served)]
         assert self.known is not None
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)

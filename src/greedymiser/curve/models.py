@@ -23,8 +23,8 @@ from greedymiser.engines.interface import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, validation_of, works_in_kernels
 from greedymiser.model.links import has_log_link
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.scoring.known import known_score
 from greedymiser.scoring.names import score_name
+from greedymiser.scoring.scores import known_score
 from greedymiser.training.boosting import Validation
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import (

@@ -35,7 +35,7 @@ from greedymiser.costs.errors import ErrorCosts
 from greedymiser.curve.models import CurveModels, FittedCandidate
 from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.estimators import MiserClassifier, validation_of
-from greedymiser.model.gating import said_of
+from greedymiser.model.gating import output_features
 from greedymiser.model.links import probabilities
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import NO_INPUTS, Inputs, Prepared
@@ -499,7 +499,7 @@ class _Learner:
         values = np.empty((0, len(rows)))
         if columns:
             values = cases.table.columns(columns, cases.rows)
-        said = said_of(state.raw[:, rows], schema.loss)
+        said = output_features(state.raw[:, rows], schema.loss)
         n = schema.n_features
         return GateInputs(
             np.concatenate([values, said]).T,

@@ -39,7 +39,7 @@ from greedymiser.curve.summary import (
     score_text,
 )
 from greedymiser.model.predictor import as_predictor
-from greedymiser.model.protocols import said_conditions
+from greedymiser.model.protocols import conditions_text
 from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
 from greedymiser.plotting.curves import FAR, reference_models, staircase, step_labels
 from greedymiser.scoring import TOTAL_COST
@@ -397,7 +397,7 @@ def _protocol_entry(protocol: Protocol, unit: str) -> dict[str, Any]:
                 "name": step.name,
                 "share": step.n_rows / protocol.n_rows,
                 "ends": step.n_done / protocol.n_rows,
-                "conditions": said_conditions(step),
+                "conditions": conditions_text(step),
                 "price_text": money(step.price, unit),
             }
             for depth, step in protocol.start.each()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from greedymiser._core.arithmetic import exact_sum
 from greedymiser.scoring._kernels import pairs_in_order, precision_steps, sort_floats
-from greedymiser.scoring.rows import Floats, ScoreOf, Truth, undefined
+from greedymiser.scoring.truth import Floats, ScoreOf, Truth, undefined
 
 # Bits of the integers that weights become, all of them together.
 MASS_BITS = 61

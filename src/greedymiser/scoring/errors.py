@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from greedymiser._core.arithmetic import exact_sum
 from greedymiser.costs.errors import ErrorCosts, as_error_costs
 from greedymiser.losses import Loss
-from greedymiser.scoring.rows import Floats
+from greedymiser.scoring.truth import Floats
 
 
 def error_score(
