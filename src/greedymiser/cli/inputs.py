@@ -81,13 +81,13 @@ class Spelled:
 
     def tell(self, features: Collection[Any]) -> None:
         """Say it, once, of the columns that are features."""
-        told = []
+        notes = []
         for word in sorted(self._columns):
             columns = [name for name in self._columns[word] if name in set(features)]
             if columns:
-                told.append(f"{word!r} in {quoted(columns)}")
-        if told:
-            complain(f"Note: read as missing, like empty cells: {'; '.join(told)}")
+                notes.append(f"{word!r} in {quoted(columns)}")
+        if notes:
+            complain(f"Note: read as missing, like empty cells: {'; '.join(notes)}")
 
 
 @dataclass(frozen=True)

@@ -499,15 +499,15 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
         raise TypeError(
             f"tradeoffs must be a number of them, or a sequence of numbers, got {tradeoffs!r}"
         )
-    given = list(tradeoffs)
-    if not given:
+    chosen = list(tradeoffs)
+    if not chosen:
         raise ValueError("tradeoffs must name at least one trade-off, got an empty sequence")
-    for value in given:
+    for value in chosen:
         if not isinstance(value, Real):
             raise TypeError(f"tradeoffs must be numbers, got {value!r}")
         if not 0 <= float(value) < np.inf:
             raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
-    return list(dict.fromkeys(map(float, given)))
+    return list(dict.fromkeys(map(float, chosen)))
 
 
 def _unbeaten(rows: pd.DataFrame) -> pd.DataFrame:
