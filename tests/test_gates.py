@@ -12,10 +12,10 @@ from greedymiser.cascades.gates import (
     GateInputs,
     bands_between,
     bands_of_shares,
-    count_cells,
     cross_fitted,
     estimates_of,
     fit_gate,
+    grow_tree,
 )
 from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, SquaredError
 from greedymiser.model.gated_protocols import leaves_of
@@ -35,18 +35,32 @@ def inputs_of(columns, said=0, **more):
     )
 
 
-@given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 2**32 - 1))
-@examples(40)
-def test_cells_are_those_of_a_plain_loop(n, m, seed):
+@given(st.integers(1, 30), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32 - 1))
+@examples(60)
+def test_a_tree_is_that_of_plain_loops(n, m, depth, seed):
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 5, (m, n)).astype(np.uint16)
-    seen = np.flatnonzero(rng.random(m) < 0.7)
-    at = rng.integers(-1, 3, n)
-    product, weight = rng.integers(-9, 9, n) / 4, rng.integers(0, 9, n) / 4
-    cells = np.zeros((3, 3, len(seen), 5))
-    count_cells(codes, seen, at, product, weight, cells)
-    expected = naive.count_cells(codes, seen, at, product, weight, 3, 5)
-    assert cells.tolist() == np.array(expected).reshape(cells.shape).tolist()
+    is_set, learn = rng.random(m) < 0.4, rng.random(n) < 0.7
+    seen = np.flatnonzero(rng.random(m) < 0.8)
+    product, weight = rng.integers(-9, 9, n) / 4, rng.integers(1, 9, n) / 4
+    most = 2 ** (depth + 1) - 1
+    node_of = np.empty(n, dtype=np.intp)
+    sums, gains = np.zeros((3, most)), np.zeros(most)
+    links, left = np.full((most, 2), -1, dtype=np.intp), np.zeros((most, 5), dtype=bool)
+    rows = (codes, is_set, seen, product, weight, learn)
+    n_nodes = grow_tree(*rows, depth, 2, node_of, sums, gains, links, left)
+    splits, ends = naive.gate_tree(*(part.tolist() for part in rows), depth, 2, 5)
+    found = [
+        (column, set(np.flatnonzero(bins).tolist())) if column >= 0 else None
+        for (column, _), bins in zip(links[:n_nodes].tolist(), left, strict=False)
+    ]
+    assert found == splits
+    assert node_of.tolist() == ends
+    for node in range(n_nodes):
+        if links[node, 0] < 0:  # a leaf
+            rows_in = learn & (node_of == node)
+            expected = [product[rows_in].sum(), weight[rows_in].sum(), rows_in.sum()]
+            assert sums[:, node].tolist() == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-4, 4)), min_size=2, max_size=25))
