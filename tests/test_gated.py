@@ -23,7 +23,7 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
-from greedymiser.cascades.candidates import common_round, layers, most_valuable, nearest_cut
+from greedymiser.cascades.candidates import Levels, common_round, layers, most_valuable
 
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
@@ -305,11 +305,11 @@ def test_frontiers_lie_one_behind_the_other():
 
 
 def test_a_cut_is_between_values():
-    values = np.repeat([1.0, 3.0, 7.0], [50, 30, 20])
-    assert nearest_cut(values, 0.22) == 5.0
-    assert nearest_cut(values, 0.4) == 2.0
-    assert nearest_cut(values, 0.0) == 5.0  # somebody goes on
-    assert nearest_cut(np.ones(9), 0.5) == 1.0
+    levels = Levels.of(np.repeat([1.0, 3.0, 7.0], [50, 30, 20]))
+    assert levels.nearest_cut(0.22) == pytest.approx((5.0, 0.2))
+    assert levels.nearest_cut(0.4) == pytest.approx((2.0, 0.5))
+    assert levels.nearest_cut(0.0) == pytest.approx((5.0, 0.2))  # somebody goes on
+    assert Levels.of(np.ones(9)).nearest_cut(0.5) == (1.0, 0.0)
 
 
 def test_all_folds_have_the_same_number_of_rounds():

@@ -30,7 +30,7 @@ from greedymiser.cascades.gates import (
     estimates_of,
     fit_gate,
 )
-from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
+from greedymiser.cascades.policy import PolicyStage, States, induce
 from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
 from greedymiser.model.gating import Gate, n_said, said_of
@@ -126,7 +126,7 @@ class Cascade:
     tradeoff: float
     # Of training rows, by models and gates that have not seen them: the state in which each stops,
     # mean price and mean loss.
-    stopped: NDArray[np.intp]
+    stopped: NDArray[np.uint8]
     mean_price: float
     loss: float
 
@@ -167,6 +167,9 @@ class CascadeFamily:
         # Why there are no cascades, or not as many as there could be.
         self.notes: list[str] = []
         self._promising: list[tuple[int, int]] = []
+        # What is known in a state of the rows that gates learn from, and of the validation rows.
+        self._known_of: dict[int, GateInputs] = {}
+        self._known_of_served: dict[int, GateInputs] = {}
         self._finished: dict[Bits, Model] = {}
         for found in flat:
             self._finished.setdefault(found.resources, replace(found.model, charge="model"))
@@ -325,16 +328,19 @@ class CascadeFamily:
         return values * factor / factor.mean()
 
     def _inputs(self, state: int) -> GateInputs:
-        kept = self.__dict__.setdefault("_kept_inputs", {})
-        if state not in kept:
-            kept[state] = self._inputs_of(state, self.held_out.cases, self._said_as_served(state))
-        return kept[state]
+        if state not in self._known_of:
+            cases = self.held_out.cases
+            self._known_of[state] = self._inputs_of(state, cases, self._said_as_served(state))
+        return self._known_of[state]
 
     def _served_inputs(self, state: int) -> GateInputs:
         """What is known of the validation rows."""
-        held_out = self._prepared.validation
-        assert held_out is not None
-        return self._inputs_of(state, held_out.cases, self._served(state))
+        if state not in self._known_of_served:
+            held_out = self._prepared.validation
+            assert held_out is not None
+            said = self._served(state)
+            self._known_of_served[state] = self._inputs_of(state, held_out.cases, said)
+        return self._known_of_served[state]
 
     def _inputs_of(self, state: int, cases: Cases, said: Floats) -> GateInputs:
         schema, columns = self.curve_models.schema, self._columns(state)
@@ -427,23 +433,31 @@ class CascadeFamily:
         for tradeoff in self._tradeoffs(states):
             policy = induce(states.part(kept), tradeoff, kinds=self._kinds)
             if len(policy.stages) > 1:
-                stages = tuple(replace(one, state=kept[one.state]) for one in policy.stages)
+                stages = [replace(one, state=kept[one.state]) for one in policy.stages]
                 stopped = np.array(kept)[policy.stopped]
-                whole = replace(policy, stages=stages, stopped=stopped)
-                yield self._cascade(states, whole, tradeoff)
+                loss = states.mean(states.values[stopped, np.arange(states.n_rows)])
+                price = states.mean(policy.price)
+                yield self._cascade(states, stages, stopped, price, loss, tradeoff)
 
-    def _cascade(self, states: States, policy: Policy, tradeoff: float) -> Cascade:
-        stages = policy.stages
-        loss = np.take_along_axis(states.values, policy.stopped[None, :], axis=0)[0]
+    def _cascade(
+        self,
+        states: States,
+        stages: Sequence[PolicyStage],
+        stopped: NDArray[np.intp],
+        price: float,
+        loss: float,
+        tradeoff: float,
+    ) -> Cascade:
+        """``price`` is the mean beyond the set that all begin with."""
         return Cascade(
             resources=tuple(self.states[stage.state] for stage in stages),
             models=tuple(self.models[self.states[stage.state]] for stage in stages),
             gates=tuple(stage.gate for stage in stages if stage.gate is not None),
             kinds=tuple(stage.kind for stage in stages if stage.gate is not None),
             tradeoff=tradeoff,
-            stopped=policy.stopped,
-            mean_price=states.mean(policy.price + states.prices[0]),
-            loss=states.mean(loss),
+            stopped=stopped.astype(np.uint8),
+            mean_price=price + float(states.prices[0]),
+            loss=loss,
         )
 
     def _pairs(self, states: States) -> list[Cascade]:
@@ -519,14 +533,14 @@ class CascadeFamily:
             return
         said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
         # What the gate says of rows that neither it nor the model has seen.
-        served = estimates_of(gate, self._served_inputs(first))
-        for share in SHARES:
-            least = max(float(np.quantile(said, 1.0 - share)), 0.0)
+        served = Levels.of(estimates_of(gate, self._served_inputs(first)))
+        for quantile in np.quantile(said, 1.0 - np.array(SHARES)).tolist():
+            least = max(quantile, 0.0)
             on = said > least
             share_on = float(on.mean())
-            cut = nearest_cut(served, share_on)
+            cut, share_served = served.nearest_cut(share_on)
             # The gate that is served may have too few levels for what those of the folds did.
-            is_astray = abs(float((served > cut).mean()) - share_on) > MOST_ASTRAY * share_on
+            is_astray = abs(share_served - share_on) > MOST_ASTRAY * share_on
             if on.any() and not on.all() and not is_astray:
                 yield self._pair(states, pair, Gate(gate.ensemble, cut), kind, on, least)
             if least == 0.0:
@@ -543,14 +557,13 @@ class CascadeFamily:
     ) -> Cascade:
         """``least`` is what a row gains at least that goes on."""
         first, second = pair
-        start, beyond = states.price(0, first), self._price_beyond(states, first, second)
-        policy = Policy(
-            (PolicyStage(first, gate, kind), PolicyStage(second)),
-            np.empty(0),
-            start + np.where(on, beyond, 0.0),
-            np.where(on, second, first),
+        beyond = self._price_beyond(states, first, second)
+        price = states.price(0, first) + beyond * states.mean(on)
+        loss = states.mean(np.where(on, states.values[second], states.values[first]))
+        stages = (PolicyStage(first, gate, kind), PolicyStage(second))
+        return self._cascade(
+            states, stages, np.where(on, second, first), price, loss, least / beyond
         )
-        return self._cascade(states, policy, least / beyond)
 
     # -- the best of them -------------------------------------------------------------------------
 
@@ -650,14 +663,31 @@ def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
     return found
 
 
-def nearest_cut(values: Floats, share: float) -> float:
-    """A number between two of some values, above which there are about such a share of them."""
-    levels, counts = np.unique(values, return_counts=True)
-    if len(levels) == 1:
-        return float(levels[0])
-    above = 1.0 - np.cumsum(counts)[:-1] / len(values)
-    k = int(np.argmin(np.abs(above - share)))
-    return float(midpoints(levels[k : k + 1], levels[k + 1 : k + 2])[0])
+class Levels(NamedTuple):
+    """Different values, ascending, and between which of them there are how many above.
+
+    Examples
+    --------
+    >>> Levels.of(np.array([1.0, 1.0, 3.0, 7.0])).nearest_cut(0.3)
+    (5.0, 0.25)
+    """
+
+    values: Floats
+    # The share of all that is larger than each value but the last.
+    above: Floats
+
+    @classmethod
+    def of(cls, values: Floats) -> Levels:
+        levels, counts = np.unique(values, return_counts=True)
+        return cls(levels, 1.0 - np.cumsum(counts)[:-1] / len(values))
+
+    def nearest_cut(self, share: float) -> tuple[float, float]:
+        """A number between two of the values, above which is about such a share; and that share."""
+        if len(self.values) == 1:
+            return float(self.values[0]), 0.0
+        k = int(np.argmin(np.abs(self.above - share)))
+        cut = midpoints(self.values[k : k + 1], self.values[k + 1 : k + 2])
+        return float(cut[0]), float(self.above[k])
 
 
 def common_round(traces: Sequence[Floats]) -> int:
