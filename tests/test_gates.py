@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import naive
 from greedymiser.cascades.gates import (
     GateInputs,
+    band_gate,
     bands_between,
     bands_of_shares,
     cross_fitted,
@@ -101,7 +102,7 @@ def test_a_band_of_a_share_is_the_best_that_is_no_wider(rows, share):
     if len(set(scores.tolist())) == 1 or best <= 0:
         assert found == []
     else:
-        on = estimates_of(found[0][0], inputs) > 0
+        on = estimates_of(band_gate(inputs, found[0][0]), inputs) > 0
         assert gains[on].sum() == best
         assert on.mean() <= share
 
@@ -112,14 +113,14 @@ def test_bands_of_shares_are_judged_by_rows_that_did_not_make_them():
     gains = np.where((scores > 0.4) & (scores < 0.6), 1.0, -1.0)
     inputs = inputs_of(scores[:, None], said=1)
     bands = bands_of_shares(inputs, gains, None, folds, [0.1, 0.25])
-    for (gate, on), share in zip(bands, (0.1, 0.25), strict=True):
+    for (limits, on), share in zip(bands, (0.1, 0.25), strict=True):
         assert gains[on].mean() > 0.5
-        assert gains[estimates_of(gate, inputs) > 0].mean() > 0.5
+        assert gains[estimates_of(band_gate(inputs, limits), inputs) > 0].mean() > 0.5
         assert on.mean() == pytest.approx(min(share, 0.2), abs=0.06)
     seen = honest = 0.0
     for chance in rng.standard_normal((20, 600)):
-        (gate, on), *_ = bands_of_shares(inputs, chance, None, folds, [0.1])
-        seen += chance[estimates_of(gate, inputs) > 0].sum()
+        (limits, on), *_ = bands_of_shares(inputs, chance, None, folds, [0.1])
+        seen += chance[estimates_of(band_gate(inputs, limits), inputs) > 0].sum()
         honest += chance[on].sum()
     assert seen > 2 * honest
 
@@ -129,8 +130,8 @@ def test_bands_are_tried_everywhere():
     inputs = inputs_of(scores[:, None], said=1)
     found = bands_between(inputs, 4)
     assert len(found) == 9  # ten stretches of four parts, without the whole
-    for gate, on in found:
-        assert np.array_equal(estimates_of(gate, inputs) > 0, on)
+    for limits, on in found:
+        assert np.array_equal(estimates_of(band_gate(inputs, limits), inputs) > 0, on)
         assert np.array_equal(np.diff(np.flatnonzero(on)), np.ones(on.sum() - 1))
     assert {round(on.mean() * 4) for _, on in found} == {1, 2, 3}
     assert bands_between(inputs_of(np.ones((50, 1)), said=1), 4) == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, NamedTuple, Protocol
@@ -24,13 +24,15 @@ from greedymiser.cascades.gates import (
     BAND,
     KINDS,
     GateInputs,
+    Limits,
+    band_gate,
     bands_between,
     bands_of_shares,
     cross_fitted,
     estimates_of,
     fit_gate,
 )
-from greedymiser.cascades.policy import PolicyStage, States, induce
+from greedymiser.cascades.policy import States, induce
 from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
 from greedymiser.model.gating import Gate, n_said, said_of
@@ -120,7 +122,8 @@ class Cascade:
 
     resources: tuple[Bits, ...]
     models: tuple[Model, ...]
-    gates: tuple[Gate, ...]
+    # Gates, or the limits of bands; and what is known of rows that come to each.
+    drafts: tuple[tuple[Gate | Limits, GateInputs], ...]
     kinds: tuple[str, ...]
     # The drop in mean loss that a unit of mean cost must bring.
     tradeoff: float
@@ -130,12 +133,31 @@ class Cascade:
     mean_price: float
     loss: float
 
+    @cached_property
+    def gates(self) -> tuple[Gate, ...]:
+        """As they are served: of thousands of cascades, few are."""
+        return tuple(
+            draft if isinstance(draft, Gate) else band_gate(inputs, draft)
+            for draft, inputs in self.drafts
+        )
+
+
+class FoldModels(NamedTuple):
+    """Models of some sets that were trained without the rows of each fold."""
+
+    # Those who train on the rest of the rows, one a fold.
+    trainers: Sequence[Any]
+    models: Mapping[Bits, Sequence[Model]]
+
 
 class Best(NamedTuple):
-    """Cascades and the plain models of states, with their scores of rows that nobody has seen."""
+    """Cascades and the plain models of states, with their scores of rows that nobody has seen.
 
-    cascades: list[tuple[Cascade, float]]
-    plain: dict[Bits, float]
+    There is one for each fold.
+    """
+
+    cascades: list[tuple[Cascade, Floats]]
+    plain: dict[Bits, Floats]
 
 
 class CascadeFamily:
@@ -152,6 +174,8 @@ class CascadeFamily:
         Further sets that states are made of, the most important first.
     kinds : sequence of str
         Kinds of gates that are tried.
+    folds : FoldModels, optional
+        What was cross-fitted already.
     """
 
     def __init__(
@@ -161,7 +185,9 @@ class CascadeFamily:
         flat: Sequence[FlatModel],
         more: Iterable[Bits] = (),
         kinds: Sequence[str] = ("score", "paid", "band"),
+        folds: FoldModels | None = None,
     ):
+        self._folds = folds
         self.curve_models, self._sets, self._kinds = models, sets, tuple(kinds)
         self._prepared: Prepared = models.trainer.prepared
         # Why there are no cascades, or not as many as there could be.
@@ -238,39 +264,48 @@ class CascadeFamily:
         (n_states, n_outputs, n) and (n,); None where the rows cannot be divided.
         """
         n, schema = len(self._prepared.train.y), self.curve_models.schema
-        params = _hurried(self._params, schema.costs.tree_cost)
-        allowed = [self._sets.features(bits) for bits in self.states]
-        n_folds = FOLDS if n < MOST_ROWS else FEW_FOLDS
         place_of = _places(self._prepared)
         is_learned = np.zeros(n, dtype=bool)
         is_learned[self._rows] = True
 
-        def fold(trainer: Any) -> tuple[Prepared, list[Model]]:
-            models = [trainer.train(params, may, is_patient=True) for may in allowed]
-            return trainer.prepared, models
-
-        parts = self.curve_models.pool.run_folds(fold, n_folds, params)
-        if not parts:
+        trainers, models = self._fold_models()
+        if not trainers:
             return None
-        # As many rounds in all folds: those that a fold likes best would flatter its rows.
-        rounds = [
-            common_round([m.validation_score for m in models])
-            for models in zip(*(models for _, models in parts), strict=True)
-        ]
         place = np.full(n, -1, dtype=np.intp)
         place[self._rows] = np.arange(len(self._rows))
         raw = np.empty((len(self.states), schema.loss.n_outputs, len(self._rows)))
         folds = np.empty(len(self._rows), dtype=np.intp)
-        for k, (prepared, models) in enumerate(parts):
-            held_out = prepared.validation
+        for k, trainer in enumerate(trainers):
+            prepared, held_out = trainer.prepared, trainer.prepared.validation
             assert held_out is not None
             rows = place_of[np.asarray(held_out.cases.rows)]
             wanted = is_learned[rows]
             folds[place[rows[wanted]]] = k
-            for state, (model, n_iter) in enumerate(zip(models, rounds, strict=True)):
-                said = raw_of(prepared, held_out, model.truncated(min(n_iter, model.n_iter)))
+            for state, bits in enumerate(self.states):
+                said = raw_of(prepared, held_out, models[bits][k])
                 raw[state][:, place[rows[wanted]]] = said[:, wanted]
         return raw - self._shift[:, None], folds
+
+    def _fold_models(self) -> FoldModels:
+        """A model of every state for each fold; those are trained that nobody has."""
+        pool, known = self.curve_models.pool, self._folds
+        params = _hurried(self._params, self.curve_models.schema.costs.tree_cost)
+        if known is None:
+            n_folds = FOLDS if len(self._prepared.train.y) < MOST_ROWS else FEW_FOLDS
+            known = FoldModels(pool.folds(n_folds, params), {})
+        new = [bits for bits in self.states if bits not in known.models]
+
+        def fold(trainer: Any) -> list[Model]:
+            return [trainer.train(params, self._sets.features(b), is_patient=True) for b in new]
+
+        found = dict(known.models)
+        for bits, *models in zip(new, *pool.run_on(fold, known.trainers), strict=False):
+            if not models:  # the rows cannot be divided
+                break
+            # As many rounds in all folds: those that a fold likes best would flatter its rows.
+            n_iter = common_round([model.validation_score for model in models])
+            found[bits] = [model.truncated(min(n_iter, model.n_iter)) for model in models]
+        return FoldModels(known.trainers, found)
 
     @cached_property
     def _rows(self) -> NDArray[np.intp]:
@@ -433,7 +468,7 @@ class CascadeFamily:
         for tradeoff in self._tradeoffs(states):
             policy = induce(states.part(kept), tradeoff, kinds=self._kinds)
             if len(policy.stages) > 1:
-                stages = [replace(one, state=kept[one.state]) for one in policy.stages]
+                stages = [(kept[one.state], one.gate, one.kind) for one in policy.stages]
                 stopped = np.array(kept)[policy.stopped]
                 loss = states.mean(states.values[stopped, np.arange(states.n_rows)])
                 price = states.mean(policy.price)
@@ -442,7 +477,7 @@ class CascadeFamily:
     def _cascade(
         self,
         states: States,
-        stages: Sequence[PolicyStage],
+        stages: Sequence[tuple[int, Gate | Limits | None, str]],
         stopped: NDArray[np.intp],
         price: float,
         loss: float,
@@ -450,10 +485,10 @@ class CascadeFamily:
     ) -> Cascade:
         """``price`` is the mean beyond the set that all begin with."""
         return Cascade(
-            resources=tuple(self.states[stage.state] for stage in stages),
-            models=tuple(self.models[self.states[stage.state]] for stage in stages),
-            gates=tuple(stage.gate for stage in stages if stage.gate is not None),
-            kinds=tuple(stage.kind for stage in stages if stage.gate is not None),
+            resources=tuple(self.states[state] for state, *_ in stages),
+            models=tuple(self.models[self.states[state]] for state, *_ in stages),
+            drafts=tuple((gate, states.inputs(s)) for s, gate, _ in stages if gate is not None),
+            kinds=tuple(kind for *_, kind in stages if kind),
             tradeoff=tradeoff,
             stopped=stopped.astype(np.uint8),
             mean_price=price + float(states.prices[0]),
@@ -463,25 +498,24 @@ class CascadeFamily:
     def _pairs(self, states: States) -> list[Cascade]:
         """Two states and a gate between them, for shares of the rows from few to most.
 
-        Where several kinds are tried, all pairs have bands and gates of one tree, which take little
-        time, and those pairs that come out best by either the other gates.
+        Where several kinds are tried, all pairs have bands, which take little time, and those that
+        come out best the other gates. A band of one number says little of several classes: there
+        all pairs have gates of one tree as well.
         """
         pairs = list(self._worth_a_gate(states))
         kinds = [kind for kind in KINDS if kind in self._kinds]
         if BAND not in self._kinds:
             return [c for pair in pairs for kind in kinds for c in self._gated(states, pair, kind)]
         found = [c for pair in pairs for c in self._banded(states, pair)]
-        for kind in kinds:
-            if KINDS[kind].n_trees == 1:
-                found += [c for pair in pairs for c in self._gated(states, pair, kind)]
+        has_classes = self.curve_models.schema.loss.n_outputs > 1
+        quick = [kind for kind in kinds if has_classes and KINDS[kind].n_trees == 1]
+        found += [c for kind in quick for pair in pairs for c in self._gated(states, pair, kind)]
         best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
         ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
         pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
         self._promising = pairs
-        for kind in kinds:
-            if KINDS[kind].n_trees > 1:
-                found += [c for pair in pairs for c in self._gated(states, pair, kind)]
-        return found
+        rest = [kind for kind in kinds if kind not in quick]
+        return found + [c for k in rest for pair in pairs for c in self._gated(states, pair, k)]
 
     def _worth_a_gate(self, states: States) -> Iterator[tuple[int, int]]:
         """Pairs of states the second of which costs more and is better for all rows together.
@@ -509,9 +543,9 @@ class CascadeFamily:
         first, second = pair
         gain = states.values[first] - states.values[second]
         inputs = states.inputs(first)
-        for gate, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
+        for limits, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
             if on.any() and not on.all():
-                yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
+                yield self._banded_pair(states, pair, limits, on)
 
     def _everywhere(self, states: States) -> Iterator[Cascade]:
         """The pairs that promise most, with bands of any width anywhere.
@@ -519,10 +553,15 @@ class CascadeFamily:
         A score need not be won where the loss is: they are for whoever goes by scores.
         """
         for pair in self._promising:
-            gain = states.values[pair[0]] - states.values[pair[1]]
-            for gate, on in bands_between(states.inputs(pair[0]), N_PARTS):
+            for limits, on in bands_between(states.inputs(pair[0]), N_PARTS):
                 if on.any() and not on.all():
-                    yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
+                    yield self._banded_pair(states, pair, limits, on)
+
+    def _banded_pair(
+        self, states: States, pair: tuple[int, int], limits: Limits, on: NDArray[np.bool_]
+    ) -> Cascade:
+        gain = (states.values[pair[0]] - states.values[pair[1]])[on]
+        return self._pair(states, pair, limits, BAND, on, max(float(gain.mean()), 0.0))
 
     def _gated(self, states: States, pair: tuple[int, int], kind: str) -> Iterator[Cascade]:
         first, second = pair
@@ -550,7 +589,7 @@ class CascadeFamily:
         self,
         states: States,
         pair: tuple[int, int],
-        gate: Gate,
+        gate: Gate | Limits,
         kind: str,
         on: NDArray[np.bool_],
         least: float,
@@ -560,7 +599,7 @@ class CascadeFamily:
         beyond = self._price_beyond(states, first, second)
         price = states.price(0, first) + beyond * states.mean(on)
         loss = states.mean(np.where(on, states.values[second], states.values[first]))
-        stages = (PolicyStage(first, gate, kind), PolicyStage(second))
+        stages = [(first, gate, kind), (second, None, "")]
         return self._cascade(
             states, stages, np.where(on, second, first), price, loss, least / beyond
         )
@@ -577,14 +616,14 @@ class CascadeFamily:
             found.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
         return found
 
-    def score(self, stopped: NDArray[np.intp]) -> float:
-        """Mean score of the folds, if rows stop in these states; higher is better."""
+    def fold_scores(self, stopped: NDArray[np.integer]) -> Floats:
+        """Score of each fold, if rows stop in these states; higher is better."""
         scores = []
         for rows, held_out in self._parts:
             raw = self.raw[stopped[rows], :, rows].T + self._shift[:, None]
             held_out.rows.start(np.ascontiguousarray(raw))
             scores.append(float(self.curve_models.trainer.watch(held_out).score()))
-        return float(np.mean(scores))
+        return np.array(scores)
 
     def plain_price(self, state: int) -> float:
         """What the model of a state costs everybody."""
@@ -617,18 +656,19 @@ class CascadeFamily:
         if self.curve_models.trainer.in_kernels:  # where a score takes no time
             tried += self._within_limit(self._everywhere(states))
         usable = [i for i in range(len(self.states)) if states.is_usable(i)]
-        plain = [self.score(np.full(states.n_rows, i, dtype=np.intp)) for i in usable]
-        points = [(self.plain_price(i), score) for i, score in zip(usable, plain, strict=True)]
-        points += [(cascade.mean_price, self.score(cascade.stopped)) for cascade in tried]
+        ends = [np.full(states.n_rows, i, dtype=np.uint8) for i in usable]
+        scores = [self.fold_scores(stopped) for stopped in (*ends, *(c.stopped for c in tried))]
+        prices = [*map(self.plain_price, usable), *(cascade.mean_price for cascade in tried)]
+        points = list(zip(prices, (float(score.mean()) for score in scores), strict=True))
         kept = [
-            (tried[i - len(usable)], points[i][1])
+            (tried[i - len(usable)], scores[i])
             for layer in layers(points, SCORE_LAYERS)
             for i in layer
             if i >= len(usable)
         ][:MOST_JUDGED]
-        return Best(kept, dict(zip((self.states[i] for i in usable), plain, strict=True)))
+        return Best(kept, {self.states[i]: score for i, score in zip(usable, scores, strict=False)})
 
-    def score_at(self, best: Best, cascade: Cascade, score: float, cost: float) -> float | None:
+    def score_at(self, best: Best, cascade: Cascade, scores: Floats, cost: float) -> Floats | None:
         """What a cascade would score on rows that nobody has seen, if it cost so much there.
 
         Rows that it is served to may go on a little more or less often than those did. What going
@@ -641,7 +681,7 @@ class CascadeFamily:
         more = (cost - price) / max(cascade.mean_price - price, 1e-300)
         if abs(more - 1.0) > MOST_ASTRAY:
             return None
-        return best.plain[start] + more * (score - best.plain[start])
+        return best.plain[start] + more * (scores - best.plain[start])
 
 
 def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:

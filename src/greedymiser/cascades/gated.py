@@ -24,7 +24,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._ensemble_based import OverEnsemble
-from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily
+from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily, FoldModels
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
 from greedymiser.data.lazy import or_lazily
 from greedymiser.data.splits import divide
@@ -300,7 +300,8 @@ class Gated(OverEnsemble):
             frontier = Frontier(path, self.effort)
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
-        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate])
+        folds = frontier.fold_models()
+        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate], folds=folds)
         with np.errstate(over="ignore", invalid="ignore"):
             chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
@@ -472,18 +473,22 @@ def gated_classifier(
 
 
 def gated_candidates(
-    models: Any, sets: Any, flat: Sequence[Any], more: Sequence[int] = ()
-) -> tuple[list[tuple[Any, float]], dict[int, float]]:
+    models: Any,
+    sets: Any,
+    flat: Sequence[Any],
+    more: Sequence[int] = (),
+    folds: FoldModels | None = None,
+) -> tuple[list[tuple[Any, Floats]], dict[int, Floats]]:
     """Cascades over a flat frontier that none beats, for a curve.
 
-    Each comes with the score of training rows that neither its models nor its gates have seen; so
-    do the sets of the states, by themselves.
+    Each comes with the scores of training rows that neither its models nor its gates have seen, by
+    fold; so do the sets of the states, by themselves.
     """
-    family = CascadeFamily(models, sets, flat, more)
+    family = CascadeFamily(models, sets, flat, more, folds=folds)
     best, found = family.best(), []
-    for cascade, score in best.cascades:
+    for cascade, scores in best.cascades:
         candidate = _candidate(models, cascade)
-        unseen = family.score_at(best, cascade, score, candidate.cost)
+        unseen = family.score_at(best, cascade, scores, candidate.cost)
         if unseen is not None:
             found.append((candidate, unseen))
     return found, best.plain

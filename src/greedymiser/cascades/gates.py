@@ -48,6 +48,9 @@ KINDS = {
 }
 BAND = "band"
 
+Limits = tuple[float, float]
+"""A band of scores: rows are in it above the first number and up to the second."""
+
 
 @dataclass(frozen=True, eq=False)
 class GateInputs:
@@ -151,7 +154,7 @@ def fit_gate(
     """
     if kind == BAND:
         limits = _band_limits(inputs, target, weight, np.ones(len(target), dtype=bool))
-        return None if limits is None else _band_gate(inputs, *limits)
+        return None if limits is None else band_gate(inputs, limits)
     grown = _boosted(KINDS[kind], inputs, target, weight, np.ones(len(target), dtype=bool))
     if grown is None:
         return None
@@ -407,10 +410,10 @@ def grow_tree(  # type: ignore[no-untyped-def]
 
 def _band_limits(
     inputs: GateInputs, target: Floats, weight: Floats | None, learn: NDArray[np.bool_]
-) -> tuple[float, float] | None:
+) -> Limits | None:
     """The band of scores whose rows gain most if they go on: the heaviest stretch of a sequence.
 
-    Rows are in it above the first number and up to the second; None without a score.
+    None without a score.
     """
     if not len(inputs.said):
         return None
@@ -434,8 +437,9 @@ def _band_limits(
     return low, np.inf if is_open else _between(distinct[last], distinct[last + 1])
 
 
-def _band_gate(inputs: GateInputs, low: float, high: float) -> Gate:
+def band_gate(inputs: GateInputs, limits: Limits) -> Gate:
     """A gate that lets rows on whose score is in a band; without trees if that is all or none."""
+    low, high = limits
     if np.isinf(low) and np.isinf(high):
         said = 1.0 if low < high else -1.0
         return Gate(Ensemble.empty(np.array([said]), inputs.n_columns), 0.0)
@@ -448,7 +452,7 @@ def bands_of_shares(
     weight: Floats | None,
     folds: NDArray[np.intp],
     shares: Sequence[float],
-) -> list[tuple[Gate, NDArray[np.bool_]]]:
+) -> list[tuple[Limits, NDArray[np.bool_]]]:
     """For some shares of the rows, given ascending, the band of that width whose rows gain most.
 
     A band has at most its share of the rows, and more than the share before. Each comes with the
@@ -460,7 +464,8 @@ def bands_of_shares(
     column = int(said[-1])
     codes, edges = inputs.binned.codes[column].astype(np.intp), inputs.binned.edges[column]
     weights = np.ones(len(target)) if weight is None else weight
-    n, parts = len(edges) + 1, np.unique(folds)
+    n, (parts, place) = len(edges) + 1, np.unique(folds, return_inverse=True)
+    bins = np.arange(n)
     # Rows and gains of every stretch of bins from ``first`` up to ``last``, in each fold.
     first, last = np.triu_indices(n)
     cells = np.zeros((2, len(parts), n + 1))
@@ -475,23 +480,20 @@ def bands_of_shares(
         best = _best_of(gains.sum(axis=0), (share > low) & (share <= high + 1e-9))
         if best is None:
             continue
-        as_wide = last - first == last[best] - first[best]
-        on = np.zeros(len(target), dtype=bool)
-        for k, fold in enumerate(parts):
-            others = np.arange(len(parts)) != k
-            honest = int(np.argmax(np.where(as_wide, gains[others].sum(axis=0), -np.inf)))
-            inside = (codes >= first[honest]) & (codes <= last[honest])
-            on |= inside & (folds == fold)
-        found[int(first[best]), int(last[best])] = on
+        as_wide = np.flatnonzero(last - first == last[best] - first[best])
+        of_others = gains[:, as_wide].sum(axis=0) - gains[:, as_wide]
+        honest = as_wide[np.argmax(of_others, axis=1)]
+        # Whether rows of a fold and a bin are inside.
+        inside = (bins >= first[honest, None]) & (bins <= last[honest, None])
+        found[int(first[best]), int(last[best])] = inside[place, codes]
     bands = []
     for (start, end), on in found.items():
         above = -np.inf if start == 0 else float(edges[start - 1])
-        up_to = np.inf if end == n - 1 else float(edges[end])
-        bands.append((Gate(_band(inputs, inputs.positions[column], above, up_to), 0.0), on))
+        bands.append(((above, np.inf if end == n - 1 else float(edges[end])), on))
     return bands
 
 
-def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Gate, NDArray[np.bool_]]]:
+def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Limits, NDArray[np.bool_]]]:
     """All bands between scores that divide the rows into about equal parts, and who is in them."""
     said = inputs.said
     if not len(said) or not len(inputs.binned.edges[said[-1]]):
@@ -506,9 +508,8 @@ def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Gate, NDArray[
         if start == -1 and end == len(edges):
             continue
         above = -np.inf if start == -1 else float(edges[start])
-        up_to = np.inf if end == len(edges) else float(edges[end])
-        gate = Gate(_band(inputs, inputs.positions[column], above, up_to), 0.0)
-        bands.append((gate, (codes > start) & (codes <= end)))
+        limits = above, np.inf if end == len(edges) else float(edges[end])
+        bands.append((limits, (codes > start) & (codes <= end)))
     return bands
 
 
