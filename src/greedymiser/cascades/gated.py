@@ -507,6 +507,24 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     return judged_candidate(models, gated, "gates", cascade.tradeoff)
 
 
+def gated_like(estimator: Miser, budget: float | None, effort: float) -> Gated | None:
+    """A cascade of such models, not fitted; None for what has no gates."""
+    if not isinstance(estimator, MiserClassifier | MiserRegressor):
+        return None
+    kind = GatedClassifier if isinstance(estimator, MiserClassifier) else GatedRegressor
+    limits = {"budget": budget, "row_budget": estimator.row_budget}
+    return kind(estimator, **limits, effort=effort, n_jobs=estimator.n_jobs)
+
+
+def cost_and_score(gated: Gated, models: Any, X: Any) -> tuple[float, float]:
+    """Mean cost and score of the validation rows of others, which are in X."""
+    predictor, cases = gated.predictor_, models.trainer.prepared.validation.cases
+    table = predictor.table(X)
+    raw, left = predictor.run(table)
+    paid = mean_cost(predictor.bills(table, left), cases.shares)
+    return paid, float(models.score_of(np.ascontiguousarray(raw), "validation", paid))
+
+
 def judged_candidate(models: Any, gated: Gated, found_by: str, tradeoff: float = 0.0) -> Any:
     """A fitted cascade as a curve takes it in, judged by the rows that it did not learn from."""
     from greedymiser.curve.models import FittedCandidate

@@ -196,8 +196,8 @@ class CurveModels:
         if self.test is not None:
             (scores,), costs = self._replayed(model, self.test, [self.trainer.watch])
             trace["test_score"] = scores
-            if costs:
-                trace["test_cost"] = costs
+            if self.params.charge == "row":
+                trace["test_cost"] = costs or trace["cost"]
         return trace
 
     def add_fitted(self, candidate: FittedCandidate, shift: float | None = None) -> None:

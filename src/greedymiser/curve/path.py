@@ -54,7 +54,6 @@ class TradeoffPath:
     def __init__(self, models: CurveModels, may_skip: bool = True, charge: Charge | None = None):
         self.models = models
         self._charge = models.params.charge if charge is None else charge
-        self._found_by = "path" if self._charge == models.params.charge else "search"
         self.by_tradeoff: dict[float, Miser] = {}
         # The neighbours that a trade-off was put between.
         self._between: dict[float, tuple[float, float]] = {}
@@ -166,7 +165,7 @@ class TradeoffPath:
             if model.n_iter == 0:
                 warn_of_budget(trainer.prepared, params, trainer.start)
             tradeoff = params.tradeoff
-            self.by_tradeoff[tradeoff] = self.models.add(model, params, self._found_by)
+            self.by_tradeoff[tradeoff] = self.models.add(model, params, "path")
             cost, score = self._cost(tradeoff), self._score(tradeoff)
             yield f"tradeoff {tradeoff:.3g}: cost {cost:g}, score {score:.5g}"
 
