@@ -11,6 +11,7 @@ import numpy as np
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.trainer import Trainer
 from greedymiser.estimators import Miser, warn_of_budget
+from greedymiser.model.predictor import Charge
 from greedymiser.scoring import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Prepared, costs_of_columns
@@ -46,10 +47,13 @@ class TradeoffPath:
         Where models are trained, and handed in.
     may_skip : bool
         Whether models on large data may look at new features only every few rounds.
+    charge : {"model", "row"}, optional
+        Who pays; as in the estimator by default.
     """
 
-    def __init__(self, models: CurveModels, may_skip: bool = True):
+    def __init__(self, models: CurveModels, may_skip: bool = True, charge: Charge | None = None):
         self.models = models
+        self._charge = models.params.charge if charge is None else charge
         self.by_tradeoff: dict[float, Miser] = {}
         # The neighbours that a trade-off was put between.
         self._between: dict[float, tuple[float, float]] = {}
@@ -140,7 +144,9 @@ class TradeoffPath:
 
     def params(self, tradeoff: float) -> Parameters:
         """How the model of a trade-off is trained."""
-        params = replace(self.models.params, tradeoff=tradeoff)
+        params = replace(self.models.params, tradeoff=tradeoff, charge=self._charge)
+        if self._charge == "model":
+            params = replace(params, row_budget=None)
         # On large data most of the time is spent on features that nobody buys.
         n_cells = self.models.trainer.prepared.rows.n_rows * self.models.schema.n_features
         is_large = n_cells >= LARGE and params.shopping_interval == 1
