@@ -30,7 +30,7 @@ from greedymiser.curve.curve import (
 from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff, tradeoff_in_money
-from greedymiser.curve.total_cost import least_total
+from greedymiser.curve.total_cost import REPEATS, least_total, members
 from greedymiser.data.tables import Parted
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
 from greedymiser.losses.ndcg import ndcg_depth
@@ -368,13 +368,18 @@ class MiserSearchCV(BestModel):
 
     def _fit_least_total(self, base: Any, whole: _Whole, threads: Threads) -> Self:
         """Learn whom to ask for what, with models and gates that are judged by folds."""
-        folds = self._folds(base, whole)
-        found = least_total(base, whole.inputs, folds, threads)
+        folds, more = self._folds(base, whole), list[tuple[Any, Any]]()
+        if self.cv is None or isinstance(self.cv, Integral):
+            for repeat in range(1, REPEATS):
+                more += self._folds(base, whole, repeat)
+        found = least_total(base, whole.inputs, folds, threads, more)
         names = found.prepared.schema.costs.resource_names
         self.n_splits_ = len(folds)
         self.cv_results_ = found.table(names)
         self.best_score_ = -(found.mean_cost + found.mean_error)
-        self.best_params_ = {"resources": found.bought(names)}
+        self.best_params_ = {
+            "resources": [[names[r] for r in members(some)] for some in found.bought]
+        }
         self.best_estimator_ = found.classifier()
         return self
 
@@ -464,14 +469,15 @@ class MiserSearchCV(BestModel):
             highest = min(highest, middle * MONEY_SPAN)
         return [0.0, *np.geomspace(highest, lowest, tradeoffs - 1)]
 
-    def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
+    def _folds(self, base: Miser, whole: _Whole, repeat: int = 0) -> list[tuple[Any, Any]]:
+        """Rows to learn from and to check with; a number of folds has others in each repetition."""
         from sklearn.model_selection import check_cv
 
         X, y, groups = whole.rows, whole.inputs.y, whole.groups
         splitter = 5 if self.cv is None else self.cv
         if isinstance(splitter, Integral):
             together = groups is not None or whole.inputs.qid is not None
-            splitter = self._splitter(int(splitter), is_classifier(base), together)
+            splitter = self._splitter(int(splitter), is_classifier(base), together, repeat)
         splitter = check_cv(splitter, y, classifier=is_classifier(base))
         if groups is not None:
             return list(splitter.split(X, y, groups))
@@ -480,7 +486,7 @@ class MiserSearchCV(BestModel):
             warnings.filterwarnings("ignore", message="The groups parameter is ignored")
             return list(splitter.split(X, y, whole.inputs.qid))
 
-    def _splitter(self, n: int, classifies: bool, together: bool) -> Any:
+    def _splitter(self, n: int, classifies: bool, together: bool, repeat: int) -> Any:
         """Folds for a number of them: by group, by class, or at random."""
         from sklearn.model_selection import (
             GroupKFold,
@@ -491,7 +497,7 @@ class MiserSearchCV(BestModel):
 
         if together and not classifies:
             return GroupKFold(n)
-        seed = check_random_state(self.random_state).randint(2**31)
+        seed = check_random_state(self.random_state).randint(2**31, size=repeat + 1)[repeat]
         if together:
             return StratifiedGroupKFold(n, shuffle=True, random_state=seed)
         kind = StratifiedKFold if classifies else KFold
