@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from greedymiser._core.amounts import money, rounded_score
 from greedymiser.costs.cost_model import CostModel
-from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
+from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable, Table, chosen
 from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:
@@ -118,12 +118,35 @@ def front_steps(curve: TradeoffCurve, most: int | None = MOST_STEPS) -> list[Fro
     front = curve.pareto()
     if front.empty:
         return []
+    return _steps(curve, front.iloc[_shown(curve, front, most)])
+
+
+def whole_front(curve: TradeoffCurve) -> tuple[list[FrontStep], list[int]]:
+    """All models of a curve that no other beats, and which of them ``front_steps`` has.
+
+    Standard errors are computed for those, and each of the others has that of the one before it:
+    they hardly differ, and a front may be long.
+    """
+    front = curve.pareto()
+    if front.empty:
+        return [], []
+    shown = _shown(curve, front, MOST_STEPS)
+    steps = _steps(curve, front, certain=shown)
+    error = None
+    for i, step in enumerate(steps):
+        error = step.error if i in shown else error
+        steps[i] = replace(step, error=error)
+    return steps, shown
+
+
+def _shown(curve: TradeoffCurve, front: pd.DataFrame, most: int | None) -> list[int]:
+    """Which models of a front that has some are shown."""
     by = "choice_score" if "choice_score" in front else "score"
     costs, scores = front["cost"].to_numpy(float), front[by].to_numpy(float)
     best = front.iloc[-1]
     error = score_error(curve, curve.position(best), int(best["n_iter"]))
-    kept = _kept(costs, scores, most, int(np.argmax(scores >= scores[-1] - _slack(scores, error))))
-    return _steps(curve, front.iloc[kept])
+    to_take = int(np.argmax(scores >= scores[-1] - _slack(scores, error)))
+    return _kept(costs, scores, most, to_take)
 
 
 def all_steps(curve: TradeoffCurve) -> list[FrontStep]:
@@ -132,10 +155,13 @@ def all_steps(curve: TradeoffCurve) -> list[FrontStep]:
     return _steps(curve, points.sort_values(["cost", "score"]))
 
 
-def _steps(curve: TradeoffCurve, rows: pd.DataFrame) -> list[FrontStep]:
+def _steps(
+    curve: TradeoffCurve, rows: pd.DataFrame, certain: Sequence[int] | None = None
+) -> list[FrontStep]:
+    """Models as steps, with the standard errors of some of them; of all by default."""
     steps: list[FrontStep] = []
-    for _, row in rows.iterrows():
-        step = _step(curve, row)
+    for i, (_, row) in enumerate(rows.iterrows()):
+        step = _step(curve, row, has_error=certain is None or i in certain)
         if not curve.models:  # of traces that were read from a file: nobody knows what was bought
             steps.append(step)
             continue
@@ -151,7 +177,7 @@ def _steps(curve: TradeoffCurve, rows: pd.DataFrame) -> list[FrontStep]:
     return steps
 
 
-def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
+def _step(curve: TradeoffCurve, row: Any, has_error: bool) -> FrontStep:
     position, n_iter = curve.position(row), int(row["n_iter"])
     used = model_at(curve, position, n_iter).resources_used_ if curve.models else ()
     test = float(row["test_score"]) if "test_score" in row else math.nan
@@ -160,7 +186,7 @@ def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
         n_iter=n_iter,
         cost=float(row["cost"]),
         score=float(row["score"]),
-        error=score_error(curve, position, n_iter),
+        error=score_error(curve, position, n_iter) if has_error else None,
         test_score=test if math.isfinite(test) else None,
         choice_score=float(row["choice_score"]) if "choice_score" in row else None,
         is_total=curve.scoring == TOTAL_COST,
@@ -409,7 +435,8 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
         bought = "nearly the best score"
     else:
         bought = f"{_percent((reached - start) / (most - start))} of the gain of the best score"
-    return f"{cost} buys {bought}, which costs {whole}"
+    mean = " on average" if is_by_row(curve) else ""
+    return f"{cost}{mean} buys {bought}, which costs {whole}"
 
 
 def total_in_words(curve: TradeoffCurve) -> str:
@@ -465,6 +492,12 @@ class ValidationRows:
     @property
     def n_rows(self) -> int:
         return len(self._cases.y)
+
+    @property
+    def table(self) -> Table:
+        """The rows, as predictors take them."""
+        cases = self._cases
+        return cases.table if cases.rows is None else chosen(cases.table, cases.rows)
 
     @classmethod
     def of(cls, estimator: Any, prepared: Prepared) -> ValidationRows | None:
