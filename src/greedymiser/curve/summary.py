@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.model.protocols import Protocol
     from greedymiser.training.preparation import Cases, Prepared
 
 # Models that a reader can take in.
@@ -256,12 +257,18 @@ def step_table(
     has_test = any(step.test_score is not None for step in steps)
     rises = all(one.score <= other.score for one, other in pairwise(steps))
     has_choice = not rises and any(step.choice_score is not None for step in steps)
-    heads = ["cost", "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
+    cost = "mean cost" if is_by_row(curve) else "cost"
+    heads = [cost, "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
     if curve.scoring == TOTAL_COST:
         heads = ["bill", "errors", "together"] + ["chosen by"] * has_choice + ["test"] * has_test
     rows = []
     for i, step in enumerate(steps):
-        adds = step.change(most) or (first_purchases(step) if i == 0 else same_purchases(curve))
+        adds = step.change(most)
+        if i == 0:
+            adds = adds or first_purchases(step)
+        elif not step.adds:  # so rows are asked more of the same, where they pay for themselves
+            more = asked_more(*(asked_of_rows(curve, one) for one in steps[i - 1 : i + 1]))
+            adds = "; ".join(words for words in (adds, more) if words) or same_purchases(curve)
         if marked and (step.position, step.n_iter) == (marked.position, marked.n_iter):
             adds += "  <- recommended"
         cells = [money(step.cost, curve.cost_unit)]
@@ -283,6 +290,44 @@ def same_purchases(curve: TradeoffCurve, is_cheaper: bool = False) -> str:
     """What a step changes that buys nothing new."""
     more = "fewer" if is_cheaper else "more"
     return f"the same, for {more} rows" if is_by_row(curve) else f"{more} trees"
+
+
+def asked_of_rows(curve: TradeoffCurve, step: FrontStep) -> Protocol | None:
+    """Whom a model asks for what, of the validation rows; None where nobody knows, or all are."""
+    if not isinstance(curve.validation, ValidationRows):
+        return None
+    model = model_at(curve, step.position, step.n_iter).predictor_
+    if not model.has_protocol or model.compares_rows:
+        return None
+    protocol: Protocol = model.protocol(curve.validation.table)
+    return protocol
+
+
+def asked_more(before: Protocol | None, after: Protocol | None) -> str:
+    """What is asked of more rows, or of fewer: what makes most of the difference in cost."""
+    if before is None or after is None:
+        return ""
+    known = {line.resource: line for line in before.lines}
+    pairs = [(known[line.resource], line) for line in after.lines if line.resource in known]
+    if not pairs:
+        return ""
+    old, new = max(pairs, key=lambda pair: abs(pair[1].mean_cost - pair[0].mean_cost))
+    was, now = share_text(old.share), share_text(new.share)
+    return f"{new.resource}: {was} \N{RIGHTWARDS ARROW} {now} of rows" if was != now else ""
+
+
+def share_text(share: float) -> str:
+    """A share of the rows: 100%, 34%, 2.9%, less than 0.1%.
+
+    Examples
+    --------
+    >>> share_text(0.3421), share_text(0.0288), share_text(0.0001)
+    ('34%', '2.9%', '< 0.1%')
+    """
+    if 0 < share < 0.001:
+        return "< 0.1%"
+    percent = 100 * share
+    return f"{percent:.0f}%" if percent >= 9.95 or percent == 0 else f"{percent:.1f}%"
 
 
 def first_purchases(step: FrontStep) -> str:

@@ -28,6 +28,7 @@ from greedymiser.curve.summary import (
     FrontStep,
     ResourceLine,
     ValidationRows,
+    asked_more,
     first_purchases,
     front_steps,
     is_by_row,
@@ -38,6 +39,7 @@ from greedymiser.curve.summary import (
     resource_groups,
     same_purchases,
     score_text,
+    share_text,
     shortlist,
     whole_front,
 )
@@ -195,22 +197,9 @@ class _Report:
         )
         told = [replace(new, adds=adds, drops=drops).change(4)]
         if not adds or (new.cost < old.cost and not drops):  # so it must be about other rows
-            told.append(self.asked_more(before, after))
+            told.append(asked_more(self.protocols[before], self.protocols[after]))
         told = [words for words in told if words]
         return "; ".join(told) or same_purchases(self.curve, is_cheaper=new.cost < old.cost)
-
-    def asked_more(self, before: int, after: int) -> str:
-        """What is asked of more rows, or of fewer: what makes most of the difference in cost."""
-        old, new = self.protocols[before], self.protocols[after]
-        if old is None or new is None:
-            return ""
-        known = {line.resource: line for line in old.lines}
-        pairs = [(known[line.resource], line) for line in new.lines if line.resource in known]
-        if not pairs:
-            return ""
-        one, other = max(pairs, key=lambda pair: abs(pair[1].mean_cost - pair[0].mean_cost))
-        was, now = share_text(one.share), share_text(other.share)
-        return f"{other.resource}: {was} \N{RIGHTWARDS ARROW} {now} of rows" if was != now else ""
 
 
 def _data(
@@ -457,14 +446,6 @@ def _shopping_list(
         [k, money(float(total), unit), _percent_text(shares.get(line.name))]
         for (k, line), total in zip(bought, totals, strict=True)
     ]
-
-
-def share_text(share: float) -> str:
-    """A share of the rows: 100%, 34%, 2.9%, less than 0.1%."""
-    if 0 < share < 0.001:
-        return "< 0.1%"
-    percent = 100 * share
-    return f"{percent:.0f}%" if percent >= 10 or percent == 0 else f"{percent:.1f}%"
 
 
 def _percent_text(share: float | None) -> str:
