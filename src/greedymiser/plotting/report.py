@@ -241,6 +241,7 @@ def _data(
         "baselines": [
             {
                 "name": "a model that ignores prices" if name == PRICES_IGNORED else str(name),
+                "ignores_prices": name == PRICES_IGNORED,
                 "cost": cost,
                 "score": score,
                 "cost_text": money(cost, unit),
@@ -412,7 +413,7 @@ def _rounded_up(cost: float, below: float | None) -> float:
     """A short number that is not less than the cost, and less than what the next model costs."""
     if cost == 0:
         return 0.0
-    for places in range(max(0, 2 - math.floor(math.log10(cost))), 18):
+    for places in range(max(2, 2 - math.floor(math.log10(cost))), 18):
         short = round(cost, places)
         short = short if short >= cost else round(short + 10.0**-places, places)
         if below is None or short < below:

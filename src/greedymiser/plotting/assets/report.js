@@ -100,6 +100,8 @@ function staircase(points, x, y) {
 const diamond = (x, y, r) => `M${x - r} ${y}L${x} ${y - r}L${x + r} ${y}L${x} ${y + r}Z`;
 const cross = (x, y, r) => `M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`;
 
+const kindOf = (other) => (other.ignores_prices ? "other ignored" : "other");
+
 function drawCurve() {
   const box = byId("curve");
   const [width, height] = [box.clientWidth, box.clientHeight];
@@ -139,12 +141,13 @@ function drawCurve() {
     if (next) taken.push(rect(x(next[0]) - 2, y(next[1]), 4, y(score) - y(next[1])));
   });
   for (const other of data.baselines) {
+    const kind = kindOf(other);
     if (other.cost <= data.axes.high) {
       // Larger than a point, which is drawn on top of it.
-      svg.append(drawing("path", { class: "other", d: cross(x(other.cost), y(other.score), 7) }));
+      svg.append(drawing("path", { class: kind, d: cross(x(other.cost), y(other.score), 7) }));
       taken.push(rect(x(other.cost) - 8, y(other.score) - 8, 16, 16));
     } else {
-      svg.append(drawing("line", { class: "other", "stroke-dasharray": "2 4", x1: margin.left, x2: end, y1: y(other.score), y2: y(other.score) }));
+      svg.append(drawing("line", { class: kind, "stroke-dasharray": "2 4", x1: margin.left, x2: end, y1: y(other.score), y2: y(other.score) }));
     }
   }
   const shown = steps[state.shown];
@@ -230,11 +233,11 @@ function writeLegend() {
     ...(steps.every((step) => step.error !== null) ? [["rect", { class: "band", x: 0, y: 1, width: 22, height: 12 }, "± 1 standard error"]] : []),
     ...(has_test ? [["path", { class: "test", d: diamond(11, 7, 5) }, "the same models, test rows"]] : []),
     ["circle", { class: "ring", cx: 11, cy: 7, r: 6 }, "recommended"],
-    ...data.baselines.map((other) => ["path", { class: "other", d: cross(11, 7, 5) }, `${other.name}: ${other.score_text} for ${other.cost_text}`]),
+    ...data.baselines.map((other) => ["path", { class: kindOf(other), d: cross(11, 7, 5) }, `${other.name}: ${other.score_text} for ${other.cost_text}`]),
     ["circle", { class: "shown", cx: 11, cy: 7, r: 6 }, "shown"],
   ];
   byId("legend").replaceChildren(...entries.map(([tag, attributes, said]) => {
-    const entry = element("span", undefined, `entry-${attributes.class}`);
+    const entry = element("span", undefined, `entry entry-${attributes.class}`);
     const sign = drawing("svg", { viewBox: "0 0 22 14" });
     sign.append(drawing(tag, attributes));
     entry.append(sign, said);
@@ -246,8 +249,9 @@ function writeLegend() {
 
 function showModel() {
   const step = steps[state.shown];
+  const mean = data.by_row ? " on average" : "";
   const place = state.shown === data.recommended ? "Recommended: " : "";
-  byId("model-heading").textContent = `${place}${data.by_row ? "on average " : ""}${step.cost_text} a prediction`;
+  byId("model-heading").textContent = `${place}${step.cost_text} a prediction${mean}`;
   const facts = [
     [data.scoring, step.score_text + (step.error_text ? ` ± ${step.error_text}` : ""), "score"],
     ...(step.test !== null ? [["on test rows", step.test_text, "test-score"]] : []),
