@@ -603,7 +603,7 @@ def test_a_browser_shows_the_protocol(browser, row_curve, tmp_path):
     move_slider(browser, len(front_steps(curve)) - 1)
     items = waited_for(browser, "#protocol li")
     assert [item.text.splitlines()[0] for item in items] == ["<first> (1)", "dear (9)"]
-    assert "if <first> > " in items[1].text
+    assert "with <first> > " in items[1].text
     assert "over 600 rows" in browser.find_element("id", "list-note").text
     read = pickle.loads(pickle.dumps(curve))
     browser.get(write_report(read, tmp_path / "plain.html").as_uri())

@@ -320,7 +320,7 @@ function showProtocol(step) {
     ends.style.width = `${100 * question.ends}%`;
     bar.append(asked, ends);
     item.append(head);
-    if (question.conditions) item.append(words("small", "if " + question.conditions));
+    if (question.conditions) item.append(words("small", "with " + question.conditions));
     item.append(bar);
     return item;
   }));
