@@ -253,10 +253,13 @@ class TradeoffCurve:
         front, told = self.pareto(), f"TradeoffCurve of {len(self.models)} models"
         if front.empty:
             return f"<{told}>"
+        ends = front.iloc[[0, -1]]
+        if self.scoring == TOTAL_COST:
+            first, last = (money(-score, self.cost_unit) for score in ends["score"])
+            return f"<{told}, features and errors from {first} to {last} a row>"
         first, last = (
-            f"{rounded_score(front['score'].iloc[i])} for "
-            f"{money(front['cost'].iloc[i], self.cost_unit)}"
-            for i in (0, -1)
+            f"{rounded_score(score)} for {money(cost, self.cost_unit)}"
+            for score, cost in zip(ends["score"], ends["cost"], strict=True)
         )
         return f"<{told}, {plain_score_name(self.scoring)} from {first} to {last}>"
 
@@ -267,6 +270,7 @@ class TradeoffCurve:
 
     def _repr_html_(self) -> str:
         heads, rows = step_table(self, front_steps(self))
+        rows = [[cell.replace("<- rec", "\N{LEFTWARDS ARROW} rec") for cell in row] for row in rows]
         caption = f"{repr(self).strip('<>')}: {recommendation(self)}"
         return html_table(caption, heads, rows, left={len(heads) - 1})
 

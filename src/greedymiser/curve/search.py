@@ -340,9 +340,9 @@ class MiserSearchCV(BestModel):
             if best["resources"] == GATES:
                 gated = self._cascade(base, self.effort)
                 assert gated is not None
-                given = whole.given
+                inputs = whole.inputs
                 self.best_params_ = {"gate": gated.gate}
-                self.best_estimator_ = gated.fit(given.X, given.y, given.weight)
+                self.best_estimator_ = gated.fit(inputs.X, inputs.y, inputs.weight)
                 return self
             self.best_params_ = {
                 "tradeoff": float(best["tradeoff"]),
@@ -439,7 +439,7 @@ class MiserSearchCV(BestModel):
         import pandas as pd
 
         gated = self._cascade(base, self.effort / self.n_splits_)
-        if gated is None or isinstance(whole.given.X, Parted):
+        if gated is None or isinstance(whole.inputs.X, Parted):
             return []
         known = whole.take(learn)
         with warnings.catch_warnings():

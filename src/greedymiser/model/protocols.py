@@ -237,7 +237,7 @@ class Protocol:
             for depth, step in self.start.each()
             if depth > 0
         ]
-        heads = ["asked for", "price", "of the rows", "end here", "if"]
+        heads = ["asked for", "price", "of the rows", "end here", "with"]
         caption = ";".join([f"Protocol: {head}", *notes])
         return html_table(caption, heads, rows, left={0, 4})
 
