@@ -256,6 +256,19 @@ def read_scenes(folder: Path, most: int) -> tuple[list[bytes], np.ndarray]:
 # Four steps: measure costs, build the training matrix, train, serve.
 
 
+class Served(NamedTuple):
+    """How a model did on raw images, on average."""
+
+    accuracy: float
+    # Seconds by the measured costs, which the model was trained with.
+    price: float
+    # Seconds by the clocks, all included: extraction, trees and the accounts.
+    cpu: float
+    wall: float
+    # Extractors and intermediates that were called.
+    calls: float
+
+
 def main(arguments: list[str] | None = None) -> dict[str, Served]:
     """Run the example; returns what it prints about each model."""
     options = parse(arguments)
@@ -297,19 +310,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Served]:
             f"{served['full'].cpu / result.cpu:.1f}x as fast, {result.calls:.0f} calls"
         )
     return served
-
-
-class Served(NamedTuple):
-    """How a model did on raw images, on average."""
-
-    accuracy: float
-    # Seconds by the measured costs, which the model was trained with.
-    price: float
-    # Seconds by the clocks, all included: extraction, trees and the accounts.
-    cpu: float
-    wall: float
-    # Extractors and intermediates that were called.
-    calls: float
 
 
 def serve(models: dict[str, Any], images: list[Any], y: np.ndarray) -> dict[str, Served]:
