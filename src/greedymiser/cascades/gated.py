@@ -111,24 +111,24 @@ class Gated(OverEnsemble):
     Parameters
     ----------
     estimator : estimator of this library, optional
-        What the models of the states are like: its costs, its loss, its trees. It is cloned and
-        never fitted itself; its own ``tradeoff``, ``budget`` and ``charge`` count for nothing.
+        The settings of the models of all states: costs, loss, trees. It is cloned and never fitted
+        itself; its own ``tradeoff``, ``budget`` and ``charge`` are ignored.
     tradeoff : float
         The drop in mean loss that a unit of mean cost per row must bring. A larger one never has a
         larger ``cost_``.
     budget : float or None
         Most that rows may cost on average.
     row_budget : float or None
-        Most that any row may cost, also of those that nobody has seen yet: what a row pays is the
-        price of one of few sets.
+        Most that any row may cost, new rows included: what a row pays is the price of one of few
+        sets.
     gate : {"auto", "tree", "score", "band"}
-        What gates are: one tree of depth 3 on what is paid, which can be read; one of depth 2 on
-        what the model says; a plain band of scores; or the best of the last two and of a few trees
-        on all that is known.
+        "tree": one tree of depth 3 on the features that are paid for, which people can read.
+        "score": one tree of depth 2 on the model's predictions. "band": an interval of scores.
+        "auto": the best of the last two and of a few trees on all features that are paid for.
     effort : float
         How long to search for sets of resources; see ``tradeoff_curve``.
     random_state : int, RandomState or None
-        Draws the rows that are set aside to choose by, where none are given.
+        Draws validation rows, where none are given.
     n_jobs : int or None
         Threads; None for all cores.
 
@@ -145,7 +145,7 @@ class Gated(OverEnsemble):
     predictor_ : Predictor
         The finished model, for serving and saving.
     cost_ : float
-        What rows cost on average: training rows, by models and gates that have not seen them.
+        What rows cost on average: training rows, by models and gates that were not trained on them.
     cost_max_ : float
         The most that any row can cost.
     features_used_, resources_used_ : list

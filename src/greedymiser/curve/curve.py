@@ -108,8 +108,8 @@ class TradeoffCurve:
         before.
 
         The estimator that is returned is fitted, and its ``cost_`` is within the budget; with
-        ``charge="row"``, the mean cost of the validation rows is. 0 is a budget, too: it affords
-        what is free. Where a budget buys nothing useful the model is a constant, and a
+        ``charge="row"``, the mean cost of the validation rows is. With a budget of 0 the model uses
+        only free features. Where a budget buys nothing useful the model is a constant, and a
         ``BudgetWarning`` says so, as ``fit`` does.
 
         Parameters
@@ -323,13 +323,14 @@ def tradeoff_curve(
         each new one where cost (in its logarithm) and score change most. A sequence asks for
         exactly these models: nothing is searched beyond them.
     search : {"frontier", "path"}
-        "path" for the path of trade-offs alone.
+        "path" for the path of trade-offs only.
     effort : float
         How long to search: 2 allows twice the work, 0.5 half of it. Work is counted, not timed, so
         the same data gives the same curve everywhere.
     checkpoint : path, optional
-        A folder where every finished model is kept. A run that was killed goes on from it, and ends
-        with the same bits. A folder of other data or settings is refused.
+        A folder where every finished model is kept. A run that was killed and is started again
+        continues from it, and ends with the same bits. A folder of other data or settings is an
+        error.
     scoring : scorer name or callable, optional
         As the estimator's ``scoring``, which it replaces.
     n_jobs : int, optional
@@ -345,8 +346,8 @@ def tradeoff_curve(
     Returns
     -------
     TradeoffCurve
-        An interruption returns the models of the path that were finished. The curve holds on to
-        X, which must not be changed while ``best`` may train more.
+        An interruption returns the models of the path that were finished. The curve keeps a
+        reference to X, which must not be changed while ``best`` may train more.
 
     Examples
     --------

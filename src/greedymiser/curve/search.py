@@ -191,12 +191,12 @@ class MiserSearchCV(BestModel):
     best model is one.
 
     With ``scoring="total_cost"`` and an estimator that has ``error_costs`` and ``charge="row"``, no
-    budget is needed: rows are asked for more as long as the saving that is expected exceeds the
-    price. Then the search learns whom to ask for what (see ``greedymiser.curve.total_cost``), and
-    the best model is a ``GatedClassifier``: at best a constant answer, which asks for nothing.
-    Parameters of the estimator that were left as they are become those that suit few rows. It
-    chooses among few small sets, so it takes seconds on some hundred rows. Where a budget or a list
-    of trade-offs is given, trade-offs and sets are searched as ever.
+    budget is needed: a row gets more features as long as the expected saving exceeds their price.
+    The search then learns which rows pay for what (see ``greedymiser.curve.total_cost``), and the
+    best model is a ``GatedClassifier``, or a constant answer where no feature pays. Parameters of
+    the estimator that have their default become those that suit few rows. It chooses among small
+    sets, so it takes seconds on some hundred rows. Where a budget or a list of trade-offs is given,
+    trade-offs and sets are searched as without error costs.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class MiserSearchCV(BestModel):
         How many trade-offs to try: spaced evenly, in logarithm, from the one at which nothing pays,
         and 0. A sequence asks for exactly these: no sets are searched.
     search : {"frontier", "path"}
-        "path" for trade-offs alone.
+        "path" for trade-offs only.
     effort : float
         How long each fold searches; see ``tradeoff_curve``.
     cv : int or splitter
