@@ -27,7 +27,7 @@ from greedymiser.losses import (
 from greedymiser.losses.ndcg import ndcg_score, query_order
 from greedymiser.model.links import decisions, labels, probabilities
 from greedymiser.scoring import _kernels
-from greedymiser.scoring.known import KNOWN_SCORES, known_score
+from greedymiser.scoring.scores import KNOWN_SCORES, known_score
 from random_examples import examples
 
 REGRESSION, CLASSIFICATION = KNOWN_SCORES["regressor"], KNOWN_SCORES["classifier"]
@@ -128,7 +128,7 @@ def alone(monkeypatch):
     def ask(name, rows, raw):
         raise AssertionError(f"scikit-learn was asked for {name}")
 
-    monkeypatch.setattr("greedymiser.scoring.known.ask_scikit_learn", ask)
+    monkeypatch.setattr("greedymiser.scoring.scores.ask_scikit_learn", ask)
 
 
 # -- strategies -----------------------------------------------------------------------------------

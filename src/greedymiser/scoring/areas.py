@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from greedymiser._core.arithmetic import exact_sum
 from greedymiser._core.sorting import sort_floats
 from greedymiser.scoring._kernels import pairs_in_order, precision_steps
-from greedymiser.scoring.rows import Floats, ScoreOf, Truth, undefined
+from greedymiser.scoring.truth import Floats, ScoreOf, Truth, undefined
 
 # Bits of the integers that weights become, all of them together.
 MASS_BITS = 61
