@@ -115,6 +115,7 @@ def test_objects_that_hold_the_features(X, objects, model):
             ([3], "object 0 must be a mapping from features to values"),
             ([{**objects[0], "age": "old"}], "feature 'age' of object 0 must be a number or null"),
             ([{**objects[0], "age": [1]}], "feature 'age' of object 0 must be a number or null"),
+            ([{**objects[0], "age": 10**400}], "feature 'age' of object 0 is beyond all floats"),
             (
                 [objects[0], {**objects[1], "burau": 1}],
                 "object 1 has features that the model does not know: 'burau'",
@@ -224,6 +225,13 @@ def test_requests_that_cannot_be_answered(objects, model):
             (b'{"objects": [1], "what": 1}', 400, "unknown entry 'what'; known: objects, receipts"),
             (b'{"objects": [1, 2, 3]}', 413, "more than 2 objects"),
             (b'{"objects": [1], "deadline": -1}', 400, "deadline must be a positive number"),
+            (b'{"objects": [1], "deadline": true}', 400, "deadline must be a positive number"),
+            (
+                b'{"objects": [1], "deadline": 1%s}' % (b"0" * 400),
+                400,
+                "deadline must be a positive",
+            ),
+            (b'{"objects": [1], "receipts": "yes"}', 400, "receipts must be true or false"),
             (b'{"objects": ["' + b"x" * 1000 + b'"]}', 413, "the body is longer than 1000 bytes"),
         ]:
             answer = client.post("/predict", content=body)

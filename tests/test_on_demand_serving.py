@@ -536,7 +536,7 @@ def test_a_deadline_without_fallbacks(X, objects, model):
     with pytest.warns(AcquisitionWarning):
         found = served.predict_proba(objects[:1], deadline=0.05)
     assert np.array_equal(found, model.predict_proba(X[:1].assign(bureau=math.nan)))
-    for bad in (0, -1.0, math.inf):
+    for bad in (0, -1.0, math.inf, 10**400):
         with pytest.raises(ValueError, match="deadline must be positive and finite"):
             served.predict(objects[:1], deadline=bad)
     with pytest.raises(TypeError, match="deadline must be a number of seconds"):
