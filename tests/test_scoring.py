@@ -618,17 +618,6 @@ def plain_side(side):
     return side[0], side[1] or [1] * len(side[0])
 
 
-@examples(60)
-@given(st.lists(st.floats(allow_nan=False), max_size=60), st.integers(0, 3))
-def test_numbers_are_sorted_by_their_digits(values, n_nan):
-    given = np.array([*values, *[math.nan] * n_nan])
-    np.random.default_rng(0).shuffle(given)
-    _kernels.sort_floats(given)
-    # Those that are no numbers come last.
-    assert np.isnan(given[len(values) :]).all()
-    assert given[: len(values)].tolist() == naive.sort_floats(values)
-
-
 @pytest.mark.parametrize("name", ["roc_auc", "average_precision"])
 def test_many_rows_are_scored_as_few_are(name):
     rng = np.random.default_rng(0)

@@ -140,13 +140,29 @@ def test_frames_words_weights_and_splitters(doubtful):
     "cv",
     [
         ShuffleSplit(3, test_size=0.3, random_state=0),
-        RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0),
         TimeSeriesSplit(3),
     ],
 )
 def test_every_row_is_checked_once(doubtful, cv):
     with pytest.raises(ValueError, match="needs a cv with folds in which every row"):
         searched(*doubtful, cv=cv)
+
+
+def test_folds_may_be_repeated(doubtful):
+    X, y = doubtful
+    search = searched(X, y, cv=RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0))
+    assert search.n_splits_ == 6
+    assert search.best_params_ == {"resources": [["0"], ["1"]]}
+    # The mean over repetitions of what is said of rows that were not learned from.
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 2, 300)
+    splitter = RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0)
+    table = searched(X, noise, costs=(0.0, 0.0, 0.0), cv=splitter).cv_results_
+    assert table["errors"].iloc[0] == pytest.approx(np.mean([
+        searched(X, noise, costs=(0.0, 0.0, 0.0), cv=list(splitter.split(X, noise))[part])
+        .cv_results_["errors"].iloc[0]
+        for part in (slice(3), slice(3, 6))
+    ]), rel=0.1)  # fmt: skip
 
 
 def test_the_table_heeds_weights(doubtful):

@@ -353,8 +353,8 @@ class EarlyExitClassifier(ClassifierMixin, ClassifierAnswers, EarlyExit):
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,), optional
         X_val, y_val : optional
-            Data to choose the threshold on; without it, X and y. Over an ensemble that was fitted
-            to the same rows, the choice would be too bold.
+            Data to choose the threshold on; without it, X and y. On rows that the ensemble was
+            fitted to, the chosen threshold would let rows leave too early.
         """
         return self._fit(X, y, sample_weight, None, X_val, y_val, None)
 

@@ -24,7 +24,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._ensemble_based import OverEnsemble
-from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily
+from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily, FoldModels
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
 from greedymiser.data.splits import divide
 from greedymiser.data.tables import chosen, is_lazy, or_lazily
@@ -111,24 +111,24 @@ class Gated(OverEnsemble):
     Parameters
     ----------
     estimator : estimator of this library, optional
-        What the models of the states are like: its costs, its loss, its trees. It is cloned and
-        never fitted itself; its own ``tradeoff``, ``budget`` and ``charge`` count for nothing.
+        The settings of the models of all states: costs, loss, trees. It is cloned and never fitted
+        itself; its own ``tradeoff``, ``budget`` and ``charge`` are ignored.
     tradeoff : float
         The drop in mean loss that a unit of mean cost per row must bring. A larger one never has a
         larger ``cost_``.
     budget : float or None
         Most that rows may cost on average.
     row_budget : float or None
-        Most that any row may cost, also of those that nobody has seen yet: what a row pays is the
-        price of one of few sets.
+        Most that any row may cost, new rows included: what a row pays is the price of one of few
+        sets.
     gate : {"auto", "tree", "score", "band"}
-        What gates are: one tree of depth 3 on what is paid, which can be read; one of depth 2 on
-        what the model says; a plain band of scores; or the best of the last two and of a few trees
-        on all that is known.
+        "tree": one tree of depth 3 on the features that are paid for, which people can read.
+        "score": one tree of depth 2 on the model's predictions. "band": an interval of scores.
+        "auto": the best of the last two and of a few trees on all features that are paid for.
     effort : float
         How long to search for sets of resources; see ``tradeoff_curve``.
     random_state : int, RandomState or None
-        Draws the rows that are set aside to choose by, where none are given.
+        Draws validation rows, where none are given.
     n_jobs : int or None
         Threads; None for all cores.
 
@@ -145,7 +145,7 @@ class Gated(OverEnsemble):
     predictor_ : Predictor
         The finished model, for serving and saving.
     cost_ : float
-        What rows cost on average: training rows, by models and gates that have not seen them.
+        What rows cost on average: training rows, by models and gates that were not trained on them.
     cost_max_ : float
         The most that any row can cost.
     features_used_, resources_used_ : list
@@ -299,7 +299,8 @@ class Gated(OverEnsemble):
             frontier = Frontier(path, self.effort)
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
-        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate])
+        folds = frontier.fold_models()
+        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate], folds=folds)
         with np.errstate(over="ignore", invalid="ignore"):
             chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
@@ -471,18 +472,22 @@ def gated_classifier(
 
 
 def gated_candidates(
-    models: Any, sets: Any, flat: Sequence[Any], more: Sequence[int] = ()
-) -> tuple[list[tuple[Any, float]], dict[int, float]]:
+    models: Any,
+    sets: Any,
+    flat: Sequence[Any],
+    more: Sequence[int] = (),
+    folds: FoldModels | None = None,
+) -> tuple[list[tuple[Any, Floats]], dict[int, Floats]]:
     """Cascades over a flat frontier that none beats, for a curve.
 
-    Each comes with the score of training rows that neither its models nor its gates have seen; so
-    do the sets of the states, by themselves.
+    Each comes with the scores of training rows that neither its models nor its gates have seen, by
+    fold; so do the sets of the states, by themselves.
     """
-    family = CascadeFamily(models, sets, flat, more)
+    family = CascadeFamily(models, sets, flat, more, folds=folds)
     best, found = family.best(), []
-    for cascade, score in best.cascades:
+    for cascade, scores in best.cascades:
         candidate = _candidate(models, cascade)
-        unseen = family.score_at(best, cascade, score, candidate.cost)
+        unseen = family.score_at(best, cascade, scores, candidate.cost)
         if unseen is not None:
             found.append((candidate, unseen))
     return found, best.plain
@@ -499,6 +504,24 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     last = fitted_like(models.blank, models.schema, cascade.models[-1])
     gated.taking(last, Chain.of(models.schema, cascade))
     return judged_candidate(models, gated, "gates", cascade.tradeoff)
+
+
+def gated_like(estimator: Miser, budget: float | None, effort: float) -> Gated | None:
+    """A cascade of such models, not fitted; None for what has no gates."""
+    if not isinstance(estimator, MiserClassifier | MiserRegressor):
+        return None
+    kind = GatedClassifier if isinstance(estimator, MiserClassifier) else GatedRegressor
+    limits = {"budget": budget, "row_budget": estimator.row_budget}
+    return kind(estimator, **limits, effort=effort, n_jobs=estimator.n_jobs)
+
+
+def cost_and_score(gated: Gated, models: Any, X: Any) -> tuple[float, float]:
+    """Mean cost and score of the validation rows of others, which are in X."""
+    predictor, cases = gated.predictor_, models.trainer.prepared.validation.cases
+    table = predictor.table(X)
+    raw, left = predictor.run(table)
+    paid = mean_cost(predictor.bills(table, left), cases.shares)
+    return paid, float(models.score_of(np.ascontiguousarray(raw), "validation", paid))
 
 
 def judged_candidate(models: Any, gated: Gated, found_by: str, tradeoff: float = 0.0) -> Any:

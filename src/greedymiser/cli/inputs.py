@@ -141,7 +141,7 @@ def read_inputs(
         literal=[name for name in (target, qid) if name],
         on_missing_words=spelled.note,
     )
-    columns = _columns(frame, data, target, qid, drop)
+    columns = _columns(frame, data, target, qid, [*drop, *_left_out(prices, frame, target, qid)])
     train = _part(frame, data, columns)
     _check_costs(prices, costs, train.X.columns.tolist(), data, columns)
     task = _known_task(task, train, data, columns)
@@ -182,7 +182,7 @@ def read_inputs_in_parts(
     """
     prices = read_costs(costs)
     frame = read_parts(data, out)
-    columns = _columns(frame, data, target, qid, drop)
+    columns = _columns(frame, data, target, qid, [*drop, *_left_out(prices, frame, target, qid)])
     train = _part_of_parts(frame, data, columns)
     _check_costs(prices, costs, train.X.columns.tolist(), data, columns)
     task = _known_task(task, train, data, columns)
@@ -243,6 +243,12 @@ def _columns(
     if qid == target:
         raise InputError(f"{target!r} cannot be both the target and the query")
     return Roles(target, qid, tuple(drop))
+
+
+def _left_out(prices: CostFile, frame: Any, target: str | None, qid: str | None) -> list[str]:
+    """Columns that a cost file says are no features; another file of rows may lack them."""
+    others = {target, qid}
+    return [name for name in prices.not_features if name in frame.columns and name not in others]
 
 
 def _has(frame: Any, path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser._core.amounts import amount, money, plain_score_name, rounded_score
 from greedymiser.cli.errors import interruption
 from greedymiser.cli.printing import escaped, in_unit, listing, price_of, say, show_table
 
@@ -27,6 +27,8 @@ def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     from greedymiser.scoring import TOTAL_COST
 
     heads, cells = step_table(trained, steps)
+    # In brackets, which no line breaks apart.
+    cells = [[*row, adds.replace("  <- recommended", " (recommended)")] for *row, adds in cells]
     rows = [[str(number), *row] for number, row in enumerate(cells, 1)]
     show_table("", ["model", *heads], rows, left="what it adds")
     certain = ", ± one standard error" if any(step.error for step in steps) else ""
@@ -48,6 +50,8 @@ def show_baselines(trained: TradeoffCurve, others: Mapping[str, tuple[float, flo
         as_good = trained.traces[trained.traces["score"] >= score]["cost"].min()
         if as_good < cost:
             line += f" As good for {money(as_good, unit)}: {money(cost - as_good, unit)} less."
+        elif not as_good >= cost:
+            line += " No model of the curve scores as much."
         say(line, "")
 
 
@@ -188,7 +192,7 @@ def show_receipt(model: Predictor) -> None:
             ", ".join(line.resources),
             price_of(line.price, unit),
             price_of(line.spent, unit),
-            f"{line.gain:.3g}",
+            amount(line.gain),
         )
         for line in receipt
     ]

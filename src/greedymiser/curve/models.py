@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.curve.checkpoints import Checkpoint, fingerprints
-from greedymiser.curve.trainer import Trainer, TrainerPool
+from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.engines.interface import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, validation_of, works_in_kernels
 from greedymiser.model.links import has_log_link
@@ -72,7 +72,7 @@ class FittedCandidate:
 
 
 @dataclass
-class _Entry:
+class CurveEntry:
     """A model of the curve and the rows about it."""
 
     model: Any
@@ -83,6 +83,13 @@ class _Entry:
     found_by: str
     # What to add to validation scores to get those to choose by; None if it is the usual.
     shift: float | None = None
+    # How it was trained, where others may be trained in the same way.
+    params: Parameters | None = None
+    opening: Opening | None = None
+
+    @property
+    def pays_by_row(self) -> bool:
+        return self.params is not None and self.params.charge == "row"
 
 
 class CurveModels:
@@ -133,7 +140,7 @@ class CurveModels:
         self.test = None if cases is None else prepared.hold_out(cases)
         # What cross-fitting usually says beside validation; see ``FrontierSearch.shift``.
         self.usual_shift = 0.0
-        self._entries: list[_Entry] = []
+        self._entries: list[CurveEntry] = []
 
     @property
     def schema(self) -> Schema:
@@ -157,6 +164,7 @@ class CurveModels:
         found_by: str,
         within: tuple[float, float, float] | None = None,
         shift: float | None = None,
+        opening: Opening | None = None,
     ) -> Miser:
         """Take in a model with all its rounds; the estimator that it has become.
 
@@ -165,7 +173,7 @@ class CurveModels:
         added to the validation score is what the model is chosen by: the usual one if not given.
         """
         fitted = fitted_like(self.blank, self.schema, self.corrected(model))
-        fitted.tradeoff = params.tradeoff
+        fitted.tradeoff, fitted.charge = params.tradeoff, params.charge
         fitted.shopping_interval = params.shopping_interval
         trace = self._trace(fitted, model)
         if within is not None:
@@ -176,7 +184,9 @@ class CurveModels:
             if trace.empty:
                 return fitted
         cost = best_cost(fitted)
-        self._entries.append(_Entry(fitted, trace, float(params.tradeoff), cost, found_by, shift))
+        entry = CurveEntry(fitted, trace, float(params.tradeoff), cost, found_by, shift)
+        entry.params, entry.opening = params, opening
+        self._entries.append(entry)
         return fitted
 
     def _trace(self, fitted: Miser, model: Model) -> pd.DataFrame:
@@ -186,8 +196,8 @@ class CurveModels:
         if self.test is not None:
             (scores,), costs = self._replayed(model, self.test, [self.trainer.watch])
             trace["test_score"] = scores
-            if costs:
-                trace["test_cost"] = costs
+            if self.params.charge == "row":
+                trace["test_cost"] = costs or trace["cost"]
         return trace
 
     def add_fitted(self, candidate: FittedCandidate, shift: float | None = None) -> None:
@@ -210,7 +220,32 @@ class CurveModels:
         if candidate.test_cost is not None:
             row["test_cost"] = candidate.test_cost
         entry = (candidate.tradeoff, candidate.cost, candidate.found_by)
-        self._entries.append(_Entry(candidate.model, pd.DataFrame([row]), *entry, shift))
+        self._entries.append(CurveEntry(candidate.model, pd.DataFrame([row]), *entry, shift))
+
+    def rivals(self) -> list[CurveEntry]:
+        """Models that would be chosen for some budget, and were compared by validation rows alone.
+
+        The cheapest come first.
+        """
+        scores = [
+            entry.trace["score"] + (self.usual_shift if entry.shift is None else entry.shift)
+            for entry in self._entries
+        ]
+        sizes = [len(entry.trace) for entry in self._entries]
+        of = np.repeat(np.arange(len(sizes)), sizes)
+        cost = np.concatenate([entry.trace["cost"] for entry in self._entries])
+        score = np.nan_to_num(np.concatenate(scores), nan=-np.inf)
+        order = np.lexsort((-score, cost))
+        so_far = np.maximum.accumulate(score[order])
+        is_best = np.append(True, np.diff(so_far) > 0)
+        found = [self._entries[i] for i in dict.fromkeys(of[order[is_best]].tolist())]
+        return [entry for entry in found if entry.shift is None and entry.pays_by_row]
+
+    def shift_others(self, flat: float, by_row: float) -> None:
+        """Set the shifts of models that have none yet, by who pays."""
+        for entry in self._entries:
+            if entry.shift is None:
+                entry.shift = by_row if entry.pays_by_row else flat
 
     # -- classes that count equally ----------------------------------------------------------------
 
@@ -249,7 +284,7 @@ class CurveModels:
         ensemble = replace(model.ensemble, baseline=model.ensemble.baseline - self._shift)
         return replace(model, ensemble=ensemble)
 
-    def _correct(self, entry: _Entry, model: Model, scores: Floats) -> None:
+    def _correct(self, entry: CurveEntry, model: Model, scores: Floats) -> None:
         """Exchange the model of an entry for its corrected twin."""
         best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
         model = replace(model, validation_score=scores, best_iter=best)

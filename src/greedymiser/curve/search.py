@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from greedymiser._core.progress import PATIENCE, Bar, somebody_looks
 from greedymiser._core.threads import Threads, thread_count
+from greedymiser.cascades.gated import Gated, cost_and_score, gated_like
 from greedymiser.costs.cost_model import Feature, Receipt
 from greedymiser.curve.curve import (
     best_first,
@@ -29,7 +30,7 @@ from greedymiser.curve.curve import (
 from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff, tradeoff_in_money
-from greedymiser.curve.total_cost import least_total
+from greedymiser.curve.total_cost import REPEATS, least_total, members
 from greedymiser.data.tables import Parted
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
 from greedymiser.losses.ndcg import ndcg_depth
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 # A search tries trade-offs from the highest that pays down to this fraction of it, and 0; where the
 # total counts, those between this fraction and this multiple of what money is worth.
 GRID_SPAN, MONEY_SPAN = 1e4, 16.0
+
+# Stands for gated cascades where sets have the names of their resources, in brackets.
+GATES = "gates"
 
 
 def _has_method(method: str) -> Callable[[Any], bool]:
@@ -182,13 +186,17 @@ class MiserSearchCV(BestModel):
     all data, within the budget as well. A fitted search is a model like any other: it predicts,
     tells its costs, and can be saved and exported.
 
+    Where rows pay for themselves (``charge="row"``), a gated cascade is fitted in every fold as
+    well, without the rows that it is scored by (see ``GatedClassifier``); where that is best, the
+    best model is one.
+
     With ``scoring="total_cost"`` and an estimator that has ``error_costs`` and ``charge="row"``, no
-    budget is needed: rows are asked for more as long as the saving that is expected exceeds the
-    price. Then the search learns whom to ask for what (see ``greedymiser.curve.total_cost``), and
-    the best model is a ``GatedClassifier``: at best a constant answer, which asks for nothing.
-    Parameters of the estimator that were left as they are become those that suit few rows. It
-    chooses among few small sets, so it takes seconds on some hundred rows. Where a budget or a list
-    of trade-offs is given, trade-offs and sets are searched as ever.
+    budget is needed: a row gets more features as long as the expected saving exceeds their price.
+    The search then learns which rows pay for what (see ``greedymiser.curve.total_cost``), and the
+    best model is a ``GatedClassifier``, or a constant answer where no feature pays. Parameters of
+    the estimator that have their default become those that suit few rows. It chooses among small
+    sets, so it takes seconds on some hundred rows. Where a budget or a list of trade-offs is given,
+    trade-offs and sets are searched as without error costs.
 
     Parameters
     ----------
@@ -199,7 +207,7 @@ class MiserSearchCV(BestModel):
         How many trade-offs to try: spaced evenly, in logarithm, from the one at which nothing pays,
         and 0. A sequence asks for exactly these: no sets are searched.
     search : {"frontier", "path"}
-        "path" for trade-offs alone.
+        "path" for trade-offs only.
     effort : float
         How long each fold searches; see ``tradeoff_curve``.
     cv : int or splitter
@@ -216,13 +224,15 @@ class MiserSearchCV(BestModel):
         Fitted on all data; its ``cost_`` is within the budget.
     best_params_ : dict
         ``tradeoff`` and ``max_iter`` of the best model; ``resources``, what it may use, if the
-        search has found it. Where the least total was learned row by row, ``resources`` alone: what
-        is bought one after another, a list for each state in which rows may stop.
+        search has found it. ``gate`` alone, if it is a gated cascade. Where the least total was
+        learned row by row, ``resources`` alone: what is bought one after another, a list for each
+        state in which rows may stop.
     best_score_ : float
         Its mean validation score.
     cv_results_ : DataFrame
         Mean and spread over folds of cost and score, for every trade-off, every set that was tried
-        in all folds (``resources``, empty for a trade-off), and every round. Where the least total
+        in all folds (``resources``, empty for a trade-off), and every round; "gates" for gated
+        cascades, whose trees are counted among what is bought. Where the least total
         was learned row by row: a line for each set, with its ``cost``, its ``errors`` and its
         ``score`` if all rows bought it.
     n_splits_ : int
@@ -311,8 +321,8 @@ class MiserSearchCV(BestModel):
                 return self._fit_least_total(base, whole, threads)
             folds = self._folds(base, whole)
             self.n_splits_ = len(folds)
-            # Every fold has a path, a search, and the sets that any of them has found.
-            with Bar(3 * len(folds), "steps", is_shown=somebody_looks(), delay=PATIENCE) as bar:
+            # Every fold has a path, a search, the sets that any of them has found, and a cascade.
+            with Bar(4 * len(folds), "steps", is_shown=somebody_looks(), delay=PATIENCE) as bar:
                 traces, paths = self._train_folds(base, whole, folds, threads, bar)
                 sets = self._search_folds(paths, bar)
                 for path in paths:
@@ -320,10 +330,21 @@ class MiserSearchCV(BestModel):
                         features = np.frombuffer(allowed, dtype=bool)
                         traces.append(_trace_with(path, features).assign(resources=name))
                     bar.advance()
+                for path, fold in zip(paths, folds, strict=False):
+                    traces += self._gated(base, whole, path.models, *fold)
+                    bar.advance()
             self.cv_results_ = _mean_over_folds(traces, self.n_splits_)
             best = best_first(self.cv_results_).iloc[0]
             self.best_score_ = float(best["score"])
-            self.best_params_: dict[str, Any] = {
+            self.best_params_: dict[str, Any] = {}
+            if best["resources"] == GATES:
+                gated = self._cascade(base, self.effort)
+                assert gated is not None
+                inputs = whole.inputs
+                self.best_params_ = {"gate": gated.gate}
+                self.best_estimator_ = gated.fit(inputs.X, inputs.y, inputs.weight)
+                return self
+            self.best_params_ = {
                 "tradeoff": float(best["tradeoff"]),
                 "max_iter": int(best["n_iter"]),
             }
@@ -347,13 +368,18 @@ class MiserSearchCV(BestModel):
 
     def _fit_least_total(self, base: Any, whole: _Whole, threads: Threads) -> Self:
         """Learn whom to ask for what, with models and gates that are judged by folds."""
-        folds = self._folds(base, whole)
-        found = least_total(base, whole.inputs, folds, threads)
+        folds, more = self._folds(base, whole), list[tuple[Any, Any]]()
+        if self.cv is None or isinstance(self.cv, Integral):
+            for repeat in range(1, REPEATS):
+                more += self._folds(base, whole, repeat)
+        found = least_total(base, whole.inputs, folds, threads, more)
         names = found.prepared.schema.costs.resource_names
         self.n_splits_ = len(folds)
         self.cv_results_ = found.table(names)
         self.best_score_ = -(found.mean_cost + found.mean_error)
-        self.best_params_ = {"resources": found.bought(names)}
+        self.best_params_ = {
+            "resources": [[names[r] for r in members(some)] for some in found.bought]
+        }
         self.best_estimator_ = found.classifier()
         return self
 
@@ -402,6 +428,30 @@ class MiserSearchCV(BestModel):
             bar.advance()
         return found
 
+    def _cascade(self, base: Miser, effort: float) -> Gated | None:
+        """A cascade within the budget, not fitted; None where rows do not pay for themselves."""
+        return gated_like(base, self.budget, effort) if base.charge == "row" else None
+
+    def _gated(
+        self, base: Miser, whole: _Whole, models: CurveModels, learn: Any, check: Any
+    ) -> list[pd.DataFrame]:
+        """What a cascade costs and scores that has not seen the rows of a fold."""
+        import pandas as pd
+
+        gated = self._cascade(base, self.effort / self.n_splits_)
+        if gated is None or isinstance(whole.inputs.X, Parted):
+            return []
+        known = whole.take(learn)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BudgetWarning)
+            gated.fit(known.X, known.y, known.weight)
+        cost, score = cost_and_score(gated, models, whole.take(check).X)
+        predictor = gated.predictor_
+        n_trees, n_features = predictor.stages[-1].n_trees, len(predictor.features)
+        row = {"tradeoff": 0.0, "n_iter": 0, "n_trees": n_trees, "feature_cost": cost}
+        row |= {"tree_cost": 0.0, "cost": cost, "score": score, "n_features": n_features}
+        return [pd.DataFrame([row]).assign(resources=GATES)]
+
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
         tradeoffs = checked_tradeoffs(self.tradeoffs)
         if not isinstance(tradeoffs, int):
@@ -419,14 +469,15 @@ class MiserSearchCV(BestModel):
             highest = min(highest, middle * MONEY_SPAN)
         return [0.0, *np.geomspace(highest, lowest, tradeoffs - 1)]
 
-    def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
+    def _folds(self, base: Miser, whole: _Whole, repeat: int = 0) -> list[tuple[Any, Any]]:
+        """Rows to learn from and to check with; a number of folds has others in each repetition."""
         from sklearn.model_selection import check_cv
 
         X, y, groups = whole.rows, whole.inputs.y, whole.groups
         splitter = 5 if self.cv is None else self.cv
         if isinstance(splitter, Integral):
             together = groups is not None or whole.inputs.qid is not None
-            splitter = self._splitter(int(splitter), is_classifier(base), together)
+            splitter = self._splitter(int(splitter), is_classifier(base), together, repeat)
         splitter = check_cv(splitter, y, classifier=is_classifier(base))
         if groups is not None:
             return list(splitter.split(X, y, groups))
@@ -435,7 +486,7 @@ class MiserSearchCV(BestModel):
             warnings.filterwarnings("ignore", message="The groups parameter is ignored")
             return list(splitter.split(X, y, whole.inputs.qid))
 
-    def _splitter(self, n: int, classifies: bool, together: bool) -> Any:
+    def _splitter(self, n: int, classifies: bool, together: bool, repeat: int) -> Any:
         """Folds for a number of them: by group, by class, or at random."""
         from sklearn.model_selection import (
             GroupKFold,
@@ -446,7 +497,7 @@ class MiserSearchCV(BestModel):
 
         if together and not classifies:
             return GroupKFold(n)
-        seed = check_random_state(self.random_state).randint(2**31)
+        seed = check_random_state(self.random_state).randint(2**31, size=repeat + 1)[repeat]
         if together:
             return StratifiedGroupKFold(n, shuffle=True, random_state=seed)
         kind = StratifiedKFold if classifies else KFold

@@ -75,7 +75,7 @@ from greedymiser.model.trees import CATEGORY_WORDS, Ensemble
 def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predictor:
     """Read a model that ``save`` has written.
 
-    No code is run that the file could bring along, and nothing of scikit-learn is needed.
+    No code from the file is ever run, and scikit-learn is not needed.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ MOST_QUESTIONS = 24
 
 
 class Reason(NamedTuple):
-    """A way on which a question is met.
+    """One of the ways in which rows come to a question.
 
     Examples
     --------
@@ -148,10 +148,10 @@ class Protocol:
         return pd.DataFrame(self.lines, columns=list(Line._fields))
 
     def without_free(self) -> Protocol:
-        """The protocol of what costs something: free questions are passed over.
+        """The protocol without requests for free features.
 
-        What they lead to stays, with all its conditions, and hangs on the question before. Rows
-        that are asked for the same thing after it are counted together.
+        Requests that follow them stay, with all their conditions, below the request before. Rows
+        that then have the same next request are counted together.
 
         Examples
         --------
@@ -237,7 +237,7 @@ class Protocol:
             for depth, step in self.start.each()
             if depth > 0
         ]
-        heads = ["asked for", "price", "of the rows", "end here", "if"]
+        heads = ["asked for", "price", "of the rows", "end here", "with"]
         caption = ";".join([f"Protocol: {head}", *notes])
         return html_table(caption, heads, rows, left={0, 4})
 

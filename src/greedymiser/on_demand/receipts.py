@@ -54,7 +54,7 @@ class ObjectReceipt:
 
     The cost is the price of the object's path through the model, so that the sum over objects is
     that of ``prediction_costs``. It includes resources of sources that failed, and of those in
-    ``not_called``, for which nobody will have to be paid.
+    ``not_called``, which need not be paid.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class ObjectReceipt:
 
     @property
     def total_seconds(self) -> float:
-        """Measured wall time of all calls; some may have run side by side."""
+        """Measured wall time of all calls; some may have run concurrently."""
         return math.fsum(self.seconds.values())
 
     def protocol(self) -> str:

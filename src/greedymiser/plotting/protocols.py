@@ -177,10 +177,10 @@ def _fitting(step: Step, letters: int) -> str:
     """The conditions of a question, as many as there is room for."""
     for most in (3, 2, 1):
         said = conditions_text(step, most)
-        if said and len(said) + 3 <= letters:
-            return f"if {said}"
+        if said and len(said) + 5 <= letters:
+            return f"with {said}"
     said = conditions_text(step, 1)
-    return f"if {said}"[: letters - 1].rstrip() + "…" if said else ""
+    return f"with {said}"[: letters - 1].rstrip() + "…" if said else ""
 
 
 def _inches(ax: Axes) -> tuple[float, float]:

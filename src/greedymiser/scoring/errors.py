@@ -71,7 +71,7 @@ def total_cost(
     error_costs: Any = None,
     sample_weight: ArrayLike | None = None,
 ) -> TotalCost:
-    """What a model costs on some rows: the mean of their bills, and that of its errors.
+    """What a model costs on some rows: the mean cost of features, and the mean cost of errors.
 
     Parameters
     ----------
