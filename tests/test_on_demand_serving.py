@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -742,6 +743,26 @@ def test_caches_across_requests(X, objects, model, make, is_async):
     assert [sorted(receipt.cached) for receipt in receipts] == [[], *[["bureau", "fraud"]] * 2]
     assert np.array_equal(receipts.costs, model.prediction_costs(X[:3]))
     assert "bureau" not in receipts[1].fetched
+
+
+@quietly
+@pytest.mark.parametrize("on_error", ["raise", "missing"])
+def test_what_cannot_be_read_is_not_kept_in_a_cache(X, objects, model, on_error):
+    """Else a source that has answered nonsense once would fail as long as its answer is kept."""
+    answers = iter(["a page that says sorry"])
+
+    async def bureau(customer):
+        return next(answers, customer["bureau"])
+
+    policies = {"bureau": SourcePolicy(cache={}, cache_key=lambda customer: 1)}
+    sources = sources_with(bureau)
+    served = OnDemandPredictor(model, sources, policies=policies, on_error=on_error)
+    with pytest.raises(AcquisitionError) if on_error == "raise" else contextlib.nullcontext():
+        served.predict(objects[:1])
+    for was_kept in (False, True):
+        found, receipts = served.predict_proba(objects[:1], return_receipts=True)
+        assert np.array_equal(found, model.predict_proba(X[:1]))
+        assert ("bureau" in receipts[0].cached) == was_kept
 
 
 def test_a_cache_that_fails_is_as_good_as_none(X, objects, model, caplog):

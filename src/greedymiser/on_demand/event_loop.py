@@ -128,8 +128,12 @@ class _Tasks:
             self._context.copy().run(self._group.start_soon, self._make, call)
 
     async def _make(self, call: Call) -> None:
-        self._scheduler.done(call, await self._caller.make(call))
+        outcome = await self._caller.make(call)
+        self._scheduler.done(call, outcome)
         self.start()
+        # Only now: an answer that cannot be read must not come back from the cache.
+        if outcome.cache_key is not None and call.source.name not in call.requests[0].failures:
+            await self._caller.keep(call.source.name, outcome)
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -264,9 +268,8 @@ class LoopCaller:
             self._tell.ended(name, 1, outcome)
             return outcome
         outcome = await self._try(call, policy)
-        if outcome.error is None and outcome.value is not None:
-            await self._write(policy.cache, name, key, outcome.value)
-        return outcome
+        is_answer = outcome.error is None and outcome.value is not None
+        return outcome._replace(cache_key=key) if is_answer else outcome
 
     async def _read(self, cache: Any, name: str, key: Any) -> Any:
         """What is in a cache, if anything; one that fails is as good as an empty one."""
@@ -280,13 +283,15 @@ class LoopCaller:
             self._place.tell_of_cache(name, error)
             return None
 
-    async def _write(self, cache: Any, name: str, key: Any, value: Any) -> None:
+    async def keep(self, name: str, outcome: Outcome) -> None:
+        """Write what a source has answered into its cache."""
+        cache, key = self._place.policies[name].cache, outcome.cache_key
         try:
             if isinstance(cache, MutableMapping):
                 with self._place.cache_lock:
-                    cache[name, key] = value
+                    cache[name, key] = outcome.value
                 return
-            stored = cache.set(f"{name}:{key}", value)
+            stored = cache.set(f"{name}:{key}", outcome.value)
             if inspect.isawaitable(stored):
                 await stored
         except Exception as error:
