@@ -589,6 +589,26 @@ def test_retries_within_the_deadline(X, objects, model):
     assert n_calls["bureau"] == 1
 
 
+def test_an_open_breaker_is_not_waited_for(objects, model, monkeypatch):
+    """What failed is told, at once: further attempts would not be made."""
+    waits = []
+
+    def no_wait(policy, attempt):
+        waits.append(attempt)
+        return 0.0
+
+    monkeypatch.setattr("greedymiser.on_demand.event_loop.retry_wait", no_wait)
+    service = Service(["bureau"], is_async=True)
+    policies = {"bureau": SourcePolicy(retries=5, breaker=2, breaker_reset=1e6)}
+    served = OnDemandPredictor(model, service.sources, policies=policies)
+    with pytest.raises(AcquisitionError, match="bureau is down"):
+        served.predict(objects[:1])
+    with pytest.raises(SourceTimeoutError, match="its last 2 calls failed"):
+        served.predict(objects[:1])
+    assert service.calls["bureau"] == 2
+    assert waits == [0]
+
+
 @quietly
 def test_a_breaker_opens_and_closes(X, objects, model, others, monkeypatch):
     service = Service(["bureau"], is_async=True)

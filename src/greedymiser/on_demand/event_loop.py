@@ -374,16 +374,25 @@ class LoopCaller:
             shared.is_done.set()
 
     async def _try(self, call: Call, policy: SourcePolicy) -> Outcome:
-        """Make a call, and make it again if it fails and there is time."""
+        """Make a call, and make it again if it fails and there is time.
+
+        Where a breaker is open, or opens meanwhile, nobody waits, and the last failure is told.
+        """
         outcome = await self._attempt(call, policy)
+        health = self._place.health[call.source.name]
         for attempt in range(policy.retries):
             if outcome.error is None or isinstance(outcome.error, LEAVING):
+                break
+            if not outcome.was_made or health.refusal(self._deadline) is not None:
                 break
             wait = retry_wait(policy, attempt)
             if self._deadline is not None and self._deadline.left <= wait:
                 break
             await anyio.sleep(wait)
-            outcome = await self._attempt(call, policy)
+            again = await self._attempt(call, policy)
+            if not again.was_made:
+                break
+            outcome = again
         return outcome
 
     # -- one attempt ------------------------------------------------------------------------------
