@@ -29,7 +29,7 @@ from prometheus_client import CollectorRegistry
 from greedymiser import MiserClassifier, MiserRegressor, as_predictor, save
 from greedymiser.cli.commands.serve import _sources_of
 from greedymiser.cli.errors import InputError
-from greedymiser.on_demand import OnDemandPredictor
+from greedymiser.on_demand import AnsweredObject, OnDemandPredictor, SourcePolicy
 from greedymiser.on_demand import service as service_module
 from greedymiser.on_demand.metrics import AskedDrift, OpenTelemetryObserver, PrometheusObserver
 from greedymiser.on_demand.service import app_for, schema_of
@@ -359,6 +359,22 @@ def test_prometheus(X, objects, model):
     assert value("request_seconds_count") == 1
     assert value("asked_share_drift", source="age") == pytest.approx(0.5)
     assert value("asked_share_drift", source="bureau") == pytest.approx(0.0)
+
+
+def test_what_a_cache_answers_is_needed_and_what_is_prefetched_may_not_be(X, objects, model):
+    registry = CollectorRegistry()
+    watch = PrometheusObserver(registry, expected={"bureau": 1.0})
+    policies = {"bureau": SourcePolicy(cache={}, cache_key=lambda customer: 1)}
+    service = Service(is_async=True)
+    served = OnDemandPredictor(model, service.sources, policies=policies, observers=[watch])
+    for _ in range(3):
+        served.predict(objects[:1])
+    assert service.calls["bureau"] == 1
+    labels = {"source": "bureau"}
+    drift = registry.get_sample_value("greedymiser_asked_share_drift", labels)
+    assert drift == pytest.approx(0.0)
+    answered = AnsweredObject(1.0, "model", ("age", "fraud"), in_vain=("fraud",), cached=("x",))
+    assert answered.needed == ("age", "x")
 
 
 def test_drift_forgets():

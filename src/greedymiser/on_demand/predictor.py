@@ -447,7 +447,8 @@ class _Prediction:
             self._receipts += receipts
         for receipt in receipts if self._served._observers else ():
             model = "model" if receipt.fallback is None else f"fallback {receipt.fallback}"
-            answered = AnsweredObject(receipt.cost, model, receipt.fetched, receipt.in_vain)
+            sources = receipt.fetched, receipt.in_vain, receipt.cached
+            answered = AnsweredObject(receipt.cost, model, *sources)
             self._served._observers.tell("object_answered", answered)
 
     def result(self) -> _Result:
