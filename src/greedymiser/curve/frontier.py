@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from greedymiser.curve.total_cost import total_cost_candidate
 from greedymiser.curve.trainer import Opening, Rival, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
 from greedymiser.engines.interface import Floats
+from greedymiser.estimators import BudgetWarning
 from greedymiser.scoring import TOTAL_COST
 from greedymiser.training.boosting import Record
 from greedymiser.training.parameters import Parameters
@@ -704,9 +706,12 @@ class Frontier:
         if not self._flat_path.by_tradeoff:
             n_tradeoffs = len(self.path.by_tradeoff)
             self.models.trainer.phases.begin(0.1, n_tradeoffs)
-            for some in self._flat_path.choose(n_tradeoffs):
-                for _ in self._flat_path.train(*some):
-                    pass
+            with warnings.catch_warnings():
+                # What buys nothing for everybody may be enough for some.
+                warnings.simplefilter("ignore", BudgetWarning)
+                for some in self._flat_path.choose(n_tradeoffs):
+                    for _ in self._flat_path.train(*some):
+                        pass
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
