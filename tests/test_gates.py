@@ -20,7 +20,13 @@ from greedymiser.cascades.gates import (
 )
 from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, SquaredError
 from greedymiser.model.gated_protocols import leaves_of
-from greedymiser.model.gating import Gate, Gates, n_said, said_names, said_of
+from greedymiser.model.gating import (
+    Gate,
+    Gates,
+    n_output_features,
+    output_feature_names,
+    output_features,
+)
 from random_examples import examples
 
 
@@ -247,9 +253,10 @@ def test_a_gate_that_judges_a_row_has_not_seen_it():
     ],
 )
 def test_what_a_model_says(loss, raw, expected):
-    said = said_of(np.array(raw), loss)
-    assert said == pytest.approx(np.array(expected))
-    assert len(said) == n_said(len(raw)) == len(said_names(len(raw), np.arange(max(2, len(raw)))))
+    outputs = output_features(np.array(raw), loss)
+    assert outputs == pytest.approx(np.array(expected))
+    names = output_feature_names(len(raw), np.arange(max(2, len(raw))))
+    assert len(outputs) == n_output_features(len(raw)) == len(names)
 
 
 def test_gates_need_rows():

@@ -35,7 +35,7 @@ from greedymiser.cascades.gates import (
 from greedymiser.cascades.policy import States, induce
 from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
-from greedymiser.model.gating import Gate, n_said, said_of
+from greedymiser.model.gating import Gate, n_output_features, output_features
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Cases, HeldOut, Prepared, Schema
 from greedymiser.training.train import Model, start_rows
@@ -197,8 +197,8 @@ class CascadeFamily:
         self._known_of: dict[int, GateInputs] = {}
         self._known_of_served: dict[int, GateInputs] = {}
         self._finished: dict[Bits, Model] = {}
-        for found in flat:
-            self._finished.setdefault(found.resources, replace(found.model, charge="model"))
+        for candidate in flat:
+            self._finished.setdefault(candidate.resources, replace(candidate.model, charge="model"))
         best = most_valuable([f.cost for f in flat], [f.score for f in flat], MOST_SETS - 1)
         # Sets of the frontier; their unions are states as well.
         self._flat = list(dict.fromkeys([0, *(flat[i].resources for i in best), *more]))[:MOST_SETS]
@@ -225,10 +225,10 @@ class CascadeFamily:
         if len(more) > most:
             place = np.linspace(0, len(more) - 1, most)
             more = [more[i] for i in np.unique(place.round().astype(int)).tolist()]
-        found = sorted({*sets, *more}, key=lambda bits: (self._sets.price(bits), bits))
+        states = sorted({*sets, *more}, key=lambda bits: (self._sets.price(bits), bits))
         if limit is None:
-            return found
-        return [bits for bits in found if self._sets.price(bits) <= limit]
+            return states
+        return [bits for bits in states if self._sets.price(bits) <= limit]
 
     # -- models -----------------------------------------------------------------------------------
 
@@ -245,9 +245,9 @@ class CascadeFamily:
         new = [bits for bits in self.states if bits not in self._finished]
         tasks = [(self._params, self._sets.features(bits), True) for bits in new]
         trained = self.curve_models.pool.run(type(self.curve_models.trainer).train, tasks)
-        found = {**self._finished, **dict(zip(new, trained, strict=True))}
+        models = {**self._finished, **dict(zip(new, trained, strict=True))}
         return {
-            bits: self.curve_models.corrected(found[bits].truncated(found[bits].best_iter))
+            bits: self.curve_models.corrected(models[bits].truncated(models[bits].best_iter))
             for bits in self.states
         }
 
@@ -298,14 +298,14 @@ class CascadeFamily:
         def fold(trainer: Any) -> list[Model]:
             return [trainer.train(params, self._sets.features(b), is_patient=True) for b in new]
 
-        found = dict(known.models)
+        by_set = dict(known.models)
         for bits, *models in zip(new, *pool.run_on(fold, known.trainers), strict=False):
             if not models:  # the rows cannot be divided
                 break
             # As many rounds in all folds: those that a fold likes best would flatter its rows.
             n_iter = common_round([model.validation_score for model in models])
-            found[bits] = [model.truncated(min(n_iter, model.n_iter)) for model in models]
-        return FoldModels(known.trainers, found)
+            by_set[bits] = [model.truncated(min(n_iter, model.n_iter)) for model in models]
+        return FoldModels(known.trainers, by_set)
 
     @cached_property
     def _rows(self) -> NDArray[np.intp]:
@@ -325,11 +325,11 @@ class CascadeFamily:
         """What stopping in each state is worth; None where nothing can be said."""
         if len(self.states) < 2:
             return None
-        found = self._cross_fitted
-        if found is None:
+        cross_fitted = self._cross_fitted
+        if cross_fitted is None:
             self.notes.append("the rows cannot be divided so that each part has all classes")
             return None
-        raw, folds = found
+        raw, folds = cross_fitted
         self.raw, train = raw, self.held_out.cases
         values = np.array([self._values(train.y, said) for said in raw])
         if not np.isfinite(values).all(axis=1).any():
@@ -386,7 +386,7 @@ class CascadeFamily:
             np.concatenate([values, said]).T,
             (*columns, *range(n, n + len(said))),
             n_features=n,
-            n_columns=n + n_said(schema.loss.n_outputs),
+            n_columns=n + n_output_features(schema.loss.n_outputs),
             categorical={
                 j: len(schema.categories[column])
                 for j, column in enumerate(columns)
@@ -401,7 +401,7 @@ class CascadeFamily:
         if not model.ensemble.features:
             return np.empty((0, len(held_out.cases.y)))
         return np.array(
-            said_of(raw_of(self._prepared, held_out, model), self.curve_models.schema.loss)
+            output_features(raw_of(self._prepared, held_out, model), self.curve_models.schema.loss)
         )
 
     def _said_as_served(self, state: int) -> Floats:
@@ -412,7 +412,8 @@ class CascadeFamily:
         validation row of that rank.
         """
         served = np.sort(self._served(state), axis=1)
-        said = np.array(said_of(self.raw[state], self.curve_models.schema.loss))[: len(served)]
+        loss = self.curve_models.schema.loss
+        said = np.array(output_features(self.raw[state], loss))[: len(served)]
         assert self.known is not None
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)
@@ -436,9 +437,9 @@ class CascadeFamily:
         states = self.known
         if states is None:
             return []
-        found = self._pairs(states)
-        found += self._policies(states, found)
-        return self._within_limit(found)
+        cascades = self._pairs(states)
+        cascades += self._policies(states, cascades)
+        return self._within_limit(cascades)
 
     def _within_limit(self, cascades: Iterable[Cascade]) -> list[Cascade]:
         limit = self.curve_models.params.row_budget
@@ -506,16 +507,16 @@ class CascadeFamily:
         kinds = [kind for kind in KINDS if kind in self._kinds]
         if BAND not in self._kinds:
             return [c for pair in pairs for kind in kinds for c in self._gated(states, pair, kind)]
-        found = [c for pair in pairs for c in self._banded(states, pair)]
+        cascades = [c for pair in pairs for c in self._banded(states, pair)]
         has_classes = self.curve_models.schema.loss.n_outputs > 1
         quick = [kind for kind in kinds if has_classes and KINDS[kind].n_trees == 1]
-        found += [c for kind in quick for pair in pairs for c in self._gated(states, pair, kind)]
-        best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
-        ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
+        cascades += [c for kind in quick for pair in pairs for c in self._gated(states, pair, kind)]
+        best = layers([(c.mean_price, -c.loss) for c in cascades], LOSS_LAYERS)
+        ranked = dict.fromkeys(cascades[i].resources for layer in best for i in layer)
         pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
         self._promising = pairs
         rest = [kind for kind in kinds if kind not in quick]
-        return found + [c for k in rest for pair in pairs for c in self._gated(states, pair, k)]
+        return cascades + [c for k in rest for pair in pairs for c in self._gated(states, pair, k)]
 
     def _worth_a_gate(self, states: States) -> Iterator[tuple[int, int]]:
         """Pairs of states the second of which costs more and is better for all rows together.
@@ -610,11 +611,11 @@ class CascadeFamily:
     def _parts(self) -> list[tuple[NDArray[np.intp], HeldOut]]:
         """The rows of each fold, as models are scored on them."""
         assert self.known is not None
-        train, found = self._prepared.train, []
+        train, parts = self._prepared.train, []
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)
-            found.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
-        return found
+            parts.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
+        return parts
 
     def fold_scores(self, stopped: NDArray[np.integer]) -> Floats:
         """Score of each fold, if rows stop in these states; higher is better."""
@@ -691,16 +692,16 @@ def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
     """
     left = [i for i, point in enumerate(points) if np.isfinite(point).all()]
     left.sort(key=lambda i: (points[i][0], -points[i][1]))
-    found: list[list[int]] = []
-    while left and len(found) < most:
+    fronts: list[list[int]] = []
+    while left and len(fronts) < most:
         layer: list[int] = []
         for i in left:
             if not layer or points[i][1] > points[layer[-1]][1]:
                 layer.append(i)
-        found.append(layer)
+        fronts.append(layer)
         taken = set(layer)
         left = [i for i in left if i not in taken]
-    return found
+    return fronts
 
 
 class Levels(NamedTuple):

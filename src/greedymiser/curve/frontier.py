@@ -247,9 +247,8 @@ class FrontierSearch:
 
         The dearest sets are expanded first. This search stays as it is.
         """
-        given = (self._pool, self.sets, self._final_params, self._starts, effort)
-        search = FrontierSearch(*given)
-        search.archive = {key: replace(found) for key, found in self.archive.items()}
+        search = FrontierSearch(self._pool, self.sets, self._final_params, self._starts, effort)
+        search.archive = {key: replace(candidate) for key, candidate in self.archive.items()}
         search.above, search.below = above, below
         search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun, search.folds = self._has_begun, self.folds
@@ -277,11 +276,11 @@ class FrontierSearch:
             self.evaluate(left.values(), share, has_rivals=False)
             following = {}
             for package, part in left.items():
-                found = self.archive.get(part)
-                if found is None:  # beyond the budget, or the allowance: a smaller part may do
+                candidate = self.archive.get(part)
+                if candidate is None:  # beyond the budget, or the allowance: a smaller part may do
                     continue
-                self._around.chains.setdefault(package, []).append(found.used)
-                following[package] = self._around.smaller(found.used, found.gains)
+                self._around.chains.setdefault(package, []).append(candidate.used)
+                following[package] = self._around.smaller(candidate.used, candidate.gains)
             # What several bundles need may be all that is left: then nothing becomes smaller.
             left = {
                 package: part
@@ -292,8 +291,8 @@ class FrontierSearch:
     def _expand(self, order: Callable[[list[Candidate]], list[Candidate]]) -> None:
         """Expand sets of the frontier until all are, or the allowance is spent."""
         while not self.allowance.is_spent:
-            front = [found for found in self.frontier() if found.cost < self.below]
-            waiting = [found for found in order(front) if not found.is_expanded and found.model]
+            front = [candidate for candidate in self.frontier() if candidate.cost < self.below]
+            waiting = [one for one in order(front) if not one.is_expanded and one.model]
             if not waiting:
                 return
             candidate = waiting[0]
@@ -321,9 +320,9 @@ class FrontierSearch:
             some = self._next(new, left, USUAL_ROUNDS)
             known = self.frontier() if has_rivals else []
             tasks = [(resources, self._rival(resources, known)) for resources in some]
-            for found in self._pool.run(self._fit, tasks):
-                self.archive[found.resources] = found
-                self.allowance.cells -= found.cells
+            for candidate in self._pool.run(self._fit, tasks):
+                self.archive[candidate.resources] = candidate
+                self.allowance.cells -= candidate.cells
                 self.allowance.fits -= 1
             self._trainer.phases.reached(self.allowance.share_spent)
         kept = set(map(id, self.frontier()))
@@ -346,7 +345,7 @@ class FrontierSearch:
     def _rival(self, resources: ResourceBits, known: Sequence[Candidate]) -> Rival | None:
         """The best of a frontier that costs no more than a set; None where it has no rival."""
         price = self.sets.price(resources)
-        as_cheap = [found for found in known if found.cost <= price]
+        as_cheap = [candidate for candidate in known if candidate.cost <= price]
         if not as_cheap or not np.isfinite(as_cheap[-1].best).all():
             return None
         # Scores that differ by less may differ by luck.
@@ -418,20 +417,22 @@ class FrontierSearch:
 
     def fold_models(self) -> FoldModels | None:
         """What was cross-fitted and kept; None if nothing was."""
-        known = [found for found in self.archive.values() if found.fold_models]
+        known = [candidate for candidate in self.archive.values() if candidate.fold_models]
         if not known:
             return None
-        return FoldModels(self.folds, {found.resources: found.fold_models for found in known})
+        return FoldModels(
+            self.folds, {candidate.resources: candidate.fold_models for candidate in known}
+        )
 
     def _steps(self) -> list[Candidate]:
         """The frontier without steps that are too small to be worth a model."""
-        best = [found for found in self.frontier() if found.cost < self.below]
-        scores = [found.score for found in best if found.score > -math.inf]
+        best = [candidate for candidate in self.frontier() if candidate.cost < self.below]
+        scores = [candidate.score for candidate in best if candidate.score > -math.inf]
         least = LEAST_STEP * (scores[-1] - scores[0]) if scores else 0.0
         kept: list[Candidate] = []
-        for found in best:
-            if not kept or found.score - kept[-1].score >= least:
-                kept.append(found)
+        for candidate in best:
+            if not kept or candidate.score - kept[-1].score >= least:
+                kept.append(candidate)
         return kept
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
@@ -484,10 +485,10 @@ class FrontierSearch:
 
         They are behind it by little more than cross-fitting usually changes between neighbours.
         """
-        shifts = [self.shift(found) for found in best if found.fold_scores is not None]
+        shifts = [self.shift(candidate) for candidate in best if candidate.fold_scores is not None]
         changes = np.abs(np.diff(shifts))
         most = MOST_CHANGES * float(np.median(changes)) if len(changes) else math.inf
-        return [found for found in others if _score_for(best, found.cost) - found.score <= most]
+        return [one for one in others if _score_for(best, one.cost) - one.score <= most]
 
     def _behind(self) -> list[Candidate]:
         """What the search began with, the frontier without that, and the one behind it.
@@ -495,16 +496,16 @@ class FrontierSearch:
         Sets of which the same part is used count once.
         """
         left: dict[ResourceBits, Candidate] = {}
-        for found in sorted(self.archive.values(), key=lambda one: -one.score):
-            if self.above < found.cost < self.below:
-                left.setdefault(found.used, found)
-        for found in self.frontier():
-            left.pop(found.used, None)
+        for candidate in sorted(self.archive.values(), key=lambda one: -one.score):
+            if self.above < candidate.cost < self.below:
+                left.setdefault(candidate.used, candidate)
+        for candidate in self.frontier():
+            left.pop(candidate.used, None)
         behind: list[Candidate] = []
         for number in range(LAYERS):
             layer = pareto(left.values())
             if number == 0:
-                layer = [found for used, found in left.items() if used in self._starts]
+                layer = [candidate for used, candidate in left.items() if used in self._starts]
             behind += layer
             for candidate in layer:
                 del left[candidate.used]
@@ -518,10 +519,10 @@ class FrontierSearch:
             for some in self._around.drops(candidate.used, candidate.gains)
         ]
         new = [some for some in dict.fromkeys(sets) if some not in self.archive][:FITS_TOGETHER]
-        for found in self._pool.run(self._fit, [(some,) for some in new]):
-            self.archive[found.resources] = replace(found, model=None)
+        for candidate in self._pool.run(self._fit, [(some,) for some in new]):
+            self.archive[candidate.resources] = replace(candidate, model=None)
         tried = [self.archive[some] for some in dict.fromkeys(sets) if some in self.archive]
-        return [found for found in tried if found.fold_scores is None]
+        return [candidate for candidate in tried if candidate.fold_scores is None]
 
     def _cross_fit(self, candidates: Sequence[Candidate]) -> bool:
         """Score candidates by models that have not seen the rows; whether any has such a score.
@@ -533,32 +534,32 @@ class FrontierSearch:
         known = set(map(id, first))
         some: list[Candidate] = []
         work = 0.0
-        for found in [*_by_area(first), *(one for one in candidates if id(one) not in known)]:
-            work += self._n_folds * found.cells
+        for candidate in [*_by_area(first), *(one for one in candidates if id(one) not in known)]:
+            work += self._n_folds * candidate.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
                 break
-            if found.fold_scores is None and found.cost > self.above:
-                some.append(found)
+            if candidate.fold_scores is None and candidate.cost > self.above:
+                some.append(candidate)
         self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
         def fitted(trainer: Trainer) -> list[Model]:
-            return [self._without_rest(trainer, found) for found in some]
+            return [self._without_rest(trainer, candidate) for candidate in some]
 
-        for found, *models in zip(some, *self._pool.run_on(fitted, self.folds), strict=True):
+        for candidate, *models in zip(some, *self._pool.run_on(fitted, self.folds), strict=True):
             scores = [float(model.validation_score[-1]) for model in models]
             if np.isfinite(scores).all():
-                found.fold_scores = np.array(scores)
-                found.fold_models = models if self.keeps_folds else ()
-        return any(found.fold_scores is not None for found in candidates)
+                candidate.fold_scores = np.array(scores)
+                candidate.fold_models = models if self.keeps_folds else ()
+        return any(candidate.fold_scores is not None for candidate in candidates)
 
-    def _without_rest(self, trainer: Trainer, found: Candidate) -> Model:
+    def _without_rest(self, trainer: Trainer, candidate: Candidate) -> Model:
         """A model without the rows that a fold leaves out: as many rounds as validation rows want.
 
         So no round is chosen by the rows that are scored, and only the last has to be.
         """
-        n_iter = len(found.best) - 1
+        n_iter = len(candidate.best) - 1
         params = replace(self._params, max_iter=n_iter)
-        allowed = self.sets.features(found.resources)
+        allowed = self.sets.features(candidate.resources)
         model = trainer.train(params, allowed, False, record=Record(False, n_iter))
         if model.n_iter < n_iter:  # it ended before
             model = trainer.train(params, allowed, False, record=SHORT_RECORD)
@@ -595,9 +596,9 @@ class FrontierSearch:
         # Where rows pay, what is free for everybody is no model of the path.
         is_wanted = params.charge == "row"
         waiting = [
-            found.resources
-            for found in _by_area(candidates)
-            if found.used or (is_wanted and found.gains.any())
+            candidate.resources
+            for candidate in _by_area(candidates)
+            if candidate.used or (is_wanted and candidate.gains.any())
         ]
         self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
@@ -612,7 +613,7 @@ class FrontierSearch:
                 shift = self.shift(self.archive[resources])
                 done.append(FlatModel(resources, model, cost, score, shift))
         self.left_out = [self.archive[resources] for resources in waiting]
-        done.sort(key=lambda found: found.cost)
+        done.sort(key=lambda candidate: candidate.cost)
         return done
 
 
@@ -695,7 +696,7 @@ class Frontier:
                 if _is_open(costs, scores, position):
                     self.models.trainer.phases.begin(0.6)
                     search.go_on()
-                    between = [found for found in search.judged() if low < found.cost < high]
+                    between = [one for one in search.judged() if low < one.cost < high]
                 else:
                     between = [f for f in self._search.left_out if low < f.cost < high]
                 self._add(search, between, (low, high, scores[position + 1]))
@@ -759,8 +760,8 @@ class Frontier:
         beyond: list[tuple[Model, float, Opening]] = []
         if params.charge == "row" and not self._has_gates:
             beyond = self._beyond(candidates)
-        for found in flat:
-            self.models.add(found.model, params, "search", box, found.shift)
+        for one in flat:
+            self.models.add(one.model, params, "search", box, one.shift)
         for candidate, shift in gated:
             self.models.add_fitted(candidate, shift)
         if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
@@ -800,13 +801,13 @@ class Frontier:
         Their folds were scored by quicker models than they are served with. What that makes of the
         score of a flat model, which was compared with a quick one as well, is made up for.
         """
-        more = [found.resources for found in search.frontier()]
+        more = [candidate.resources for candidate in search.frontier()]
         folds = search.fold_models()
         gated, plain = gated_candidates(self.models, self.sets, flat, more, folds)
         known = [one for one in flat if one.resources in plain]
         by = [f.shift - search.weighed(plain[f.resources].mean() - f.score) for f in known] or [0.0]
         best, kept = -math.inf, []
-        for one, scores in sorted(gated, key=lambda found: found[0].cost):
+        for one, scores in sorted(gated, key=lambda candidate: candidate[0].cost):
             shift = float(np.median(by)) + search.weighed(float(scores.mean()) - one.score)
             cheaper = [f for f in known if f.cost <= one.cost]
             if cheaper:
@@ -829,8 +830,8 @@ class Frontier:
         """
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
-        used = [found for found in _by_area(candidates) if found.used]
-        sets = sorted({found.used for found in used[:MOST_OPENINGS]}, key=self.sets.price)
+        used = [candidate for candidate in _by_area(candidates) if candidate.used]
+        sets = sorted({candidate.used for candidate in used[:MOST_OPENINGS]}, key=self.sets.price)
         if self.sets.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             sets = [0, *sets]
@@ -868,39 +869,39 @@ class Frontier:
 
     def _budgeted(self) -> list[ResourceBits]:
         """What short fits under hard budgets would buy."""
-        sets, given = self.sets, self.models.params
+        sets, usual = self.sets, self.models.params
         most = sets.price(sets.owned(range(len(sets.needs))))
-        if given.budget is not None:
-            most = min(most, given.budget)
+        if usual.budget is not None:
+            most = min(most, usual.budget)
         if not sets.bundles or most < sets.price(sets.bundles[0]):
             return []
         costs = {
             tradeoff: best_cost(model) for tradeoff, model in self._flat_path.by_tradeoff.items()
         }
-        found = []
+        purchases = []
         for budget in np.geomspace(sets.price(sets.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
             # A trade-off at which the path would go on buying.
             tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
             params = replace(
-                given,
+                usual,
                 charge="model",
                 row_budget=None,
                 tradeoff=tradeoff,
                 budget=budget,
-                max_iter=min(given.max_iter, BUDGETED_ROUNDS),
+                max_iter=min(usual.max_iter, BUDGETED_ROUNDS),
             )
             model = self.models.trainer.train(params, is_patient=False)
-            found.append(sets.owned(model.ensemble.features))
-        return found
+            purchases.append(sets.owned(model.ensemble.features))
+        return purchases
 
 
 def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
     """Positions of those that no other beats (as cheap, and better), the cheapest first."""
-    found: list[int] = []
+    best: list[int] = []
     for i in sorted(range(len(costs)), key=lambda i: (costs[i], -scores[i])):
-        if not found or scores[i] > scores[found[-1]]:
-            found.append(i)
-    return found
+        if not best or scores[i] > scores[best[-1]]:
+            best.append(i)
+    return best
 
 
 def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -949,18 +950,21 @@ def _is_open(costs: Sequence[float], scores: Sequence[float], position: int) -> 
 
 
 def _by_area(candidates: Sequence[Candidate]) -> list[Candidate]:
-    order = by_area([found.cost for found in candidates], [found.score for found in candidates])
+    order = by_area([one.cost for one in candidates], [one.score for one in candidates])
     return [candidates[i] for i in order]
 
 
 def _most_for_work(candidates: list[Candidate]) -> list[Candidate]:
     """Those first whose loss would cost most, for the work that their neighbours may take."""
-    place = _log_costs([found.cost for found in candidates])
-    scores = np.nan_to_num([found.score for found in candidates], neginf=-1e300)
+    place = _log_costs([candidate.cost for candidate in candidates])
+    scores = np.nan_to_num([candidate.score for candidate in candidates], neginf=-1e300)
     steps = np.diff(scores, prepend=scores[0])
     areas = steps * np.diff(place, append=place[-1] + math.log(2.0))
     order = np.argsort(
-        [-area / max(found.cells, 1.0) for area, found in zip(areas, candidates, strict=True)]
+        [
+            -area / max(candidate.cells, 1.0)
+            for area, candidate in zip(areas, candidates, strict=True)
+        ]
     )
     return [candidates[i] for i in order]
 
@@ -984,4 +988,4 @@ def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
 
 def _score_for(best: Sequence[Candidate], cost: float) -> float:
     """Score that a frontier has for a cost."""
-    return max((found.score for found in best if found.cost <= cost), default=-math.inf)
+    return max((candidate.score for candidate in best if candidate.cost <= cost), default=-math.inf)

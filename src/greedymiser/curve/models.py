@@ -23,13 +23,13 @@ from greedymiser.engines.interface import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, validation_of, works_in_kernels
 from greedymiser.model.links import has_log_link
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.scoring.known import known_score
 from greedymiser.scoring.names import score_name
+from greedymiser.scoring.scores import known_score
 from greedymiser.training.boosting import Validation
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import (
-    Given,
     HeldOut,
+    Inputs,
     Schema,
     brought,
     check_same_queries,
@@ -99,7 +99,7 @@ class CurveModels:
     ----------
     estimator : Miser
         Not fitted; all models are copies of it.
-    given, given_val, given_test : Given
+    inputs, inputs_val, inputs_test : Inputs
         Rows to learn from, to choose by and, if there are any, to report on.
     threads : Threads
     checkpoint : path, optional
@@ -109,18 +109,18 @@ class CurveModels:
     def __init__(
         self,
         estimator: Miser,
-        given: Given,
-        given_val: Given,
-        given_test: Given,
+        inputs: Inputs,
+        inputs_val: Inputs,
+        inputs_test: Inputs,
         threads: Threads,
         checkpoint: str | os.PathLike[str] | None = None,
     ):
-        if given_val.X is None or given_val.y is None:
+        if inputs_val.X is None or inputs_val.y is None:
             raise ValueError("tradeoff_curve needs X_val and y_val: rounds are chosen by them")
         self.blank = estimator
         self.threads = threads
         self.params = Parameters.of(estimator)
-        prepared = estimator.prepare(given, given_val, threads)
+        prepared = estimator.prepare(inputs, inputs_val, threads)
         kept = None
         if checkpoint is not None:
             kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
@@ -133,10 +133,10 @@ class CurveModels:
         self.prior_correction = 0.0
         self._shift: Floats = np.zeros(0)
         self._watch = watch
-        check_same_queries(given, given_test, "test")
-        given_test = brought(prepared.engine, given_test)
-        given_test = estimator.check_features(given_test, reset=False, part="test")
-        cases = encode_held_out(prepared.schema, given_test, "test")
+        check_same_queries(inputs, inputs_test, "test")
+        inputs_test = brought(prepared.engine, inputs_test)
+        inputs_test = estimator.check_features(inputs_test, reset=False, part="test")
+        cases = encode_held_out(prepared.schema, inputs_test, "test")
         self.test = None if cases is None else prepared.hold_out(cases)
         # What cross-fitting usually says beside validation; see ``FrontierSearch.shift``.
         self.usual_shift = 0.0

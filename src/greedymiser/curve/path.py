@@ -98,18 +98,18 @@ class TradeoffPath:
     def _widest_gaps(self) -> list[float]:
         """Trade-offs between the neighbours that differ most; none if none differ.
 
-        They differ by the logarithm of their costs, so that the cheap end counts as much as the
-        expensive one, and by their scores: where neither changes there is nothing to find. Where a
-        model between two others was one of them again, there is probably nothing, either.
+        They differ by their costs, half by how many units they are apart and half by the logarithm,
+        so that both ends of the curve have models; and by their scores: where neither changes there
+        is nothing to find. Where a model between two others was one of them again, there is
+        probably nothing, either.
         """
         known = sorted(self.by_tradeoff)
         costs = np.array([self._cost(tradeoff) for tradeoff in known])
         scores = np.array([self._score(tradeoff) for tradeoff in known])
         least = self.models.schema.costs.prices()
         floor = np.min(least[least > 0], initial=max(float(costs.max()), 1e-300)) / 2
-        place = np.log(np.maximum(costs, floor))
-        gaps = np.abs(np.diff(place)) / max(np.ptp(place), 1e-300)
-        gaps += np.abs(np.diff(scores)) / max(np.ptp(scores), 1e-300)
+        on_axes = ((costs, 0.5), (np.log(np.maximum(costs, floor)), 0.5), (scores, 1.0))
+        gaps = sum(share * np.abs(np.diff(x)) / max(np.ptp(x), 1e-300) for x, share in on_axes)
         gaps[np.diff(costs) == 0] = 0.0
         gaps *= [IN_VAIN ** self._n_misses(*ends) for ends in pairwise(known)]
         # Some gaps cannot be filled: what is sold in one piece has no price in between.

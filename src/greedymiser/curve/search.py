@@ -30,7 +30,7 @@ from greedymiser.curve.curve import (
 from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff, tradeoff_in_money
-from greedymiser.curve.total_cost import least_total
+from greedymiser.curve.total_cost import REPEATS, least_total, members
 from greedymiser.data.tables import Parted
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
 from greedymiser.losses.ndcg import ndcg_depth
@@ -39,7 +39,7 @@ from greedymiser.model.protocols import Protocol
 from greedymiser.scoring import TOTAL_COST
 from greedymiser.scoring.errors import total_cost
 from greedymiser.training.parameters import Parameters
-from greedymiser.training.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
+from greedymiser.training.preparation import NO_INPUTS, Inputs, brought, is_elsewhere
 from greedymiser.training.train import blank_model, open_engine, train
 
 if TYPE_CHECKING:
@@ -191,12 +191,12 @@ class MiserSearchCV(BestModel):
     best model is one.
 
     With ``scoring="total_cost"`` and an estimator that has ``error_costs`` and ``charge="row"``, no
-    budget is needed: rows are asked for more as long as the saving that is expected exceeds the
-    price. Then the search learns whom to ask for what (see ``greedymiser.curve.total_cost``), and
-    the best model is a ``GatedClassifier``: at best a constant answer, which asks for nothing.
-    Parameters of the estimator that were left as they are become those that suit few rows. It
-    chooses among few small sets, so it takes seconds on some hundred rows. Where a budget or a list
-    of trade-offs is given, trade-offs and sets are searched as ever.
+    budget is needed: a row gets more features as long as the expected saving exceeds their price.
+    The search then learns which rows pay for what (see ``greedymiser.curve.total_cost``), and the
+    best model is a ``GatedClassifier``, or a constant answer where no feature pays. Parameters of
+    the estimator that have their default become those that suit few rows. It chooses among small
+    sets, so it takes seconds on some hundred rows. Where a budget or a list of trade-offs is given,
+    trade-offs and sets are searched as without error costs.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class MiserSearchCV(BestModel):
         How many trade-offs to try: spaced evenly, in logarithm, from the one at which nothing pays,
         and 0. A sequence asks for exactly these: no sets are searched.
     search : {"frontier", "path"}
-        "path" for trade-offs alone.
+        "path" for trade-offs only.
     effort : float
         How long each fold searches; see ``tradeoff_curve``.
     cv : int or splitter
@@ -311,12 +311,12 @@ class MiserSearchCV(BestModel):
         base = configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
         check_takes_queries(base, qid)
         with Threads(thread_count(base.n_jobs)) as threads:
-            given = Given(X, y, sample_weight, qid)
-            if is_elsewhere(given):
-                given = brought(open_engine(base.engine, [given], threads), given)
-            whole = _Whole(given, groups)
+            inputs = Inputs(X, y, sample_weight, qid)
+            if is_elsewhere(inputs):
+                inputs = brought(open_engine(base.engine, [inputs], threads), inputs)
+            whole = _Whole(inputs, groups)
             # What is wrong with all of the data must not be blamed on a fold.
-            clone(base).look_at(whole.given)
+            clone(base).look_at(whole.inputs)
             if self._asks_row_by_row(base, whole):
                 return self._fit_least_total(base, whole, threads)
             folds = self._folds(base, whole)
@@ -340,9 +340,9 @@ class MiserSearchCV(BestModel):
             if best["resources"] == GATES:
                 gated = self._cascade(base, self.effort)
                 assert gated is not None
-                given = whole.given
+                inputs = whole.inputs
                 self.best_params_ = {"gate": gated.gate}
-                self.best_estimator_ = gated.fit(given.X, given.y, given.weight)
+                self.best_estimator_ = gated.fit(inputs.X, inputs.y, inputs.weight)
                 return self
             self.best_params_ = {
                 "tradeoff": float(best["tradeoff"]),
@@ -363,18 +363,23 @@ class MiserSearchCV(BestModel):
             and base.row_budget is None
             and self.search == "frontier"
             and isinstance(self.tradeoffs, Integral)
-            and not isinstance(whole.given.X, Parted)
+            and not isinstance(whole.inputs.X, Parted)
         )
 
     def _fit_least_total(self, base: Any, whole: _Whole, threads: Threads) -> Self:
         """Learn whom to ask for what, with models and gates that are judged by folds."""
-        folds = self._folds(base, whole)
-        found = least_total(base, whole.given, folds, threads)
+        folds, more = self._folds(base, whole), list[tuple[Any, Any]]()
+        if self.cv is None or isinstance(self.cv, Integral):
+            for repeat in range(1, REPEATS):
+                more += self._folds(base, whole, repeat)
+        found = least_total(base, whole.inputs, folds, threads, more)
         names = found.prepared.schema.costs.resource_names
         self.n_splits_ = len(folds)
         self.cv_results_ = found.table(names)
         self.best_score_ = -(found.mean_cost + found.mean_error)
-        self.best_params_ = {"resources": found.bought(names)}
+        self.best_params_ = {
+            "resources": [[names[r] for r in members(some)] for some in found.bought]
+        }
         self.best_estimator_ = found.classifier()
         return self
 
@@ -386,7 +391,7 @@ class MiserSearchCV(BestModel):
         traces: list[pd.DataFrame] = []
         paths: list[TradeoffPath] = []
         for learn, check in folds:
-            parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
+            parts = (whole.take(learn), whole.take(check), NO_INPUTS)
             try:
                 models = CurveModels(clone(base), *parts, threads)
             except ValueError as error:
@@ -434,7 +439,7 @@ class MiserSearchCV(BestModel):
         import pandas as pd
 
         gated = self._cascade(base, self.effort / self.n_splits_)
-        if gated is None or isinstance(whole.given.X, Parted):
+        if gated is None or isinstance(whole.inputs.X, Parted):
             return []
         known = whole.take(learn)
         with warnings.catch_warnings():
@@ -452,7 +457,7 @@ class MiserSearchCV(BestModel):
         if not isinstance(tradeoffs, int):
             return tradeoffs
         blank = clone(base).set_params(early_stopping=False)  # no row is set aside
-        prepared, params = blank.prepare(whole.given, NOTHING_GIVEN, threads), Parameters.of(blank)
+        prepared, params = blank.prepare(whole.inputs, NO_INPUTS, threads), Parameters.of(blank)
         highest = highest_tradeoff(prepared, params, blank_model(prepared, params))
         if tradeoffs == 1 or highest == 0:
             return [0.0]
@@ -464,23 +469,24 @@ class MiserSearchCV(BestModel):
             highest = min(highest, middle * MONEY_SPAN)
         return [0.0, *np.geomspace(highest, lowest, tradeoffs - 1)]
 
-    def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
+    def _folds(self, base: Miser, whole: _Whole, repeat: int = 0) -> list[tuple[Any, Any]]:
+        """Rows to learn from and to check with; a number of folds has others in each repetition."""
         from sklearn.model_selection import check_cv
 
-        X, y, groups = whole.rows, whole.given.y, whole.groups
+        X, y, groups = whole.rows, whole.inputs.y, whole.groups
         splitter = 5 if self.cv is None else self.cv
         if isinstance(splitter, Integral):
-            together = groups is not None or whole.given.qid is not None
-            splitter = self._splitter(int(splitter), is_classifier(base), together)
+            together = groups is not None or whole.inputs.qid is not None
+            splitter = self._splitter(int(splitter), is_classifier(base), together, repeat)
         splitter = check_cv(splitter, y, classifier=is_classifier(base))
         if groups is not None:
             return list(splitter.split(X, y, groups))
         with warnings.catch_warnings():
             # Nobody has asked a splitter that does without groups to heed the queries.
             warnings.filterwarnings("ignore", message="The groups parameter is ignored")
-            return list(splitter.split(X, y, whole.given.qid))
+            return list(splitter.split(X, y, whole.inputs.qid))
 
-    def _splitter(self, n: int, classifies: bool, together: bool) -> Any:
+    def _splitter(self, n: int, classifies: bool, together: bool, repeat: int) -> Any:
         """Folds for a number of them: by group, by class, or at random."""
         from sklearn.model_selection import (
             GroupKFold,
@@ -491,7 +497,7 @@ class MiserSearchCV(BestModel):
 
         if together and not classifies:
             return GroupKFold(n)
-        seed = check_random_state(self.random_state).randint(2**31)
+        seed = check_random_state(self.random_state).randint(2**31, size=repeat + 1)[repeat]
         if together:
             return StratifiedGroupKFold(n, shuffle=True, random_state=seed)
         kind = StratifiedKFold if classifies else KFold
@@ -502,15 +508,15 @@ class MiserSearchCV(BestModel):
         model = clone(base).set_params(
             tradeoff=self.best_params_["tradeoff"], max_iter=max(n_iter, 1), early_stopping=False
         )
-        given = whole.given
-        qid = {} if given.qid is None else {"qid": given.qid}
+        inputs = whole.inputs
+        qid = {} if inputs.qid is None else {"qid": inputs.qid}
         with warnings.catch_warnings():
             if n_iter == 0:  # the search has chosen the constant: nothing to warn of
                 warnings.simplefilter("ignore", BudgetWarning)
             if allowed is None:
-                model.fit(given.X, given.y, given.weight, **qid)
+                model.fit(inputs.X, inputs.y, inputs.weight, **qid)
                 return model.truncate(min(n_iter, model.n_iter_))
-        fitted = _fitted_with(model, given, np.frombuffer(allowed, dtype=bool), threads)
+        fitted = _fitted_with(model, inputs, np.frombuffer(allowed, dtype=bool), threads)
         return fitted.truncate(min(n_iter, fitted.n_iter_))
 
     # -- what scikit-learn asks -------------------------------------------------------------------
@@ -535,10 +541,10 @@ class MiserSearchCV(BestModel):
 
 
 def _fitted_with(
-    estimator: Miser, given: Given, allowed: NDArray[np.bool_], threads: Threads
+    estimator: Miser, inputs: Inputs, allowed: NDArray[np.bool_], threads: Threads
 ) -> Miser:
     """A fitted estimator that uses only some features."""
-    prepared, params = estimator.prepare(given, NOTHING_GIVEN, threads), Parameters.of(estimator)
+    prepared, params = estimator.prepare(inputs, NO_INPUTS, threads), Parameters.of(estimator)
     watch = validation_of(estimator, prepared.schema)
     model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
     model.raise_if_cut_short()
@@ -555,31 +561,31 @@ def _trace_with(path: TradeoffPath, allowed: NDArray[np.bool_]) -> pd.DataFrame:
 class _Whole:
     """All data of a search, and parts of it."""
 
-    def __init__(self, given: Given, groups: Any):
+    def __init__(self, inputs: Inputs, groups: Any):
         # What splitters may look at: rows that are elsewhere have only their numbers here.
-        self.rows = np.arange(given.X.shape[0]) if isinstance(given.X, Parted) else given.X
-        others = (given.y, given.weight, given.qid, groups)
+        self.rows = np.arange(inputs.X.shape[0]) if isinstance(inputs.X, Parted) else inputs.X
+        others = (inputs.y, inputs.weight, inputs.qid, groups)
         # As scikit-learn's searches do it: what has no rows to choose from gets some.
         self.rows, *parts, self.groups = indexable(self.rows, *others)
-        X = given.X if isinstance(given.X, Parted) else self.rows
-        self.given = Given(X, *parts)
+        X = inputs.X if isinstance(inputs.X, Parted) else self.rows
+        self.inputs = Inputs(X, *parts)
 
-    def take(self, rows: Any) -> Given:
-        if isinstance(self.given.X, Parted):
+    def take(self, rows: Any) -> Inputs:
+        if isinstance(self.inputs.X, Parted):
             return self._weighed(rows)
-        values = (self.given.X, self.given.y, self.given.weight, self.given.qid)
+        values = (self.inputs.X, self.inputs.y, self.inputs.weight, self.inputs.qid)
         parts = [None if value is None else _safe_indexing(value, rows) for value in values]
-        return Given(*parts)
+        return Inputs(*parts)
 
-    def _weighed(self, rows: Any) -> Given:
+    def _weighed(self, rows: Any) -> Inputs:
         """Rows that stay where they are: the others weigh nothing, and are as good as not there."""
         if len(np.unique(rows)) < len(rows):
             raise ValueError("a fold has rows twice, which Dask collections do not allow")
-        given, n = self.given, len(self.rows)
-        weight = np.ones(n) if given.weight is None else np.asarray(given.weight, dtype=np.float64)
+        inputs, n = self.inputs, len(self.rows)
+        weight = np.ones(n) if inputs.weight is None else np.array(inputs.weight, dtype=np.float64)
         left_out = np.ones(n, dtype=bool)
         left_out[rows] = False
-        return Given(given.X, given.y, np.where(left_out, 0.0, weight), given.qid)
+        return Inputs(inputs.X, inputs.y, np.where(left_out, 0.0, weight), inputs.qid)
 
 
 def _mean_over_folds(traces: Sequence[pd.DataFrame], n_folds: int) -> pd.DataFrame:
