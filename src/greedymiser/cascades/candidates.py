@@ -598,7 +598,7 @@ class CascadeFamily:
         """``least`` is what a row gains at least that goes on."""
         first, second = pair
         beyond = self._price_beyond(states, first, second)
-        price = states.price(0, first) + beyond * states.mean(on)
+        price = states.price(0, first) + beyond * states.mean(on.astype(np.float64))
         loss = states.mean(np.where(on, states.values[second], states.values[first]))
         stages = [(first, gate, kind), (second, None, "")]
         return self._cascade(

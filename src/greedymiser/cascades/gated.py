@@ -511,8 +511,13 @@ def gated_like(estimator: Miser, budget: float | None, effort: float) -> Gated |
     if not isinstance(estimator, MiserClassifier | MiserRegressor):
         return None
     kind = GatedClassifier if isinstance(estimator, MiserClassifier) else GatedRegressor
-    limits = {"budget": budget, "row_budget": estimator.row_budget}
-    return kind(estimator, **limits, effort=effort, n_jobs=estimator.n_jobs)
+    return kind(
+        estimator,
+        budget=budget,
+        row_budget=estimator.row_budget,
+        effort=effort,
+        n_jobs=estimator.n_jobs,
+    )
 
 
 def cost_and_score(gated: Gated, models: Any, X: Any) -> tuple[float, float]:

@@ -62,21 +62,22 @@ class TradeoffPath:
     def choose(self, tradeoffs: int | Sequence[float]) -> Iterator[list[float]]:
         """Yield the trade-offs that are asked for, or find good ones as the models come in.
 
-        Those that are found are the same on any number of threads; those that are asked for come
-        as many at a time as can be trained at once.
+        Those that are found are the same on any number of threads, and go on where there are models
+        already; those that are asked for come as many at a time as can be trained at once.
         """
         if not isinstance(tradeoffs, int):
             n_together = self.models.pool.n_trainers
             for start in range(0, len(tradeoffs), n_together):
                 yield list(tradeoffs[start : start + n_together])
             return
-        highest = self.highest()
-        yield [0.0, highest] if tradeoffs > 1 and highest > 0 else [0.0]
-        middle = self._middle()
-        around = [factor * middle for factor in (1.0, *AROUND_MIDDLE)]
-        known = [tradeoff for tradeoff in around if 0 < tradeoff < highest]
-        if known and tradeoffs > 2:
-            yield known[: tradeoffs - 2]
+        if not self.by_tradeoff:
+            highest = self.highest()
+            yield [0.0, highest] if tradeoffs > 1 and highest > 0 else [0.0]
+            middle = self._middle()
+            around = [factor * middle for factor in (1.0, *AROUND_MIDDLE)]
+            known = [tradeoff for tradeoff in around if 0 < tradeoff < highest]
+            if known and tradeoffs > 2:
+                yield known[: tradeoffs - 2]
         while 1 < len(self.by_tradeoff) < tradeoffs:
             following = self._widest_gaps()[: tradeoffs - len(self.by_tradeoff)]
             if not following:
