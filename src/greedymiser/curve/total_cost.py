@@ -76,13 +76,13 @@ TEACHER: dict[str, Any] = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
 SOFT = 0.5
 # States at least and at most, and the work of all of them together (rows by outputs, and what a
 # model costs however few there are).
-FEWEST, MOST, WORK, OVERHEAD = 40, 100, 250_000, 300
+FEWEST, MOST, WORK, OVERHEAD = 30, 50, 125_000, 300
 # States that are tried together, where what comes next depends on them.
 AT_A_TIME = 4
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
-# How often rows are divided to choose the size of the best small tree.
-REPEATS = 3
+# How often rows are divided to choose the size of the best small tree, where there are so few.
+REPEATS, FEW_ROWS = 3, 1000
 # Standard errors by which a decision must be better than a simpler one.
 MARGIN = 0.5
 
@@ -267,6 +267,8 @@ def _learned(
     repeats: Sequence[NDArray[np.intp]],
     more_repeats: Sequence[NDArray[np.intp]],
 ) -> LeastTotal:
+    if len(prepared.train.y) > FEW_ROWS:
+        more_repeats = ()
     learner = _Learner(estimator, prepared, repeats)
     states = learner.explore()
     policy = learner.induce(states)
@@ -328,7 +330,6 @@ class _Learner:
         self._folds = [self.whole.divided(folds, int(folds.max()) + 1) for folds in repeats]
         self.sets = SetPrices(plain.schema.costs)
         self.params = Parameters.of(self.estimator)
-        self._bundles = list[Bits]()
         # (n, n_said): what each answer costs a row, by its soft class.
         self._classes = self._softened()
         self._stakes = self._classes @ errors.matrix
@@ -435,8 +436,8 @@ class _Learner:
         """
         n, k = len(self.codes), self.whole.schema.loss.n_outputs
         most = int(np.clip(WORK // ((n + OVERHEAD) * k), FEWEST, MOST))
-        bundles = self._bundles = self._promising(most)
-        sets = dict.fromkeys([0, *bundles, *self._given_up(bundles, most // 4)])
+        bundles = self._promising(most)
+        sets = dict.fromkeys([0, *bundles, *self._given_up(bundles, most // 2)])
         found = {state.resources: state for state in self._states(list(sets)[:most])}
         singles = [found[bundle] for bundle in bundles if bundle in found]
         waiting: dict[Bits, float] = {}
@@ -499,9 +500,14 @@ class _Learner:
         tasks = [(some, Threads(1)) for some in sets]
         return list(self._threads.run(self.state, tasks))
 
+    @property
+    def _affordable(self) -> list[Bits]:
+        """Bundles that cost less than the worst error."""
+        return [b for b in self.sets.bundles if self.sets.price(b) < self.errors.worst]
+
     def _promising(self, most: int) -> list[Bits]:
         """Bundles to choose from: all, or those that a model of all features has most from."""
-        bundles = [b for b in self.sets.bundles if self.sets.price(b) < self.errors.worst]
+        bundles = self._affordable
         room = max(8, most // 3)
         if len(bundles) <= room:
             return bundles
@@ -560,10 +566,10 @@ class _Learner:
         """The best small tree, and before it what it costs each row, by its soft class."""
         costs = self.sets.costs
         weight = np.ones(len(self.codes)) if self.weight is None else self.weight
-        questions = Questions.of(self._inputs(union(self._bundles)), self._stakes, weight)
+        questions = Questions.of(self._inputs(union(self._affordable)), self._stakes, weight)
         needs = needs_of(costs, questions.features())
         search = TreeSearch(questions.holds, needs, costs.resource_costs, self._stakes, weight)
-        found = chosen_tree(search, repeats, self.errors.worst, MARGIN)
+        found = chosen_tree(search, repeats, self.errors.worst)
         ensemble = ensemble_of(found.tree, questions, self._classes, weight)
         entry = math.fsum(costs.trees_bill(ensemble.n_iter))
         paid = found.paid.mean(axis=0) + entry
