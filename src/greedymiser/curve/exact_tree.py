@@ -31,8 +31,11 @@ DEPTHS = (3, 4)
 LEAST_ROWS = 3
 # What a split must save, in worst errors: all rows of a node together.
 PENALTIES = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.0)
-# Questions of a column at least, and the work of all of them (rows by answers by their cube).
-FEWEST_OF_COLUMN, WORK = 3, 4e8
+# Questions of a column at least, and the work of all of them: rows (and what is to be done however
+# few there are) by answers by the cube of their number.
+FEWEST_OF_COLUMN, WORK, OVERHEAD = 3, 2e8, 200
+# Share of a class, at least, in what is said of a leaf.
+LEAST_SHARE = 1e-9
 # Differences of sums that are smaller, in relation to the sum, are rounding.
 ROUNDING = 1e-12
 
@@ -59,7 +62,7 @@ class Questions:
     def of(cls, inputs: GateInputs, stakes: Floats, weight: Floats) -> Questions:
         """Questions about all columns: those that stakes differ most by, where they are many."""
         binned, n = inputs.binned, len(stakes)
-        room = max(8, int((WORK / (n * stakes.shape[1])) ** (1 / 3)))
+        room = max(8, int((WORK / ((n + OVERHEAD) * stakes.shape[1])) ** (1 / 3)))
         each = max(FEWEST_OF_COLUMN, room // max(1, len(binned.codes)))
         column, code = [], []
         for j, edges in enumerate(binned.edges):
@@ -362,14 +365,14 @@ def ensemble_of(
     """
     holds, n_features = questions.holds, questions.inputs.n_features
     nodes, sets = list[NDArray[np.void]](), list[NDArray[np.uint64]]()
-    raw = list[Floats]()
+    sums = list[Floats]()
     waiting: list[tuple[Split | None, Rows, int]] = [(tree, np.arange(len(weight)), 0)]
     while waiting:  # level by level: siblings lie side by side
         split, rows, depth = waiting.pop(0)
         record = np.zeros(1, dtype=NODE_DTYPE)
         record["hessian"], record["count"], record["depth"] = weight[rows].sum(), len(rows), depth
         record["feature"] = record["left"] = record["category_set"] = record["bin"] = -1
-        raw.append(_log_odds(weight[rows] @ classes[rows]))
+        sums.append(weight[rows] @ classes[rows])
         nodes.append(record)
         if split is None:
             continue
@@ -383,11 +386,15 @@ def ensemble_of(
         record["left"] = len(nodes) + len(waiting)
         waiting += [(split.yes, rows[yes], depth + 1), (split.no, rows[~yes], depth + 1)]
     stacked = np.array(sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS)
-    said = np.array(raw)
+    counted = np.array(sums)
+    said = _log_odds(counted)
     empty = Ensemble.empty(said[0], n_features)
     if tree is None:
         return empty
     records, trees = np.concatenate(nodes), []
+    inner, losses = np.flatnonzero(records["left"] >= 0), _log_losses(counted)
+    left = records["left"][inner]
+    records["gain"][inner] = (losses[inner] - losses[left] - losses[left + 1]) / weight.sum()
     for values in (said - said[0]).T:
         mine = records.copy()
         mine["value"] = values
@@ -396,9 +403,15 @@ def ensemble_of(
 
 
 def _log_odds(sums: Floats) -> Floats:
-    """Raw predictions by sums of classes: of two classes, one number."""
-    shares = np.log(np.maximum(sums / sums.sum(), 1e-9))
-    return shares[1:] - shares[:1] if len(shares) == 2 else shares
+    """Raw predictions by sums of classes, (n_nodes, n_classes): of two classes, one column."""
+    shares = np.log(np.maximum(sums / sums.sum(axis=1, keepdims=True), LEAST_SHARE))
+    return shares[:, 1:] - shares[:, :1] if sums.shape[1] == 2 else shares
+
+
+def _log_losses(sums: Floats) -> Floats:
+    """Log-loss of the rows of each node that are told their shares."""
+    shares = np.maximum(sums / sums.sum(axis=1, keepdims=True), LEAST_SHARE)
+    return -(sums * np.log(shares)).sum(axis=1)
 
 
 def needs_of(costs: CostModel, features: Sequence[int]) -> NDArray[np.bool_]:

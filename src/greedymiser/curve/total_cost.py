@@ -21,6 +21,7 @@ a standard error, too.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.estimators import MiserClassifier, fitted_like, validation_of
 from greedymiser.model.gating import said_of
 from greedymiser.model.links import probabilities
+from greedymiser.model.trees import Ensemble
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import NOTHING_GIVEN, Given, Prepared
 from greedymiser.training.train import Model, Watch, blank_model, train
@@ -126,7 +128,7 @@ class LeastTotal:
     def classifier(self) -> GatedClassifier | MiserClassifier:
         """The chain, or the tree, as an estimator."""
         if self.policy is None:
-            blank = clone(self.estimator).set_params(charge="row")
+            blank = copy.copy(self.estimator).set_params(charge="row")
             return fitted_like(blank, self.prepared.schema, self.models[0])
         gated = [stage for stage in self.policy.stages if stage.gate is not None]
         return gated_classifier(
@@ -575,7 +577,7 @@ class _Learner:
         paid = found.paid.mean(axis=0) + entry
         model = Model(
             ensemble,
-            purchases=_purchases(costs, questions, found),
+            purchases=_purchases(costs, questions, found, ensemble),
             charge="row",
             train_cost=np.array([0.0, self.mean(paid)][: ensemble.n_iter + 1]),
             has_copies=True,
@@ -602,16 +604,19 @@ class _Learner:
         return paid + self._stakes[rows, found.said].mean(axis=0), least
 
 
-def _purchases(costs: CostModel, questions: Questions, found: ExactTree) -> tuple[Purchase, ...]:
+def _purchases(
+    costs: CostModel, questions: Questions, found: ExactTree, ensemble: Ensemble
+) -> tuple[Purchase, ...]:
     """What a tree buys, from its root downwards."""
     ledger, features, lines = Ledger(costs), questions.features(), list[Purchase]()
-    for depth, question in found.splits():
+    gains = ensemble.nodes["gain"][ensemble.nodes["left"] >= 0].tolist()
+    for (depth, question), gain in zip(found.splits(), gains, strict=False):
         feature = features[question]
         price = float(ledger.prices[feature])
         if costs.needs[feature] and not ledger.owned_features[feature]:
             told = feature if costs.feature_names is None else costs.feature_names[feature]
             bought = ledger.buy(feature)
-            lines.append(Purchase(0, 0, depth, told, bought, price, ledger.spent, 0.0))
+            lines.append(Purchase(0, 0, depth, told, bought, price, ledger.spent, gain))
     return tuple(lines)
 
 
