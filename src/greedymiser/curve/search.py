@@ -185,7 +185,9 @@ class MiserSearchCV(BestModel):
     With ``scoring="total_cost"`` and an estimator that has ``error_costs`` and ``charge="row"``, no
     budget is needed: rows are asked for more as long as the saving that is expected exceeds the
     price. Then the search learns whom to ask for what (see ``greedymiser.curve.total_cost``), and
-    the best model is a ``GatedClassifier``: at best a constant answer, which asks for nothing.
+    the best model is a ``GatedClassifier``: a chain of models with gates between them, or a
+    constant answer, which asks for nothing; or a ``MiserClassifier`` with one small tree, which
+    asks rows for different things.
     Parameters of the estimator that were left as they are become those that suit few rows. It
     chooses among few small sets, so it takes seconds on some hundred rows. Where a budget or a list
     of trade-offs is given, trade-offs and sets are searched as ever.
@@ -204,7 +206,8 @@ class MiserSearchCV(BestModel):
         How long each fold searches; see ``tradeoff_curve``.
     cv : int or splitter
         As in scikit-learn. Where it is a number, rows of one group stay together, and so do those
-        of one query; other rows are shuffled.
+        of one query; other rows are shuffled. Where the least total is learned row by row, every
+        row must be checked equally often (``StratifiedKFold``, ``RepeatedStratifiedKFold``).
     scoring : scorer name or callable, optional
         As the estimator's ``scoring``, which it replaces.
     random_state : int, RandomState or None
@@ -217,7 +220,7 @@ class MiserSearchCV(BestModel):
     best_params_ : dict
         ``tradeoff`` and ``max_iter`` of the best model; ``resources``, what it may use, if the
         search has found it. Where the least total was learned row by row, ``resources`` alone: what
-        is bought one after another, a list for each state in which rows may stop.
+        is bought one after another, a list for each state of a chain or each depth of a tree.
     best_score_ : float
         Its mean validation score.
     cv_results_ : DataFrame
