@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from greedymiser import MiserClassifier, MiserSearchCV, load, save, total_cost
+from greedymiser import (
+    MiserClassifier,
+    MiserSearchCV,
+    load,
+    save,
+    total_cost,
+    tradeoff_curve,
+)
 from greedymiser.cascades.gates import GateInputs
 from greedymiser.curve.exact_tree import (
     LEAST_ROWS,
@@ -171,3 +178,34 @@ def test_weights_count(forked):
     search = searched(X, y, cv=5).fit(X, y, sample_weight=weight)
     assert "left" in search.features_used_
     assert search.cost_ == pytest.approx(5.0, abs=1.1)
+
+
+def test_a_curve_takes_a_tree(forked):
+    X, y = forked
+    model = MiserClassifier(
+        costs={"which": 1.0, "left": 5.0, "right": 5.0},
+        charge="row",
+        error_costs={"ill": {"well": 40}, "well": {"ill": 30}},
+        scoring="total_cost",
+        max_iter=5,
+        n_jobs=1,
+    )
+    curve = tradeoff_curve(
+        model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=2, effort=0.1
+    )
+    found = curve.points[curve.points["found_by"] == "total cost"]
+    assert found[["cost", "errors", "score"]].iloc[0].tolist() == [6.0, 0.0, -6.0]
+    assert (curve.best().prediction_costs(X) == 6).all()
+
+
+def test_what_is_free_is_not_bought(forked):
+    X, y = forked
+    model = MiserClassifier(
+        costs={"which": 0.0, "left": 5.0, "right": 5.0},
+        charge="row",
+        error_costs={"ill": {"well": 40}, "well": {"ill": 30}},
+        n_jobs=1,
+    )
+    search = MiserSearchCV(model, scoring="total_cost", cv=3, random_state=0).fit(X, y)
+    assert search.best_params_ == {"resources": [["left", "right"]]}
+    assert search.cost_ == 5

@@ -684,9 +684,9 @@ class Frontier:
             if self._is_within(candidate):
                 self.models.add_fitted(candidate, shift)
         if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
-            least = total_cost_candidate(self.models)
+            least, unseen = total_cost_candidate(self.models)
             if self._is_within(least):
-                self.models.add_fitted(least)
+                self.models.add_fitted(least, search.weighed(unseen - least.score))
         for model, tradeoff in beyond:
             self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
 

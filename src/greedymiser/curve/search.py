@@ -350,6 +350,7 @@ class MiserSearchCV(BestModel):
 
     def _fit_least_total(self, base: Any, whole: _Whole, threads: Threads) -> Self:
         """Learn whom to ask for what, with models and gates that are judged by folds."""
+        whole = whole.weighing()
         folds, more = self._folds(base, whole), list[tuple[Any, Any]]()
         if self.cv is None or isinstance(self.cv, Integral):
             for repeat in range(1, REPEATS):
@@ -534,6 +535,14 @@ class _Whole:
         values = (self.given.X, self.given.y, self.given.weight, self.given.qid)
         parts = [None if value is None else _safe_indexing(value, rows) for value in values]
         return Given(*parts)
+
+    def weighing(self) -> _Whole:
+        """The rows that weigh anything."""
+        weight = self.given.weight
+        if weight is None or (kept := np.flatnonzero(np.asarray(weight))).size == len(self.rows):
+            return self
+        groups = None if self.groups is None else _safe_indexing(self.groups, kept)
+        return _Whole(self.take(kept), groups)
 
     def _weighed(self, rows: Any) -> Given:
         """Rows that stay where they are: the others weigh nothing, and are as good as not there."""

@@ -247,8 +247,11 @@ def _repeats_of(folds: Folds, n: int) -> list[NDArray[np.intp]]:
     )
 
 
-def total_cost_candidate(models: CurveModels) -> FittedCandidate:
-    """The least total of a curve's training rows, judged by its other rows."""
+def total_cost_candidate(models: CurveModels) -> tuple[FittedCandidate, float]:
+    """The least total of a curve's training rows, judged by its other rows.
+
+    It comes with the score of training rows that it has not seen.
+    """
     estimator, prepared = _usual(models.blank), models.trainer.prepared
     estimator.__dict__.update(
         {name: value for name, value in vars(models.blank).items() if name.endswith("_in_")}
@@ -260,7 +263,8 @@ def total_cost_candidate(models: CurveModels) -> FittedCandidate:
         repeats.append(np.empty(len(y), dtype=np.intp))
         repeats[-1][np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
     found = _learned(estimator, prepared, repeats[:1], repeats[1:])
-    return judged_candidate(models, found.classifier(), FOUND_BY)
+    unseen = -(found.mean_cost + found.mean_error)
+    return judged_candidate(models, found.classifier(), FOUND_BY), unseen
 
 
 def _learned(
@@ -354,7 +358,8 @@ class _Learner:
         There are as many raw predictions of a row as repetitions. The number of rounds is the best
         for all folds together.
         """
-        watch = self._watch()
+        # Of all rows: a fold may be without a class.
+        watch, blank = self._watch(), blank_model(self.whole, params)
         learned: list[list[tuple[Prepared, Model]]] = []
         losses = np.zeros(params.max_iter + 1)
         for folds in self._folds:
@@ -362,7 +367,7 @@ class _Learner:
             for part in folds:
                 if threads is not None:
                     part = part.twin(CpuEngine(threads), threads)
-                model = train(part, params, blank_model(part, params), watch, allowed=allowed)
+                model = train(part, params, blank, watch, allowed=allowed)
                 model.raise_if_cut_short()
                 learned[-1].append((part, model))
                 scores = model.validation_score
@@ -586,7 +591,8 @@ class _Learner:
         for depth, question in found.splits():
             if depth == len(bought):
                 bought.append(0)
-            new = sum(1 << int(r) for r in np.flatnonzero(needs[question])) & ~before
+            paid_for = np.flatnonzero(needs[question] & (costs.resource_costs > 0))
+            new = sum(1 << int(r) for r in paid_for) & ~before
             bought[depth] |= new
             before |= new
         rows = np.arange(len(self.codes))
