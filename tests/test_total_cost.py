@@ -27,7 +27,7 @@ from greedymiser import (
 from greedymiser._core.threads import Threads
 from greedymiser.curve.path import tradeoff_in_money
 from greedymiser.curve.total_cost import SetPrices, least_total, members
-from greedymiser.training.preparation import NOTHING_GIVEN, Given
+from greedymiser.training.preparation import NO_INPUTS, Inputs
 
 ERRORS = [[0.0, 20.0], [20.0, 0.0]]
 
@@ -172,9 +172,7 @@ def test_rows_without_weight_are_as_good_as_not_there(doubtful):
     search = MiserSearchCV(model, scoring="total_cost", cv=3, random_state=0)
     kept = weight > 0
     some = clone(search).fit(X[kept], y[kept])
-    assert (
-        search.fit(X, y, sample_weight=weight).predict_proba(X) == some.predict_proba(X)
-    ).all()
+    assert (search.fit(X, y, sample_weight=weight).predict_proba(X) == some.predict_proba(X)).all()
 
 
 def test_a_class_may_be_missing_in_a_fold(doubtful):
@@ -264,7 +262,7 @@ def test_states_are_few_where_rows_are_many(monkeypatch, doubtful):
     model.set_params(scoring="total_cost")
     folds = list(StratifiedKFold(3).split(X, y))
     with Threads(1) as threads:
-        found = least_total(model, Given(X, y), folds, threads)
+        found = least_total(model, Inputs(X, y), folds, threads)
     assert len(found.states) == 4
 
 
@@ -283,7 +281,7 @@ def test_money_is_worth_the_loss_of_the_constant_for_what_its_errors_cost():
     y = np.repeat([0, 1], [30, 10])
     model = MiserClassifier(error_costs=[[0.0, 1.0], [8.0, 0.0]])
     with Threads(1) as threads:
-        prepared = model.prepare(Given(np.zeros((40, 1)), y), NOTHING_GIVEN, threads)
+        prepared = model.prepare(Inputs(np.zeros((40, 1)), y), NO_INPUTS, threads)
     entropy = -0.75 * np.log(0.75) - 0.25 * np.log(0.25)
     # To say 1 of all costs .75, to say 0 costs 2.
     assert tradeoff_in_money(prepared) == pytest.approx(entropy / 0.75)
@@ -295,7 +293,7 @@ def test_a_path_is_centred_where_money_is_worth_most(doubtful):
         costs=[0.01, 0.05, 0.01], error_costs=ERRORS, scoring="total_cost", max_iter=5, n_jobs=1
     )
     with Threads(1) as threads:
-        prepared = clone(model).prepare(Given(X[:200], y[:200]), NOTHING_GIVEN, threads)
+        prepared = clone(model).prepare(Inputs(X[:200], y[:200]), NO_INPUTS, threads)
         middle = tradeoff_in_money(prepared)
     curve = tradeoff_curve(
         model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=4, search="path"

@@ -48,11 +48,11 @@ from greedymiser.curve.exact_tree import (
 from greedymiser.curve.models import CurveModels, FittedCandidate
 from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.estimators import MiserClassifier, fitted_like, validation_of
-from greedymiser.model.gating import said_of
+from greedymiser.model.gating import output_features
 from greedymiser.model.links import probabilities
 from greedymiser.model.trees import Ensemble
 from greedymiser.training.parameters import Parameters
-from greedymiser.training.preparation import NOTHING_GIVEN, Given, Prepared
+from greedymiser.training.preparation import NO_INPUTS, Inputs, Prepared
 from greedymiser.training.train import Model, Watch, blank_model, train
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def union(bundles: Iterable[Bits], without: Bits | None = None) -> Bits:
 
 def least_total(
     base: MiserClassifier,
-    given: Given,
+    inputs: Inputs,
     folds: Folds,
     threads: Threads,
     more_folds: Folds = (),
@@ -210,7 +210,7 @@ def least_total(
     ----------
     base : MiserClassifier
         With ``error_costs``; not fitted.
-    given : Given
+    inputs : Inputs
         The rows to learn from.
     folds : pairs of arrays
         Rows to learn from, and rows to check with, by position: every row is checked
@@ -221,7 +221,7 @@ def least_total(
         Repetitions for what takes no time: the size of the best small tree.
     """
     estimator = _usual(base)
-    prepared = estimator.prepare(given, NOTHING_GIVEN, threads)
+    prepared = estimator.prepare(inputs, NO_INPUTS, threads)
     n = len(prepared.train.y)
     return _learned(estimator, prepared, _repeats_of(folds, n), _repeats_of(more_folds, n))
 
@@ -551,7 +551,7 @@ class _Learner:
         known = np.empty((0, len(self.codes)))
         if columns:
             known = cases.table.columns(columns, cases.rows)
-        said = known[:0] if raw is None else said_of(raw, schema.loss)
+        said = known[:0] if raw is None else output_features(raw, schema.loss)
         n = schema.n_features
         return GateInputs(
             np.concatenate([known, said]).T,
