@@ -34,7 +34,7 @@ from greedymiser.curve.summary import (
 )
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,8 +108,8 @@ class TradeoffCurve:
         before.
 
         The estimator that is returned is fitted, and its ``cost_`` is within the budget; with
-        ``charge="row"``, the mean cost of the validation rows is. 0 is a budget, too: it affords
-        what is free. Where a budget buys nothing useful the model is a constant, and a
+        ``charge="row"``, the mean cost of the validation rows is. With a budget of 0 the model uses
+        only free features. Where a budget buys nothing useful the model is a constant, and a
         ``BudgetWarning`` says so, as ``fit`` does.
 
         Parameters
@@ -323,13 +323,14 @@ def tradeoff_curve(
         each new one where cost (in its logarithm) and score change most. A sequence asks for
         exactly these models: nothing is searched beyond them.
     search : {"frontier", "path"}
-        "path" for the path of trade-offs alone.
+        "path" for the path of trade-offs only.
     effort : float
         How long to search: 2 allows twice the work, 0.5 half of it. Work is counted, not timed, so
         the same data gives the same curve everywhere.
     checkpoint : path, optional
-        A folder where every finished model is kept. A run that was killed goes on from it, and ends
-        with the same bits. A folder of other data or settings is refused.
+        A folder where every finished model is kept. A run that was killed and is started again
+        continues from it, and ends with the same bits. A folder of other data or settings is an
+        error.
     scoring : scorer name or callable, optional
         As the estimator's ``scoring``, which it replaces.
     n_jobs : int, optional
@@ -345,8 +346,8 @@ def tradeoff_curve(
     Returns
     -------
     TradeoffCurve
-        An interruption returns the models of the path that were finished. The curve holds on to
-        X, which must not be changed while ``best`` may train more.
+        An interruption returns the models of the path that were finished. The curve keeps a
+        reference to X, which must not be changed while ``best`` may train more.
 
     Examples
     --------
@@ -369,9 +370,9 @@ def tradeoff_curve(
     with Threads(thread_count(blank.n_jobs)) as threads:
         models = CurveModels(
             blank,
-            Given(X, y, sample_weight, qid),
-            Given(X_val, y_val, sample_weight_val, qid_val),
-            Given(X_test, y_test, sample_weight_test, qid_test),
+            Inputs(X, y, sample_weight, qid),
+            Inputs(X_val, y_val, sample_weight_val, qid_val),
+            Inputs(X_test, y_test, sample_weight_test, qid_test),
             threads,
             checkpoint,
         )
@@ -503,15 +504,15 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
         raise TypeError(
             f"tradeoffs must be a number of them, or a sequence of numbers, got {tradeoffs!r}"
         )
-    given = list(tradeoffs)
-    if not given:
+    chosen = list(tradeoffs)
+    if not chosen:
         raise ValueError("tradeoffs must name at least one trade-off, got an empty sequence")
-    for value in given:
+    for value in chosen:
         if not isinstance(value, Real):
             raise TypeError(f"tradeoffs must be numbers, got {value!r}")
         if not 0 <= float(value) < np.inf:
             raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
-    return list(dict.fromkeys(map(float, given)))
+    return list(dict.fromkeys(map(float, chosen)))
 
 
 def _unbeaten(rows: pd.DataFrame) -> pd.DataFrame:

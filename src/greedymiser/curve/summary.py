@@ -577,7 +577,7 @@ class ValidationRows:
 
     def _score_of(self, model: Any) -> Callable[[NDArray[np.intp]], float] | None:
         """From some units of the validation rows (queries, where there are some) to the score."""
-        from greedymiser.scoring.known import known_score
+        from greedymiser.scoring.scores import known_score
 
         cases, schema, scoring = self._cases, self._schema, self._scoring
         by_loss = scoring is None or scoring == "loss"

@@ -415,7 +415,7 @@ def _draw_baselines(ax: Axes, others: Mapping[str, tuple[float, float]], unit: s
 
 
 def compare_curves(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw the curves of several methods, measured with one meter.
+    """Draw the curves of several methods, whose costs are computed by the same rules.
 
     Parameters
     ----------

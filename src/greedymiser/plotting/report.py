@@ -44,7 +44,7 @@ from greedymiser.curve.summary import (
     whole_front,
 )
 from greedymiser.model.predictor import as_predictor
-from greedymiser.model.protocols import said_conditions
+from greedymiser.model.protocols import conditions_text
 from greedymiser.plotting.axes import cost_scale, nice_costs, tick_label
 from greedymiser.plotting.curves import (
     FAR,
@@ -519,7 +519,7 @@ def _protocol_entry(protocol: Protocol, unit: str) -> dict[str, Any] | None:
                 "share": step.n_rows / protocol.n_rows,
                 "share_text": share_text(step.n_rows / protocol.n_rows),
                 "ends": step.n_done / protocol.n_rows,
-                "conditions": said_conditions(step),
+                "conditions": conditions_text(step),
                 "price_text": money(step.price, unit),
             }
             for depth, step in questions

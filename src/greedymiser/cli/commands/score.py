@@ -139,7 +139,7 @@ def score_of(
     queries: NDArray[Any] | None,
 ) -> float:
     """The score of that name; ``y`` as ``encoded`` has it."""
-    from greedymiser.scoring.known import known_score
+    from greedymiser.scoring.scores import known_score
 
     known = known_score(name, trained.kind, trained.loss, trained.classes)
     if known is None:
@@ -159,7 +159,7 @@ def _score_of_scikit_learn(
     from sklearn.metrics import get_scorer_names
 
     from greedymiser.scoring.names import refuse_misspelt_score
-    from greedymiser.scoring.rows import Truth, ask_scikit_learn
+    from greedymiser.scoring.truth import Truth, ask_scikit_learn
 
     refuse_misspelt_score(name, ["ndcg@5"] if trained.kind == "ranker" else [])
     classes = np.empty(0) if trained.classes is None else trained.classes

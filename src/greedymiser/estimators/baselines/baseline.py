@@ -41,7 +41,7 @@ class Baseline(Miser):
     costs : CostModel, mapping from column name to cost, array of costs, or None
         What features cost. None means 1 for each.
     charge : {"model", "row"}
-        Every row pays for all that the model needs, or for what its own paths ask for.
+        Every row pays for all features of the model, or only for those on its own paths.
     n_jobs : int or None
         Threads; None for all cores.
     error_costs : matrix, data frame, mapping or None
@@ -92,7 +92,7 @@ class Baseline(Miser):
         return type(self)(self.model, self.costs, self.charge, self.n_jobs, self.error_costs)
 
     def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
-        """Read the trees. The data is not looked at: all that there was to learn is learned."""
+        """Read the trees. The data is ignored: the model is trained already."""
         return self.fit_to(read_model(self.model))
 
     def fit_to(self, foreign: ForeignModel) -> Self:
@@ -220,11 +220,11 @@ def baseline(
     n_jobs: int | None = None,
     error_costs: Any = None,
 ) -> Any:
-    """Put a finished model of another library on the meter.
+    """Compute what a finished model of another library costs.
 
     Its trees are read, and predict what they predicted before: to the last bit for LightGBM and
     HistGradientBoosting, to the precision of float32 for XGBoost. Features are paid for as in eq.
-    3 of the paper, so that the bill can be compared with a miser's.
+    3 of the paper, so that costs can be compared with those of the models of this library.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def baseline(
     costs : CostModel, mapping from column name to cost, array of costs, or None
         What features cost. None means 1 for each.
     charge : {"model", "row"}
-        Every row pays for all that the model needs, or for what its own paths ask for.
+        Every row pays for all features of the model, or only for those on its own paths.
     n_jobs : int or None
         Threads; None for all cores.
     error_costs : matrix, data frame, mapping or None
