@@ -63,6 +63,9 @@ CHEAP, LITTLE = 0.2, 0.02
 # Room above and below the scores, as a part of the axis.
 PAD = 0.09
 
+# Scores that differ by less are told by the same digits.
+SAME_SCORE = 0.0005
+
 # Beyond so many times the cost of the best model, a reference is told in words only.
 FAR = 1.5
 
@@ -197,7 +200,12 @@ def reference_models(
     """Cost and score of models to compare with: the user's, and the one that ignores prices."""
     others = {str(name): _cost_and_score(name, given) for name, given in baselines.items()}
     free, front = _without_prices(curve), curve.pareto()
-    if free is not None and free not in zip(front["cost"], front["score"], strict=True):
+    if free is None:
+        return others
+    # Where a model of the line is the same to the eye, the line tells it.
+    cost, score = free
+    same = front[(front["cost"] == cost) & ((front["score"] - score).abs() < SAME_SCORE)]
+    if same.empty:
         others[PRICES_IGNORED] = free
     return others
 
