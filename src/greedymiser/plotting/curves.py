@@ -63,9 +63,6 @@ CHEAP, LITTLE = 0.2, 0.02
 # Room above and below the scores, as a part of the axis.
 PAD = 0.09
 
-# Scores that differ by less are told by the same digits.
-SAME_SCORE = 0.0005
-
 # Beyond so many times the cost of the best model, a reference is told in words only.
 FAR = 1.5
 
@@ -204,8 +201,9 @@ def reference_models(
         return others
     # Where a model of the line is the same to the eye, the line tells it.
     cost, score = free
-    same = front[(front["cost"] == cost) & ((front["score"] - score).abs() < SAME_SCORE)]
-    if same.empty:
+    costs, scores = front["cost"].to_numpy(float), front["score"].to_numpy(float)
+    near = np.abs(scores - score) <= LITTLE * np.ptp(scores)
+    if not (np.isclose(costs, cost) & near).any():
         others[PRICES_IGNORED] = free
     return others
 
