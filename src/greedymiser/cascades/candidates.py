@@ -437,8 +437,12 @@ class CascadeFamily:
         states = self.known
         if states is None:
             return []
+        phases = self.curve_models.trainer.phases
+        phases.begin(0.7)
         cascades = self._pairs(states)
+        phases.reached(0.4)
         cascades += self._policies(states, cascades)
+        phases.reached(0.75)
         return self._within_limit(cascades)
 
     def _within_limit(self, cascades: Iterable[Cascade]) -> list[Cascade]:

@@ -485,8 +485,10 @@ def gated_candidates(
     """
     family = CascadeFamily(models, sets, flat, more, folds=folds)
     best, found = family.best(), []
+    models.trainer.phases.begin(0.95, len(best.cascades))
     for cascade, scores in best.cascades:
         candidate = _candidate(models, cascade)
+        models.trainer.phases.step()
         unseen = family.score_at(best, cascade, scores, candidate.cost)
         if unseen is not None:
             found.append((candidate, unseen))
