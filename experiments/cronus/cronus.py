@@ -42,8 +42,7 @@ from experiments.cronus.objective import (
 from greedymiser._core.progress import Bar
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._ensemble_based import OverEnsemble, taken_or_fitted
-from greedymiser.data.lazy import or_lazily
-from greedymiser.data.tables import chosen
+from greedymiser.data.tables import chosen, or_lazily
 from greedymiser.estimators import Miser, MiserRanker, MiserRegressor
 from greedymiser.losses import SquaredError
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one

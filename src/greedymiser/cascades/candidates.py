@@ -168,8 +168,8 @@ class CascadeFamily:
         self.notes: list[str] = []
         self._promising: list[tuple[int, int]] = []
         self._finished: dict[Bits, Model] = {}
-        for found in flat:
-            self._finished.setdefault(found.resources, replace(found.model, charge="model"))
+        for candidate in flat:
+            self._finished.setdefault(candidate.resources, replace(candidate.model, charge="model"))
         best = most_valuable([f.cost for f in flat], [f.score for f in flat], MOST_SETS - 1)
         # Sets of the frontier; their unions are states as well.
         self._flat = list(dict.fromkeys([0, *(flat[i].resources for i in best), *more]))[:MOST_SETS]
@@ -196,10 +196,10 @@ class CascadeFamily:
         if len(more) > most:
             place = np.linspace(0, len(more) - 1, most)
             more = [more[i] for i in np.unique(place.round().astype(int)).tolist()]
-        found = sorted({*sets, *more}, key=lambda bits: (self._sets.price(bits), bits))
+        states = sorted({*sets, *more}, key=lambda bits: (self._sets.price(bits), bits))
         if limit is None:
-            return found
-        return [bits for bits in found if self._sets.price(bits) <= limit]
+            return states
+        return [bits for bits in states if self._sets.price(bits) <= limit]
 
     # -- models -----------------------------------------------------------------------------------
 
@@ -216,9 +216,9 @@ class CascadeFamily:
         new = [bits for bits in self.states if bits not in self._finished]
         tasks = [(self._params, self._sets.features(bits), True) for bits in new]
         trained = self.curve_models.pool.run(type(self.curve_models.trainer).train, tasks)
-        found = {**self._finished, **dict(zip(new, trained, strict=True))}
+        models = {**self._finished, **dict(zip(new, trained, strict=True))}
         return {
-            bits: self.curve_models.corrected(found[bits].truncated(found[bits].best_iter))
+            bits: self.curve_models.corrected(models[bits].truncated(models[bits].best_iter))
             for bits in self.states
         }
 
@@ -287,11 +287,11 @@ class CascadeFamily:
         """What stopping in each state is worth; None where nothing can be said."""
         if len(self.states) < 2:
             return None
-        found = self._cross_fitted
-        if found is None:
+        cross_fitted = self._cross_fitted
+        if cross_fitted is None:
             self.notes.append("the rows cannot be divided so that each part has all classes")
             return None
-        raw, folds = found
+        raw, folds = cross_fitted
         self.raw, train = raw, self.held_out.cases
         values = np.array([self._values(train.y, said) for said in raw])
         if not np.isfinite(values).all(axis=1).any():
@@ -395,9 +395,9 @@ class CascadeFamily:
         states = self.known
         if states is None:
             return []
-        found = self._pairs(states)
-        found += self._policies(states, found)
-        return self._within_limit(found)
+        cascades = self._pairs(states)
+        cascades += self._policies(states, cascades)
+        return self._within_limit(cascades)
 
     def _within_limit(self, cascades: Iterable[Cascade]) -> list[Cascade]:
         limit = self.curve_models.params.row_budget
@@ -456,18 +456,18 @@ class CascadeFamily:
         kinds = [kind for kind in KINDS if kind in self._kinds]
         if BAND not in self._kinds:
             return [c for pair in pairs for kind in kinds for c in self._gated(states, pair, kind)]
-        found = [c for pair in pairs for c in self._banded(states, pair)]
+        cascades = [c for pair in pairs for c in self._banded(states, pair)]
         for kind in kinds:
             if KINDS[kind].n_trees == 1:
-                found += [c for pair in pairs for c in self._gated(states, pair, kind)]
-        best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
-        ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
+                cascades += [c for pair in pairs for c in self._gated(states, pair, kind)]
+        best = layers([(c.mean_price, -c.loss) for c in cascades], LOSS_LAYERS)
+        ranked = dict.fromkeys(cascades[i].resources for layer in best for i in layer)
         pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
         self._promising = pairs
         for kind in kinds:
             if KINDS[kind].n_trees > 1:
-                found += [c for pair in pairs for c in self._gated(states, pair, kind)]
-        return found
+                cascades += [c for pair in pairs for c in self._gated(states, pair, kind)]
+        return cascades
 
     def _worth_a_gate(self, states: States) -> Iterator[tuple[int, int]]:
         """Pairs of states the second of which costs more and is better for all rows together.
@@ -558,11 +558,11 @@ class CascadeFamily:
     def _parts(self) -> list[tuple[NDArray[np.intp], HeldOut]]:
         """The rows of each fold, as models are scored on them."""
         assert self.known is not None
-        train, found = self._prepared.train, []
+        train, parts = self._prepared.train, []
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)
-            found.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
-        return found
+            parts.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
+        return parts
 
     def score(self, stopped: NDArray[np.intp]) -> float:
         """Mean score of the folds, if rows stop in these states; higher is better."""
@@ -638,16 +638,16 @@ def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
     """
     left = [i for i, point in enumerate(points) if np.isfinite(point).all()]
     left.sort(key=lambda i: (points[i][0], -points[i][1]))
-    found: list[list[int]] = []
-    while left and len(found) < most:
+    fronts: list[list[int]] = []
+    while left and len(fronts) < most:
         layer: list[int] = []
         for i in left:
             if not layer or points[i][1] > points[layer[-1]][1]:
                 layer.append(i)
-        found.append(layer)
+        fronts.append(layer)
         taken = set(layer)
         left = [i for i in left if i not in taken]
-    return found
+    return fronts
 
 
 def nearest_cut(values: Floats, share: float) -> float:

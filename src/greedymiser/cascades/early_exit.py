@@ -20,8 +20,7 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._ensemble_based import OverEnsemble, taken_or_fitted
-from greedymiser.data.lazy import or_lazily
-from greedymiser.data.tables import is_lazy
+from greedymiser.data.tables import is_lazy, or_lazily
 from greedymiser.estimators import (
     ClassifierAnswers,
     MiserClassifier,

@@ -26,9 +26,8 @@ from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._ensemble_based import OverEnsemble
 from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
-from greedymiser.data.lazy import or_lazily
 from greedymiser.data.splits import divide
-from greedymiser.data.tables import chosen, is_lazy
+from greedymiser.data.tables import chosen, is_lazy, or_lazily
 from greedymiser.estimators import (
     BudgetWarning,
     ClassifierAnswers,

@@ -229,9 +229,8 @@ class FrontierSearch:
 
         The dearest sets are expanded first. This search stays as it is.
         """
-        given = (self._pool, self.sets, self._final_params, self._starts, effort)
-        search = FrontierSearch(*given)
-        search.archive = {key: replace(found) for key, found in self.archive.items()}
+        search = FrontierSearch(self._pool, self.sets, self._final_params, self._starts, effort)
+        search.archive = {key: replace(candidate) for key, candidate in self.archive.items()}
         search.above, search.below = above, below
         search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun = self._has_begun
@@ -259,11 +258,11 @@ class FrontierSearch:
             self.evaluate(left.values(), share, has_rivals=False)
             following = {}
             for package, part in left.items():
-                found = self.archive.get(part)
-                if found is None:  # beyond the budget, or the allowance: a smaller part may do
+                candidate = self.archive.get(part)
+                if candidate is None:  # beyond the budget, or the allowance: a smaller part may do
                     continue
-                self._around.chains.setdefault(package, []).append(found.used)
-                following[package] = self._around.smaller(found.used, found.gains)
+                self._around.chains.setdefault(package, []).append(candidate.used)
+                following[package] = self._around.smaller(candidate.used, candidate.gains)
             # What several bundles need may be all that is left: then nothing becomes smaller.
             left = {
                 package: part
@@ -274,8 +273,8 @@ class FrontierSearch:
     def _expand(self, order: Callable[[list[Candidate]], list[Candidate]]) -> None:
         """Expand sets of the frontier until all are, or the allowance is spent."""
         while not self.allowance.is_spent:
-            front = [found for found in self.frontier() if found.cost < self.below]
-            waiting = [found for found in order(front) if not found.is_expanded and found.model]
+            front = [candidate for candidate in self.frontier() if candidate.cost < self.below]
+            waiting = [one for one in order(front) if not one.is_expanded and one.model]
             if not waiting:
                 return
             candidate = waiting[0]
@@ -303,9 +302,9 @@ class FrontierSearch:
             some = self._next(new, left, USUAL_ROUNDS)
             known = self.frontier() if has_rivals else []
             tasks = [(resources, self._rival(resources, known)) for resources in some]
-            for found in self._pool.run(self._fit, tasks):
-                self.archive[found.resources] = found
-                self.allowance.cells -= found.cells
+            for candidate in self._pool.run(self._fit, tasks):
+                self.archive[candidate.resources] = candidate
+                self.allowance.cells -= candidate.cells
                 self.allowance.fits -= 1
             self._trainer.phases.reached(self.allowance.share_spent)
         kept = set(map(id, self.frontier()))
@@ -328,7 +327,7 @@ class FrontierSearch:
     def _rival(self, resources: ResourceBits, known: Sequence[Candidate]) -> Rival | None:
         """The best of a frontier that costs no more than a set; None where it has no rival."""
         price = self.sets.price(resources)
-        as_cheap = [found for found in known if found.cost <= price]
+        as_cheap = [candidate for candidate in known if candidate.cost <= price]
         if not as_cheap or not np.isfinite(as_cheap[-1].best).all():
             return None
         # Scores that differ by less may differ by luck.
@@ -396,13 +395,13 @@ class FrontierSearch:
 
     def _steps(self) -> list[Candidate]:
         """The frontier without steps that are too small to be worth a model."""
-        best = [found for found in self.frontier() if found.cost < self.below]
-        scores = [found.score for found in best if found.score > -math.inf]
+        best = [candidate for candidate in self.frontier() if candidate.cost < self.below]
+        scores = [candidate.score for candidate in best if candidate.score > -math.inf]
         least = LEAST_STEP * (scores[-1] - scores[0]) if scores else 0.0
         kept: list[Candidate] = []
-        for found in best:
-            if not kept or found.score - kept[-1].score >= least:
-                kept.append(found)
+        for candidate in best:
+            if not kept or candidate.score - kept[-1].score >= least:
+                kept.append(candidate)
         return kept
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
@@ -457,10 +456,10 @@ class FrontierSearch:
 
         They are behind it by little more than cross-fitting usually changes between neighbours.
         """
-        shifts = [self.shift(found) for found in best if found.fold_scores is not None]
+        shifts = [self.shift(candidate) for candidate in best if candidate.fold_scores is not None]
         changes = np.abs(np.diff(shifts))
         most = MOST_CHANGES * float(np.median(changes)) if len(changes) else math.inf
-        return [found for found in others if _score_for(best, found.cost) - found.score <= most]
+        return [one for one in others if _score_for(best, one.cost) - one.score <= most]
 
     def _behind(self) -> list[Candidate]:
         """What the search began with, the frontier without that, and the one behind it.
@@ -468,16 +467,16 @@ class FrontierSearch:
         Sets of which the same part is used count once.
         """
         left: dict[ResourceBits, Candidate] = {}
-        for found in sorted(self.archive.values(), key=lambda one: -one.score):
-            if self.above < found.cost < self.below:
-                left.setdefault(found.used, found)
-        for found in self.frontier():
-            left.pop(found.used, None)
+        for candidate in sorted(self.archive.values(), key=lambda one: -one.score):
+            if self.above < candidate.cost < self.below:
+                left.setdefault(candidate.used, candidate)
+        for candidate in self.frontier():
+            left.pop(candidate.used, None)
         behind: list[Candidate] = []
         for number in range(LAYERS):
             layer = pareto(left.values())
             if number == 0:
-                layer = [found for used, found in left.items() if used in self._starts]
+                layer = [candidate for used, candidate in left.items() if used in self._starts]
             behind += layer
             for candidate in layer:
                 del left[candidate.used]
@@ -491,10 +490,10 @@ class FrontierSearch:
             for some in self._around.drops(candidate.used, candidate.gains)
         ]
         new = [some for some in dict.fromkeys(sets) if some not in self.archive][:FITS_TOGETHER]
-        for found in self._pool.run(self._fit, [(some,) for some in new]):
-            self.archive[found.resources] = replace(found, model=None)
+        for candidate in self._pool.run(self._fit, [(some,) for some in new]):
+            self.archive[candidate.resources] = replace(candidate, model=None)
         tried = [self.archive[some] for some in dict.fromkeys(sets) if some in self.archive]
-        return [found for found in tried if found.fold_scores is None]
+        return [candidate for candidate in tried if candidate.fold_scores is None]
 
     def _cross_fit(self, folds: Sequence[Trainer], candidates: Sequence[Candidate]) -> bool:
         """Score candidates by models that have not seen the rows; whether any has such a score.
@@ -506,30 +505,30 @@ class FrontierSearch:
         known = set(map(id, first))
         some: list[Candidate] = []
         work = 0.0
-        for found in [*_by_area(first), *(one for one in candidates if id(one) not in known)]:
-            work += self._n_folds * found.cells
+        for candidate in [*_by_area(first), *(one for one in candidates if id(one) not in known)]:
+            work += self._n_folds * candidate.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
                 break
-            if found.fold_scores is None and found.cost > self.above:
-                some.append(found)
+            if candidate.fold_scores is None and candidate.cost > self.above:
+                some.append(candidate)
         self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
         def fold_scores(trainer: Trainer) -> list[float]:
-            return [self._score_of_rest(trainer, found) for found in some]
+            return [self._score_of_rest(trainer, candidate) for candidate in some]
 
-        for found, *scores in zip(some, *self._pool.run_on(fold_scores, folds), strict=True):
+        for candidate, *scores in zip(some, *self._pool.run_on(fold_scores, folds), strict=True):
             if np.isfinite(scores).all():
-                found.fold_scores = np.array(scores)
-        return any(found.fold_scores is not None for found in candidates)
+                candidate.fold_scores = np.array(scores)
+        return any(candidate.fold_scores is not None for candidate in candidates)
 
-    def _score_of_rest(self, trainer: Trainer, found: Candidate) -> float:
+    def _score_of_rest(self, trainer: Trainer, candidate: Candidate) -> float:
         """Score of the rows that a fold leaves out, by as many rounds as the validation rows want.
 
         So no round is chosen by the rows that are scored, and only the last has to be.
         """
-        n_iter = len(found.best) - 1
+        n_iter = len(candidate.best) - 1
         params = replace(self._params, max_iter=n_iter)
-        allowed = self.sets.features(found.resources)
+        allowed = self.sets.features(candidate.resources)
         model = trainer.train(params, allowed, False, record=Record(False, n_iter))
         if model.n_iter < n_iter:  # it ended before
             model = trainer.train(params, allowed, False, record=SHORT_RECORD)
@@ -545,7 +544,7 @@ class FrontierSearch:
         """
         params = replace(self._final_params, **changes)
         done: list[FlatModel] = []
-        waiting = [found.resources for found in _by_area(candidates) if found.used]
+        waiting = [candidate.resources for candidate in _by_area(candidates) if candidate.used]
         self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
             some = self._next(waiting, self._final_cells, params.max_iter // 2)
@@ -559,7 +558,7 @@ class FrontierSearch:
                 shift = self.shift(self.archive[resources])
                 done.append(FlatModel(resources, model, cost, score, shift))
         self.left_out = [self.archive[resources] for resources in waiting]
-        done.sort(key=lambda found: found.cost)
+        done.sort(key=lambda candidate: candidate.cost)
         return done
 
 
@@ -629,7 +628,7 @@ class Frontier:
                 if _is_open(costs, scores, position):
                     self.models.trainer.phases.begin(0.6)
                     search.go_on()
-                    between = [found for found in search.judged() if low < found.cost < high]
+                    between = [one for one in search.judged() if low < one.cost < high]
                 else:
                     between = [f for f in self._search.left_out if low < f.cost < high]
                 self._add(search, between, (low, high, scores[position + 1]))
@@ -678,8 +677,8 @@ class Frontier:
             self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
             gated = self._gated(search, flat)
         beyond = self._beyond(candidates, bool(gated)) if params.charge == "row" else []
-        for found in flat:
-            self.models.add(found.model, params, "search", box, found.shift)
+        for candidate in flat:
+            self.models.add(candidate.model, params, "search", box, candidate.shift)
         for candidate, shift in gated:
             if self._is_within(candidate):
                 self.models.add_fitted(candidate, shift)
@@ -706,14 +705,14 @@ class Frontier:
         Their folds were scored by quicker models than they are served with. What that makes of the
         score of a flat model, which was compared with a quick one as well, is made up for.
         """
-        more = [found.resources for found in search.frontier()]
+        more = [candidate.resources for candidate in search.frontier()]
         gated, plain = gated_candidates(self.models, self.sets, flat, more)
         known = [one for one in flat if one.resources in plain]
         usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
         by = float(np.median(usual))
-        found = [(one, by + search.weighed(score - one.score)) for one, score in gated]
-        best = layers([(one.cost, one.score + shift) for one, shift in found], GATED_LAYERS)
-        return [found[i] for layer in best for i in layer]
+        cascades = [(one, by + search.weighed(score - one.score)) for one, score in gated]
+        best = layers([(one.cost, one.score + shift) for one, shift in cascades], GATED_LAYERS)
+        return [cascades[i] for layer in best for i in layer]
 
     def _beyond(
         self, candidates: Sequence[Candidate], has_gates: bool = False
@@ -727,9 +726,9 @@ class Frontier:
         """
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
-        used = [found for found in _by_area(candidates) if found.used]
+        used = [candidate for candidate in _by_area(candidates) if candidate.used]
         most = FEW_OPENINGS if has_gates else MOST_OPENINGS
-        sets = sorted({found.used for found in used[:most]}, key=self.sets.price)
+        sets = sorted({candidate.used for candidate in used[:most]}, key=self.sets.price)
         if self.sets.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             sets = [0, *sets]
@@ -765,37 +764,37 @@ class Frontier:
 
     def _budgeted(self) -> list[ResourceBits]:
         """What short fits under hard budgets would buy."""
-        sets, given = self.sets, self.models.params
+        sets, usual = self.sets, self.models.params
         most = sets.price(sets.owned(range(len(sets.needs))))
-        if given.budget is not None:
-            most = min(most, given.budget)
+        if usual.budget is not None:
+            most = min(most, usual.budget)
         if not sets.bundles or most < sets.price(sets.bundles[0]):
             return []
         costs = {tradeoff: best_cost(model) for tradeoff, model in self.path.by_tradeoff.items()}
-        found = []
+        purchases = []
         for budget in np.geomspace(sets.price(sets.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
             # A trade-off at which the path would go on buying.
             tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
             params = replace(
-                given,
+                usual,
                 charge="model",
                 row_budget=None,
                 tradeoff=tradeoff,
                 budget=budget,
-                max_iter=min(given.max_iter, BUDGETED_ROUNDS),
+                max_iter=min(usual.max_iter, BUDGETED_ROUNDS),
             )
             model = self.models.trainer.train(params, is_patient=False)
-            found.append(sets.owned(model.ensemble.features))
-        return found
+            purchases.append(sets.owned(model.ensemble.features))
+        return purchases
 
 
 def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
     """Positions of those that no other beats (as cheap, and better), the cheapest first."""
-    found: list[int] = []
+    best: list[int] = []
     for i in sorted(range(len(costs)), key=lambda i: (costs[i], -scores[i])):
-        if not found or scores[i] > scores[found[-1]]:
-            found.append(i)
-    return found
+        if not best or scores[i] > scores[best[-1]]:
+            best.append(i)
+    return best
 
 
 def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -838,18 +837,21 @@ def _is_open(costs: Sequence[float], scores: Sequence[float], position: int) -> 
 
 
 def _by_area(candidates: Sequence[Candidate]) -> list[Candidate]:
-    order = by_area([found.cost for found in candidates], [found.score for found in candidates])
+    order = by_area([one.cost for one in candidates], [one.score for one in candidates])
     return [candidates[i] for i in order]
 
 
 def _most_for_work(candidates: list[Candidate]) -> list[Candidate]:
     """Those first whose loss would cost most, for the work that their neighbours may take."""
-    place = _log_costs([found.cost for found in candidates])
-    scores = np.nan_to_num([found.score for found in candidates], neginf=-1e300)
+    place = _log_costs([candidate.cost for candidate in candidates])
+    scores = np.nan_to_num([candidate.score for candidate in candidates], neginf=-1e300)
     steps = np.diff(scores, prepend=scores[0])
     areas = steps * np.diff(place, append=place[-1] + math.log(2.0))
     order = np.argsort(
-        [-area / max(found.cells, 1.0) for area, found in zip(areas, candidates, strict=True)]
+        [
+            -area / max(candidate.cells, 1.0)
+            for area, candidate in zip(areas, candidates, strict=True)
+        ]
     )
     return [candidates[i] for i in order]
 
@@ -873,4 +875,4 @@ def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
 
 def _score_for(best: Sequence[Candidate], cost: float) -> float:
     """Score that a frontier has for a cost."""
-    return max((found.score for found in best if found.cost <= cost), default=-math.inf)
+    return max((candidate.score for candidate in best if candidate.cost <= cost), default=-math.inf)

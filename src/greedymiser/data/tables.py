@@ -11,9 +11,10 @@ import datetime as dt
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from numbers import Number
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import narwhals as nw
 import numpy as np
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.intp] | None
 """Chosen rows, by position; None for all of them."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 Categories = dict[int, NDArray[Any]]
 """The known categories of each categorical column, sorted, by position of the column."""
@@ -235,6 +238,20 @@ def refuse_dates(X: Any) -> None:
 def is_lazy(X: Any) -> bool:
     """Whether X is a Dask collection."""
     return hasattr(type(X), "__dask_graph__")
+
+
+def or_lazily(method: Method) -> Method:
+    """Make a method of a model return a Dask collection where it is given one."""
+
+    @wraps(method)
+    def answer(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_lazy(X):
+            from greedymiser.data.lazy import lazily
+
+            return lazily(self, method.__name__, X)
+        return method(self, X, *args, **kwargs)
+
+    return cast(Method, answer)
 
 
 def refuse_lazy(X: Any) -> None:

@@ -10,19 +10,19 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from greedymiser.baselines.foreign_models import (
-    Floats,
-    ForeignModel,
-    UnreadableModelError,
-    purchases_of,
-    with_scaled_values,
-)
 from greedymiser.costs.cost_model import CostModel, as_cost_model
 from greedymiser.estimators import (
     Miser,
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
+)
+from greedymiser.estimators.baselines.foreign_models import (
+    Floats,
+    ForeignModel,
+    UnreadableModelError,
+    purchases_of,
+    with_scaled_values,
 )
 from greedymiser.losses import Kind
 from greedymiser.model.predictor import Charge
@@ -272,7 +272,7 @@ def read_model(model: Any) -> ForeignModel:
         library = kind.__module__.partition(".")[0]
         if library in LIBRARIES:
             # Imported where somebody has a model of the library.
-            reader = import_module(f"greedymiser.baselines.{library}_trees")
+            reader = import_module(f"greedymiser.estimators.baselines.{library}_trees")
             return _of_several_classes(getattr(reader, f"read_{library}")(model))
     raise UnreadableModelError(
         "model must be a fitted booster or forest of LightGBM, XGBoost or scikit-learn, got "
