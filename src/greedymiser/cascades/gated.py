@@ -24,7 +24,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._ensemble_based import OverEnsemble
-from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily
+from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily, FoldModels
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
 from greedymiser.data.splits import divide
 from greedymiser.data.tables import chosen, is_lazy, or_lazily
@@ -41,7 +41,7 @@ from greedymiser.model.gating import Gate, Gates
 from greedymiser.model.links import Floats
 from greedymiser.model.predictor import Predictor, Stage
 from greedymiser.model.row_costs import mean_cost
-from greedymiser.training.preparation import NOTHING_GIVEN, Given, HeldOut, Schema
+from greedymiser.training.preparation import NO_INPUTS, HeldOut, Inputs, Schema
 from greedymiser.training.train import Model
 
 # Kinds of gates by what a user asks for.
@@ -216,8 +216,8 @@ class Gated(OverEnsemble):
             missing = "X_val" if X_val is None else "y_val"
             raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
         base, notes = self._base(), list[str]()
-        given, given_val = Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val)
-        parts = self._divided(base, given, given_val, notes)
+        inputs, inputs_val = Inputs(X, y, sample_weight), Inputs(X_val, y_val, sample_weight_val)
+        parts = self._divided(base, inputs, inputs_val, notes)
         found = None
         if parts is not None:
             with Threads(thread_count(base.n_jobs)) as threads:
@@ -245,28 +245,28 @@ class Gated(OverEnsemble):
 
     def _base(self) -> Miser:
         """A copy of the estimator to work with."""
-        given = self._default() if self.estimator is None else self._inner()
+        estimator = self._default() if self.estimator is None else self._inner()
         changes: dict[str, Any] = {"charge": "model", "row_budget": None, "warm_start": False}
-        base = clone(given).set_params(tradeoff=0.0, budget=None, verbose=0, **changes)
+        base = clone(estimator).set_params(tradeoff=0.0, budget=None, verbose=0, **changes)
         if self.n_jobs is not None:
             base.set_params(n_jobs=self.n_jobs)
         return base
 
     def _divided(
-        self, base: Miser, given: Given, given_val: Given, notes: list[str]
-    ) -> tuple[Given, Given] | None:
+        self, base: Miser, inputs: Inputs, inputs_val: Inputs, notes: list[str]
+    ) -> tuple[Inputs, Inputs] | None:
         """Rows to learn from and rows to choose by; None where nothing is to be learned."""
-        if is_lazy(given.X):
+        if is_lazy(inputs.X):
             notes.append("gates learn from rows in memory, not from those of a cluster")
             return None
-        base.look_at(given)
-        n = _num_samples(given.X)
+        base.look_at(inputs)
+        n = _num_samples(inputs.X)
         if n < LEAST_ROWS:
             notes.append(f"gates need at least {LEAST_ROWS} rows, got {n}")
             return None
-        if given_val.X is not None:
-            return given, given_val
-        y = np.asarray(given.y).reshape(-1)
+        if inputs_val.X is not None:
+            return inputs, inputs_val
+        y = np.asarray(inputs.y).reshape(-1)
         strata = np.zeros(n)
         if isinstance(base, MiserClassifier):
             strata = np.unique(y, return_inverse=True)[1].astype(np.float64)
@@ -276,10 +276,10 @@ class Gated(OverEnsemble):
         except ValueError:
             notes.append("no rows can be set aside to choose by: classes are too small")
             return None
-        return _some_of(given, learn), _some_of(given, check)
+        return _some_of(inputs, learn), _some_of(inputs, check)
 
     def _learned(
-        self, base: Miser, given: Given, given_val: Given, threads: Threads, notes: list[str]
+        self, base: Miser, inputs: Inputs, inputs_val: Inputs, threads: Threads, notes: list[str]
     ) -> tuple[Miser, Chain] | None:
         from greedymiser.curve.curve import configured
         from greedymiser.curve.frontier import Frontier
@@ -290,7 +290,7 @@ class Gated(OverEnsemble):
         # The choice has a warning of its own, and knows what to do with what is no number.
         with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
             warnings.simplefilter("ignore", BudgetWarning)
-            models = CurveModels(blank, given, given_val, NOTHING_GIVEN, threads)
+            models = CurveModels(blank, inputs, inputs_val, NO_INPUTS, threads)
             path = TradeoffPath(models)
             for some in path.choose(N_PATH):
                 for _ in path.train(*some):
@@ -299,7 +299,8 @@ class Gated(OverEnsemble):
             frontier = Frontier(path, self.effort)
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
-        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate])
+        folds = frontier.fold_models()
+        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate], folds=folds)
         with np.errstate(over="ignore", invalid="ignore"):
             chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
@@ -396,10 +397,10 @@ class Gated(OverEnsemble):
         return tags
 
 
-def _some_of(given: Given, rows: NDArray[np.intp]) -> Given:
+def _some_of(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
     # As scikit-learn's searches do it: what has no rows to choose from gets some.
-    parts = indexable(given.X, given.y, given.weight)
-    return Given(*(None if part is None else _safe_indexing(part, rows) for part in parts))
+    parts = indexable(inputs.X, inputs.y, inputs.weight)
+    return Inputs(*(None if part is None else _safe_indexing(part, rows) for part in parts))
 
 
 @documented_like(Gated)
@@ -471,18 +472,22 @@ def gated_classifier(
 
 
 def gated_candidates(
-    models: Any, sets: Any, flat: Sequence[Any], more: Sequence[int] = ()
-) -> tuple[list[tuple[Any, float]], dict[int, float]]:
+    models: Any,
+    sets: Any,
+    flat: Sequence[Any],
+    more: Sequence[int] = (),
+    folds: FoldModels | None = None,
+) -> tuple[list[tuple[Any, Floats]], dict[int, Floats]]:
     """Cascades over a flat frontier that none beats, for a curve.
 
-    Each comes with the score of training rows that neither its models nor its gates have seen; so
-    do the sets of the states, by themselves.
+    Each comes with the scores of training rows that neither its models nor its gates have seen, by
+    fold; so do the sets of the states, by themselves.
     """
-    family = CascadeFamily(models, sets, flat, more)
+    family = CascadeFamily(models, sets, flat, more, folds=folds)
     best, found = family.best(), []
-    for cascade, score in best.cascades:
+    for cascade, scores in best.cascades:
         candidate = _candidate(models, cascade)
-        unseen = family.score_at(best, cascade, score, candidate.cost)
+        unseen = family.score_at(best, cascade, scores, candidate.cost)
         if unseen is not None:
             found.append((candidate, unseen))
     return found, best.plain
@@ -499,6 +504,24 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     last = fitted_like(models.blank, models.schema, cascade.models[-1])
     gated.taking(last, Chain.of(models.schema, cascade))
     return judged_candidate(models, gated, "gates", cascade.tradeoff)
+
+
+def gated_like(estimator: Miser, budget: float | None, effort: float) -> Gated | None:
+    """A cascade of such models, not fitted; None for what has no gates."""
+    if not isinstance(estimator, MiserClassifier | MiserRegressor):
+        return None
+    kind = GatedClassifier if isinstance(estimator, MiserClassifier) else GatedRegressor
+    limits = {"budget": budget, "row_budget": estimator.row_budget}
+    return kind(estimator, **limits, effort=effort, n_jobs=estimator.n_jobs)
+
+
+def cost_and_score(gated: Gated, models: Any, X: Any) -> tuple[float, float]:
+    """Mean cost and score of the validation rows of others, which are in X."""
+    predictor, cases = gated.predictor_, models.trainer.prepared.validation.cases
+    table = predictor.table(X)
+    raw, left = predictor.run(table)
+    paid = mean_cost(predictor.bills(table, left), cases.shares)
+    return paid, float(models.score_of(np.ascontiguousarray(raw), "validation", paid))
 
 
 def judged_candidate(models: Any, gated: Gated, found_by: str, tradeoff: float = 0.0) -> Any:

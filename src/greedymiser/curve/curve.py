@@ -34,7 +34,7 @@ from greedymiser.curve.summary import (
 )
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,10 +253,13 @@ class TradeoffCurve:
         front, told = self.pareto(), f"TradeoffCurve of {len(self.models)} models"
         if front.empty:
             return f"<{told}>"
+        ends = front.iloc[[0, -1]]
+        if self.scoring == TOTAL_COST:
+            first, last = (money(-score, self.cost_unit) for score in ends["score"])
+            return f"<{told}, features and errors from {first} to {last} a row>"
         first, last = (
-            f"{rounded_score(front['score'].iloc[i])} for "
-            f"{money(front['cost'].iloc[i], self.cost_unit)}"
-            for i in (0, -1)
+            f"{rounded_score(score)} for {money(cost, self.cost_unit)}"
+            for score, cost in zip(ends["score"], ends["cost"], strict=True)
         )
         return f"<{told}, {plain_score_name(self.scoring)} from {first} to {last}>"
 
@@ -267,6 +270,7 @@ class TradeoffCurve:
 
     def _repr_html_(self) -> str:
         heads, rows = step_table(self, front_steps(self))
+        rows = [[cell.replace("<- rec", "\N{LEFTWARDS ARROW} rec") for cell in row] for row in rows]
         caption = f"{repr(self).strip('<>')}: {recommendation(self)}"
         return html_table(caption, heads, rows, left={len(heads) - 1})
 
@@ -370,9 +374,9 @@ def tradeoff_curve(
     with Threads(thread_count(blank.n_jobs)) as threads:
         models = CurveModels(
             blank,
-            Given(X, y, sample_weight, qid),
-            Given(X_val, y_val, sample_weight_val, qid_val),
-            Given(X_test, y_test, sample_weight_test, qid_test),
+            Inputs(X, y, sample_weight, qid),
+            Inputs(X_val, y_val, sample_weight_val, qid_val),
+            Inputs(X_test, y_test, sample_weight_test, qid_test),
             threads,
             checkpoint,
         )
@@ -504,15 +508,15 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
         raise TypeError(
             f"tradeoffs must be a number of them, or a sequence of numbers, got {tradeoffs!r}"
         )
-    given = list(tradeoffs)
-    if not given:
+    chosen = list(tradeoffs)
+    if not chosen:
         raise ValueError("tradeoffs must name at least one trade-off, got an empty sequence")
-    for value in given:
+    for value in chosen:
         if not isinstance(value, Real):
             raise TypeError(f"tradeoffs must be numbers, got {value!r}")
         if not 0 <= float(value) < np.inf:
             raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
-    return list(dict.fromkeys(map(float, given)))
+    return list(dict.fromkeys(map(float, chosen)))
 
 
 def _unbeaten(rows: pd.DataFrame) -> pd.DataFrame:

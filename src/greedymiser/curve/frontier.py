@@ -17,12 +17,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.cascades.candidates import layers
+from greedymiser.cascades.candidates import FoldModels
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
@@ -77,13 +78,11 @@ FITS_TOGETHER = 16
 # suggest more of them.
 MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 
-# Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
-# terms of the one at which nothing pays at the first root. Where there are gates, fewer of both:
-# they are seldom as good, and the best of many is best by luck.
+# Where rows pay and there are no gates: sets of the frontier that count as paid, and trade-offs
+# beyond each of them, in terms of the one at which nothing pays at the first root.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
-FEW_OPENINGS, FEW_BEYOND = 4, (1.0, 0.25)
-# Cascades that come onto a curve: those that none of them beats, and the best without those.
-GATED_LAYERS = 2
+# Models whose rows pay that are cross-fitted, of those that are best by their validation rows.
+MOST_RIVALS = 8
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -109,8 +108,10 @@ class Candidate:
     # Best validation score so far, after every round; the last round improved it.
     best: Floats = field(default_factory=lambda: np.empty(0))
     is_expanded: bool = False
-    # Scores of the folds of the training rows, by models that have not seen them.
+    # Scores of the folds of the training rows, by models that have not seen them; and those, where
+    # somebody wants them.
     fold_scores: Floats | None = None
+    fold_models: Sequence[Model] = ()
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,8 @@ class FrontierSearch:
         self.archive: dict[ResourceBits, Candidate] = {}
         # Sets that are tried must cost more and less than this.
         self.above, self.below = -math.inf, math.inf
+        # Whether models of folds are kept: cascades are made of them.
+        self.keeps_folds = False
         # Sets of the frontier that there was no work left for.
         self.left_out: list[Candidate] = []
         self._trainer = trainer
@@ -233,7 +236,7 @@ class FrontierSearch:
         search.archive = {key: replace(candidate) for key, candidate in self.archive.items()}
         search.above, search.below = above, below
         search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
-        search._has_begun = self._has_begun
+        search._has_begun, search.folds = self._has_begun, self.folds
         return search
 
     def go_on(self) -> None:
@@ -378,20 +381,33 @@ class FrontierSearch:
         What comes onto the frontier by that is compared with what lacks one of its resources.
         """
         best = self._steps()
-        folds = self._pool.folds(self._n_folds, self._params) if self._n_folds else []
-        if not folds or not self._cross_fit(folds, best):
+        if not self.folds or not self._cross_fit(best):
             return best
         rivals = [*best, *self._close_to(best, self._behind())]
-        self._cross_fit(folds, rivals)
+        self._cross_fit(rivals)
         known = set(map(id, best))
         smaller = self._smaller([one for one in self._best_of(rivals) if id(one) not in known])
         smaller = self._close_to(best, smaller)
-        self._cross_fit(folds, smaller)
+        self._cross_fit(smaller)
         kept: list[Candidate] = []
         for candidate in self._best_of([*rivals, *smaller]):
             if not kept or self.is_clearly_better(candidate, kept[-1]):
                 kept.append(candidate)
         return kept
+
+    @cached_property
+    def folds(self) -> list[Trainer]:
+        """Trainers on parts of the rows; none where rows are many, or cannot be divided."""
+        return self._pool.folds(self._n_folds, self._params) if self._n_folds else []
+
+    def fold_models(self) -> FoldModels | None:
+        """What was cross-fitted and kept; None if nothing was."""
+        known = [candidate for candidate in self.archive.values() if candidate.fold_models]
+        if not known:
+            return None
+        return FoldModels(
+            self.folds, {candidate.resources: candidate.fold_models for candidate in known}
+        )
 
     def _steps(self) -> list[Candidate]:
         """The frontier without steps that are too small to be worth a model."""
@@ -406,12 +422,10 @@ class FrontierSearch:
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
         """Whether a dearer set is better by more than the noise of the folds."""
+        better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
         if dearer.fold_scores is None or cheaper.fold_scores is None:
             return True
-        differences = dearer.fold_scores - cheaper.fold_scores
-        error = differences.std(ddof=1) / math.sqrt(len(differences))
-        better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
-        return bool(better > NOISE * error)
+        return better > noise(dearer.fold_scores, cheaper.fold_scores)
 
     def shift(self, candidate: Candidate) -> float:
         """What to add to the validation score of a set to get the score that it is chosen by.
@@ -495,7 +509,7 @@ class FrontierSearch:
         tried = [self.archive[some] for some in dict.fromkeys(sets) if some in self.archive]
         return [candidate for candidate in tried if candidate.fold_scores is None]
 
-    def _cross_fit(self, folds: Sequence[Trainer], candidates: Sequence[Candidate]) -> bool:
+    def _cross_fit(self, candidates: Sequence[Candidate]) -> bool:
         """Score candidates by models that have not seen the rows; whether any has such a score.
 
         The most important first, while there is work left. What is left over goes by its
@@ -513,16 +527,18 @@ class FrontierSearch:
                 some.append(candidate)
         self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
-        def fold_scores(trainer: Trainer) -> list[float]:
-            return [self._score_of_rest(trainer, candidate) for candidate in some]
+        def fitted(trainer: Trainer) -> list[Model]:
+            return [self._without_rest(trainer, candidate) for candidate in some]
 
-        for candidate, *scores in zip(some, *self._pool.run_on(fold_scores, folds), strict=True):
+        for candidate, *models in zip(some, *self._pool.run_on(fitted, self.folds), strict=True):
+            scores = [float(model.validation_score[-1]) for model in models]
             if np.isfinite(scores).all():
                 candidate.fold_scores = np.array(scores)
+                candidate.fold_models = models if self.keeps_folds else ()
         return any(candidate.fold_scores is not None for candidate in candidates)
 
-    def _score_of_rest(self, trainer: Trainer, candidate: Candidate) -> float:
-        """Score of the rows that a fold leaves out, by as many rounds as the validation rows want.
+    def _without_rest(self, trainer: Trainer, candidate: Candidate) -> Model:
+        """A model without the rows that a fold leaves out: as many rounds as validation rows want.
 
         So no round is chosen by the rows that are scored, and only the last has to be.
         """
@@ -532,7 +548,25 @@ class FrontierSearch:
         model = trainer.train(params, allowed, False, record=Record(False, n_iter))
         if model.n_iter < n_iter:  # it ended before
             model = trainer.train(params, allowed, False, record=SHORT_RECORD)
-        return float(model.validation_score[-1])
+        return model
+
+    def shift_of(self, params: Parameters, opening: Opening | None) -> float:
+        """The same as ``shift``, of a model whose rows pay: quick ones are compared."""
+        quick = _faster(params, self.sets.costs, self._trainer.start.ensemble.n_outputs)
+        if opening is not None:
+            opening = opening._replace(n_iter=math.ceil(1.0 / quick.learning_rate))
+        model = self._trainer.train(quick, None, True, opening, SHORT_RECORD)
+        score, n_iter = float(model.validation_score[model.best_iter]), model.best_iter
+        quick = replace(quick, max_iter=n_iter)
+
+        def score_of_rest(trainer: Trainer) -> float:
+            rest = trainer.train(quick, None, False, opening, SHORT_RECORD)
+            return float(rest.validation_score[-1])
+
+        scores = self._pool.run_on(score_of_rest, self.folds) if n_iter else []
+        if not np.isfinite([score, *scores]).all() or not scores:
+            return self.cautious_shift
+        return self.weighed(float(np.mean(scores)) - score)
 
     # -- the models -------------------------------------------------------------------------------
 
@@ -544,7 +578,13 @@ class FrontierSearch:
         """
         params = replace(self._final_params, **changes)
         done: list[FlatModel] = []
-        waiting = [candidate.resources for candidate in _by_area(candidates) if candidate.used]
+        # Where rows pay, what is free for everybody is no model of the path.
+        is_wanted = params.charge == "row"
+        waiting = [
+            candidate.resources
+            for candidate in _by_area(candidates)
+            if candidate.used or (is_wanted and candidate.gains.any())
+        ]
         self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
             some = self._next(waiting, self._final_cells, params.max_iter // 2)
@@ -575,10 +615,15 @@ class Frontier:
     def __init__(self, path: TradeoffPath, effort: float):
         self.path = path
         self.models: CurveModels = path.models
+        # The same where all pay alike: what a set is worth to everybody is found from there.
+        self._flat_path = path
+        if self.models.params.charge == "row":
+            self._flat_path = TradeoffPath(self.models, charge="model")
         self.sets = ResourceSets(self.models.schema.costs)
         self._effort = effort
         self._search: FrontierSearch | None = None
         self._filled: set[float] = set()
+        self._has_gates = False
         self._lock = threading.Lock()
 
     def search(self, tell: Callable[[float], object] | None = None) -> None:
@@ -587,7 +632,7 @@ class Frontier:
         ``tell`` hears how much of all that is done.
         """
         with self._telling(tell):
-            self._search = self._run()
+            self._search = self._run(keeps_folds=self.models.params.charge == "row")
             self._add(self._search, self._search.judged())
 
     def flat_models(self) -> list[FlatModel]:
@@ -595,8 +640,12 @@ class Frontier:
 
         They are not handed to the curve.
         """
-        self._search = self._run()
+        self._search = self._run(keeps_folds=True)
         return self._search.finished(self._search.judged())
+
+    def fold_models(self) -> FoldModels | None:
+        """Models of folds that ``flat_models`` has trained to compare sets by."""
+        return None if self._search is None else self._search.fold_models()
 
     def find(self) -> list[Candidate]:
         """Search, and tell what the frontier is made of."""
@@ -645,13 +694,20 @@ class Frontier:
         finally:
             phases.tell = None
 
-    def _run(self) -> FrontierSearch:
+    def _run(self, keeps_folds: bool = False) -> FrontierSearch:
         search = self._prepared()
+        search.keeps_folds = keeps_folds
         self.models.trainer.phases.begin(0.5)
         search.run()
         return search
 
     def _prepared(self) -> FrontierSearch:
+        if not self._flat_path.by_tradeoff:
+            n_tradeoffs = len(self.path.by_tradeoff)
+            self.models.trainer.phases.begin(0.1, n_tradeoffs)
+            for some in self._flat_path.choose(n_tradeoffs):
+                for _ in self._flat_path.train(*some):
+                    pass
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
@@ -667,8 +723,7 @@ class Frontier:
         params = replace(self.models.params, tradeoff=0.0)
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
-            is_flat = params.charge == "model"
-            self.models.usual_shift = search.usual_shift if is_flat else search.cautious_shift
+            self.models.usual_shift = search.usual_shift
         # All that takes long comes first: an interruption must not leave half of it behind.
         flat = search.finished(candidates, **paid)
         gated: list[tuple[FittedCandidate, float]] = []
@@ -676,18 +731,31 @@ class Frontier:
             # Every set again, in folds.
             self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
             gated = self._gated(search, flat)
-        beyond = self._beyond(candidates, bool(gated)) if params.charge == "row" else []
-        for candidate in flat:
-            self.models.add(candidate.model, params, "search", box, candidate.shift)
+            self._has_gates = bool(gated)
+        beyond: list[tuple[Model, float, Opening]] = []
+        if params.charge == "row" and not self._has_gates:
+            beyond = self._beyond(candidates)
+        for one in flat:
+            self.models.add(one.model, params, "search", box, one.shift)
         for candidate, shift in gated:
-            if self._is_within(candidate):
-                self.models.add_fitted(candidate, shift)
+            self.models.add_fitted(candidate, shift)
         if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
             least = total_cost_candidate(self.models)
             if self._is_within(least):
                 self.models.add_fitted(least)
-        for model, tradeoff in beyond:
-            self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+        for model, tradeoff, opening in beyond:
+            how = replace(params, tradeoff=tradeoff)
+            self.models.add(model, how, "search", box, opening=opening)
+        if params.charge == "row":
+            self._judge_rivals(search, MOST_RIVALS if box is None else 0)
+
+    def _judge_rivals(self, search: FrontierSearch, most: int) -> None:
+        """Cross-fit those models whose rows pay that would be chosen, and mistrust the others."""
+        while most > 0 and search.folds and (rivals := self.models.rivals()[:most]):
+            most -= len(rivals)
+            for entry in rivals:
+                entry.shift = search.shift_of(entry.params, entry.opening)
+        self.models.shift_others(search.usual_shift, search.cautious_shift)
 
     def _is_within(self, candidate: FittedCandidate) -> bool:
         """Whether a cascade keeps to the limits of the estimator."""
@@ -706,29 +774,37 @@ class Frontier:
         score of a flat model, which was compared with a quick one as well, is made up for.
         """
         more = [candidate.resources for candidate in search.frontier()]
-        gated, plain = gated_candidates(self.models, self.sets, flat, more)
+        folds = search.fold_models()
+        gated, plain = gated_candidates(self.models, self.sets, flat, more, folds)
         known = [one for one in flat if one.resources in plain]
-        usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
-        by = float(np.median(usual))
-        cascades = [(one, by + search.weighed(score - one.score)) for one, score in gated]
-        best = layers([(one.cost, one.score + shift) for one, shift in cascades], GATED_LAYERS)
-        return [cascades[i] for layer in best for i in layer]
+        by = [f.shift - search.weighed(plain[f.resources].mean() - f.score) for f in known] or [0.0]
+        # Cost, score to choose by and scores of folds of what is there already.
+        points = [(f.cost, f.score + f.shift, plain[f.resources]) for f in known]
+        kept = []
+        for one, scores in sorted(gated, key=lambda candidate: candidate[0].cost):
+            shift = float(np.median(by)) + search.weighed(float(scores.mean()) - one.score)
+            cheaper = [point for point in points if point[0] <= one.cost]
+            best = max(cheaper, key=lambda point: point[1], default=None)
+            point = one.cost, one.score + shift, scores
+            if best is not None and not point[1] - best[1] > noise(scores, best[2]):
+                continue
+            if self._is_within(one):
+                points.append(point)
+                kept.append((one, shift))
+        return kept
 
-    def _beyond(
-        self, candidates: Sequence[Candidate], has_gates: bool = False
-    ) -> list[tuple[Model, float]]:
+    def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float, Opening]]:
         """What rows pay beyond the sets that are worth it for everybody.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
         root, and then more. Here a set of the frontier is the beginning: some rounds make do with
         it, and have done with the rows for which it is enough. Then more is bought, for the others;
-        the set itself counts as paid.
+        the set itself counts as paid. Cascades do it better, where there can be any.
         """
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
         used = [candidate for candidate in _by_area(candidates) if candidate.used]
-        most = FEW_OPENINGS if has_gates else MOST_OPENINGS
-        sets = sorted({candidate.used for candidate in used[:most]}, key=self.sets.price)
+        sets = sorted({candidate.used for candidate in used[:MOST_OPENINGS]}, key=self.sets.price)
         if self.sets.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             sets = [0, *sets]
@@ -738,17 +814,19 @@ class Frontier:
         for paid in sets:
             features = self.sets.features(paid)
             opening = Opening(self.sets.marked(paid), features, n_iter)
-            for factor in FEW_BEYOND if has_gates else BEYOND:
+            for factor in BEYOND:
                 patient = replace(params, tradeoff=factor * highest, n_iter_no_change=LONG_PATIENCE)
                 tasks.append((patient, None, True, opening))
         self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
-        return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
+        return [
+            (model, task[0].tradeoff, task[3]) for model, task in zip(models, tasks, strict=True)
+        ]
 
     def _starts(self) -> list[ResourceBits]:
         """Sets that the models of the path pass through, and some under hard budgets."""
         sets, prices, scores = [], [], []
-        for model in self.path.by_tradeoff.values():
+        for model in self._flat_path.by_tradeoff.values():
             bought: ResourceBits = 0
             uses = model.ensemble_.first_uses()
             for round_ in sorted(set(uses.values())):
@@ -770,7 +848,9 @@ class Frontier:
             most = min(most, usual.budget)
         if not sets.bundles or most < sets.price(sets.bundles[0]):
             return []
-        costs = {tradeoff: best_cost(model) for tradeoff, model in self.path.by_tradeoff.items()}
+        costs = {
+            tradeoff: best_cost(model) for tradeoff, model in self._flat_path.by_tradeoff.items()
+        }
         purchases = []
         for budget in np.geomspace(sets.price(sets.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
             # A trade-off at which the path would go on buying.
@@ -801,6 +881,12 @@ def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Those that no other beats, the cheapest first."""
     some = list(candidates)
     return [some[i] for i in front([c.cost for c in some], [c.score for c in some])]
+
+
+def noise(scores: Floats, others: Floats) -> float:
+    """How much better one must be in the mean than another, by the scores of the same folds."""
+    differences = scores - others
+    return float(NOISE * differences.std(ddof=1) / math.sqrt(len(differences)))
 
 
 def by_area(costs: Sequence[float], scores: Sequence[float]) -> list[int]:

@@ -34,6 +34,9 @@ PLAIN_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 # So few rows of a frame are turned into an array at once: a call per column would take longer.
 FEW_ROWS = 64
 
+# So many rows are turned into columns at a time: they stay in the cache until the last column.
+ROWS_TURNED = 1024
+
 # Smaller integers are all different as floats.
 EXACT_INTEGERS = 2**53
 
@@ -86,7 +89,10 @@ class ArrayTable:
             part = self.array[:, first : last + 1]  # a view: neighbours are not copied twice
         else:
             part = self.array[:, wanted]
-        block = np.array(part.T if rows is None else part[rows].T, dtype=np.float64, order="C")
+        block = np.empty((len(wanted), self.n_rows if rows is None else len(rows)))
+        for start in range(0, block.shape[1], ROWS_TURNED):
+            some = slice(start, start + ROWS_TURNED)
+            block[:, some] = (part[some] if rows is None else part[rows[some]]).T
         for i, column in enumerate(wanted):
             if column in self.categories:
                 block[i] = codes_of_labels(block[i], self.categories[column])

@@ -27,7 +27,7 @@ from greedymiser.training.parameters import (
     parameter,
 )
 from greedymiser.training.preparation import (
-    Given,
+    Inputs,
     Part,
     Prepared,
     brought,
@@ -209,10 +209,10 @@ class Miser(Fitted, TrainingParameters):
             Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
         """
         return self._fit(
-            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
+            Inputs(X, y, sample_weight), Inputs(X_val, y_val, sample_weight_val), callbacks
         )
 
-    def _fit(self, data: Given, data_val: Given, callbacks: Sequence[Callback]) -> Self:
+    def _fit(self, data: Inputs, data_val: Inputs, callbacks: Sequence[Callback]) -> Self:
         """Work on a copy, and take it over in one step: a fit that fails leaves no trace."""
         callbacks = _checked_callbacks(callbacks)
         draft = copy.copy(self)
@@ -230,7 +230,7 @@ class Miser(Fitted, TrainingParameters):
                 warn_of_budget(prepared, params, start)
         return self
 
-    def prepare(self, data: Given, data_val: Given, threads: Threads) -> Prepared:
+    def prepare(self, data: Inputs, data_val: Inputs, threads: Threads) -> Prepared:
         """Check everything, learn what y and the columns mean, and place the rows to learn from.
 
         For curves and searches, which train several models on the same data. It sets the number and
@@ -260,14 +260,14 @@ class Miser(Fitted, TrainingParameters):
             check_budget(self, prepared)
         return prepared
 
-    def look_at(self, data: Given) -> None:
+    def look_at(self, data: Inputs) -> None:
         """Raise what is wrong with some data, and learn nothing from it."""
         data = copy.copy(self).check_features(data, reset=True)
         head = data.X.head if isinstance(data.X, Parted) else data.X
         names = None if not is_frame(head) else tuple(map(str, head.columns))
         learn_schema(Parameters.of(self), self._kind, type(self).__name__, names, 0)(check(data))
 
-    def check_features(self, data: Given, reset: bool, part: Part | None = None) -> Given:
+    def check_features(self, data: Inputs, reset: bool, part: Part | None = None) -> Inputs:
         """Check X as scikit-learn does; with ``reset``, learn the names of its columns."""
         if data.X is None and part is not None:
             return data
@@ -282,7 +282,7 @@ class Miser(Fitted, TrainingParameters):
             if part is not None:
                 note_part(error, part)
             raise
-        return Given(X, data.y, data.weight, data.qid)
+        return Inputs(X, data.y, data.weight, data.qid)
 
     def _is_continued(self) -> bool:
         return self.warm_start and "model_" in self.__dict__

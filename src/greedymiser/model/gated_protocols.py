@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from greedymiser.data.tables import Table, chosen
 from greedymiser.model.conditions import Conditions
-from greedymiser.model.gating import Gate, Gates, said_names
+from greedymiser.model.gating import Gate, Gates, output_feature_names
 from greedymiser.model.protocols import Line, Protocol, Reason, Step
 from greedymiser.model.row_costs import mean_cost
 from greedymiser.model.trees import Ensemble, row_blocks
@@ -82,7 +82,7 @@ class _GatedCount:
         assert isinstance(model.rule, Gates)
         self._model, self._gates, self._table, self._left = model, model.rule, table, left
         self._least = min_share * table.n_rows
-        said = said_names(model.stages[0].ensemble.n_outputs, model.classes)
+        said = output_feature_names(model.stages[0].ensemble.n_outputs, model.classes)
         self._names = [*(_name(model, f) for f in range(model.n_features)), *said]
 
     def start(self) -> Step:

@@ -58,10 +58,10 @@ async def run_on_loop(scheduler: Scheduler, caller: LoopCaller) -> None:
     else:
         tasks = _AsyncioTasks(caller)
         _Tasks(scheduler, caller, tasks).start()
-        found = await tasks.join()
-        if found is None:
+        failure = await tasks.join()
+        if failure is None:
             return
-        error = found
+        error = failure
     if isinstance(error, Exit):
         raise error.reason from None
     raise error from error.__cause__

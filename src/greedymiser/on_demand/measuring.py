@@ -84,10 +84,10 @@ class CostTable(Sequence[Timing]):
     def __getitem__(self, index: Any) -> Any:
         """A line by position or by name, or a table of some lines by a slice."""
         if isinstance(index, str):
-            found = [timing for timing in self._timings if timing.name == index]
-            if not found:
+            timings = [timing for timing in self._timings if timing.name == index]
+            if not timings:
                 raise KeyError(index)
-            return found[0]
+            return timings[0]
         chosen = self._timings[index]
         return CostTable(chosen) if isinstance(index, slice) else chosen
 

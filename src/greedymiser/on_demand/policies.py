@@ -114,8 +114,8 @@ def read_policies(
     policies: Mapping[str, SourcePolicy] | None, timeout: Any, sources: Sources, plan: Plan
 ) -> dict[str, SourcePolicy]:
     """The policy of each source that has one; raise if one names what is not a source."""
-    found = dict(policies or {})
-    for name, policy in found.items():
+    by_source = dict(policies or {})
+    for name, policy in by_source.items():
         if name not in sources:
             raise ValueError(f"policies names {name!r}, which is not a source")
         if not isinstance(policy, SourcePolicy):
@@ -128,10 +128,10 @@ def read_policies(
                 "for many objects at once; cache inside the source, or register it without batch"
             )
     for name, seconds in read_timeouts(timeout, sources, plan).items():
-        given = found.get(name, _PLAIN)
-        if given.timeout is None:
-            found[name] = SourcePolicy(**{**vars(given), "timeout": seconds})
-    return {name: policy for name, policy in found.items() if not policy.is_plain}
+        policy = by_source.get(name, _PLAIN)
+        if policy.timeout is None:
+            by_source[name] = SourcePolicy(**{**vars(policy), "timeout": seconds})
+    return {name: policy for name, policy in by_source.items() if not policy.is_plain}
 
 
 def read_timeouts(timeout: Any, sources: Sources, plan: Plan) -> dict[str, float]:
@@ -142,20 +142,20 @@ def read_timeouts(timeout: Any, sources: Sources, plan: Plan) -> dict[str, float
         unknown = [name for name in timeout if name not in sources]
         if unknown:
             raise ValueError(f"timeout names {unknown[0]!r}, which is not a source")
-        given = dict(timeout)
+        timeouts = dict(timeout)
     else:
-        given = {source.name: timeout for source in plan}
-    return {name: check_seconds(f"timeout of {name!r}", value) for name, value in given.items()}
+        timeouts = {source.name: timeout for source in plan}
+    return {name: check_seconds(f"timeout of {name!r}", value) for name, value in timeouts.items()}
 
 
 def check_seconds(argument: str, seconds: Any) -> float:
     """Check an argument that is a positive number of seconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, Real):
         raise TypeError(f"{argument} must be a number of seconds, got {seconds!r}")
-    found = float(seconds)
-    if not (found > 0 and math.isfinite(found)):
+    checked = float(seconds)
+    if not (checked > 0 and math.isfinite(checked)):
         raise ValueError(f"{argument} must be positive and finite, got {seconds}")
-    return found
+    return checked
 
 
 def whole_number(argument: str, value: Any, least: int) -> int:

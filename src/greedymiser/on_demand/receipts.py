@@ -381,14 +381,14 @@ class Bills:
     def receipts(self, walk: ObjectWalk | FallbackWalk) -> list[ObjectReceipt]:
         if not isinstance(walk, FallbackWalk):
             return self._main.receipts(walk)
-        found = self._main.receipts(walk.main)
+        receipts = self._main.receipts(walk.main)
         for i, request in enumerate(walk.main.requests):
             detour = walk.detours.get(request.index)
             if detour is not None:
                 if detour.fallback is not None:
-                    found[i] = self._fallbacks[detour.fallback].receipts(detour.walk)[0]
-                found[i] = self._with_detour(found[i], request, detour)
-        return found
+                    receipts[i] = self._fallbacks[detour.fallback].receipts(detour.walk)[0]
+                receipts[i] = self._with_detour(receipts[i], request, detour)
+        return receipts
 
     def _with_detour(
         self, receipt: ObjectReceipt, request: Request, detour: Detour
