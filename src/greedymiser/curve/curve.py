@@ -325,9 +325,9 @@ def tradeoff_curve(
         Test data, which is only scored.
     tradeoffs : int or sequence of float
         How many trade-offs to choose for the path: from the one at which nothing pays down to 0,
-        each new one where cost (in its logarithm) and score change most. Where rows pay, the
-        search adds a path for everybody, and more trade-offs if they take little time. A sequence
-        asks for exactly these models: nothing is searched beyond them.
+        each new one where cost (in units and in its logarithm) and score change most. Where rows
+        pay, the search adds a path for everybody, and more trade-offs if they take little time. A
+        sequence asks for exactly these models: nothing is searched beyond them.
     search : {"frontier", "path"}
         "path" for the path of trade-offs only.
     effort : float
