@@ -33,6 +33,7 @@ from greedymiser.cascades.gates import (
 from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
 from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
+from greedymiser.model.exit_rules import FirstOfQuery
 from greedymiser.model.gating import Gate, n_said, said_of
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Cases, HeldOut, Prepared, Schema
@@ -132,7 +133,7 @@ class Cascade:
     mean_price: float
     loss: float
     # Of rankers, instead of gates: how many documents of each query go on.
-    places: tuple[int, ...] = ()
+    first: FirstOfQuery | None = None
 
 
 class Best(NamedTuple):

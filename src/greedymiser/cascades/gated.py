@@ -25,7 +25,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._ensemble_based import OverEnsemble, RankerAnswers, taken_or_fitted
 from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily
-from greedymiser.cascades.ranking import RankedFamily
+from greedymiser.cascades.ranked import RankedFamily
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
 from greedymiser.data.lazy import or_lazily
 from greedymiser.data.splits import divide
@@ -73,29 +73,30 @@ class Chain:
     # What rows cost on average that no model or gate has seen; None where all cost the same.
     mean_cost: float | None = None
     # Of rankers, instead of gates: how many documents of each query go on.
-    places: tuple[int, ...] = ()
+    first: FirstOfQuery | None = None
 
     @classmethod
     def of(cls, schema: Schema, cascade: Cascade) -> Chain:
         found = cls(schema, cascade.models, cascade.gates, cascade.kinds, cascade.mean_price)
-        return replace(found, places=cascade.places)
+        return replace(found, first=cascade.first)
 
-    def first(self, n: int) -> Chain:
+    def truncated(self, n: int) -> Chain:
         """The first states, so many of them."""
+        first = self.first and replace(self.first, places=self.first.places[: n - 1])
         return replace(
             self,
             models=self.models[:n],
             gates=self.gates[: n - 1],
             kinds=self.kinds[: n - 1],
             mean_cost=None,
-            places=self.places[: n - 1],
+            first=first,
         )
 
     @property
     def rule(self) -> Gates | FirstOfQuery:
         """Who goes on."""
-        if self.places:
-            return FirstOfQuery(self.places)
+        if self.first is not None:
+            return self.first
         return Gates(self.gates, self.schema.n_features, self.schema.loss)
 
     def predictor(self, n_jobs: int | None) -> Predictor:
@@ -413,7 +414,7 @@ class Gated(OverEnsemble):
             raise ValueError(f"n_iter must lie between 1 and {self.n_iter_}, got {n_iter}")
         if n_iter == self.n_iter_:
             return copy.copy(self)
-        shorter = self._chain.first(n_iter)
+        shorter = self._chain.truncated(n_iter)
         last = fitted_like(self.estimator_, shorter.schema, shorter.models[-1])
         return copy.copy(self).taking(last, shorter)
 
@@ -493,9 +494,10 @@ class GatedRanker(RankerAnswers, Gated):
     """Rankers of growing sets of resources: the first documents of each query go on.
 
     All documents get the score of a small set. The best few of each query (``places_``) are asked
-    for more, get the score of the larger set, and stay ahead of the others, which keep their order.
-    Of equal scores, what comes first in the data goes on first: so a query pays for no more than
-    so many documents. Cascades are compared by the estimator's ``scoring``, NDCG@5 where it has
+    for more, and get the score of the larger set. They stay ahead of the others, which keep their
+    order, or all are ordered by the scores that they have, whichever was better. Of equal scores,
+    what comes first in the data goes on first: so a query pays for no more than so many documents.
+    Cascades are compared by the estimator's ``scoring``, NDCG@5 where it has
     none, over queries that no model has seen; ``tradeoff`` is the gain in that score that a unit of
     mean cost per document must bring. There is no ``gate`` to choose.
 
@@ -575,7 +577,8 @@ class GatedRanker(RankerAnswers, Gated):
     @property
     def places_(self) -> tuple[int, ...]:
         """How many documents of each query go on after each state."""
-        return self._chain.places
+        first = self._chain.first
+        return () if first is None else first.places
 
     def _base(self) -> Miser:
         base = super()._base()

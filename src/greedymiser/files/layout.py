@@ -129,7 +129,7 @@ RULES = {
     "proximity": {"slack", "n_exits", "place"},
     "above": set[str](),
     "gates": set[str](),
-    "first_of_query": set[str](),
+    "first_of_query": {"stay_ahead"},
 }
 
 NUMBERS = {dtype.name: dtype for dtype in map(np.dtype, "?bBhHiIqQefd")}

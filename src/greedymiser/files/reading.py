@@ -418,7 +418,7 @@ def _rule(
         return Confident(_not_negative(entries, "threshold"))
     require(kind == "ranker", f"a {kind} has no queries to compare rows of")
     if name == "first_of_query":
-        return _first_of_query(stages, arrays)
+        return _first_of_query(entries, stages, arrays)
     slack = _not_negative(entries, "slack")
     return Proximity(slack, entries.integer("n_exits", 1), entries.integer("place", 1, MOST_PLACES))
 
@@ -439,11 +439,11 @@ def _gates(shared: Mapping[str, Any], stages: Sequence[Stage], arrays: Arrays) -
     return Gates(tuple(gates), n_features, loss)
 
 
-def _first_of_query(stages: Sequence[Stage], arrays: Arrays) -> FirstOfQuery:
+def _first_of_query(entries: Entries, stages: Sequence[Stage], arrays: Arrays) -> FirstOfQuery:
     _require_states(stages)
     places = arrays.take("rule.places", INTEGER, (len(stages) - 1,))
     require((places >= 1).all(), "fewer than one document of a query goes on")
-    return FirstOfQuery(tuple(places.tolist()))
+    return FirstOfQuery(tuple(places.tolist()), entries.flag("stay_ahead"))
 
 
 def _require_states(stages: Sequence[Stage]) -> None:

@@ -261,9 +261,9 @@ def _rule(rule: ExitRule | Gates | None, arrays: Tensors) -> dict[str, Any] | No
             for k, gate in enumerate(gates):
                 write_ensemble(gate.ensemble, f"gate.{k}", arrays)
             return {"name": "gates"}
-        case FirstOfQuery(places):
+        case FirstOfQuery(places, stay_ahead):
             arrays["rule.places"] = np.array(places, dtype=np.int64)
-            return {"name": "first_of_query"}
+            return {"name": "first_of_query", "stay_ahead": bool(stay_ahead)}
     raise ContentError(f"its exit rule {type(rule).__name__} is not one of this library")
 
 

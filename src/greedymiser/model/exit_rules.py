@@ -97,6 +97,8 @@ class FirstOfQuery:
     """
 
     places: tuple[int, ...]
+    # Whether those that go on stay ahead of the others; if not, all are compared by their scores.
+    stay_ahead: bool = True
     compares_rows = True
 
     def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:

@@ -270,9 +270,11 @@ class Predictor:
 
         Scores of documents that left early mean something else than those of documents that met
         more trees. So a ranker moves those that left together, as one, below all of their query
-        that stayed longer.
+        that stayed longer, unless its rule says that the scores can be compared.
         """
         if self.kind != "ranker" or not self.compares_rows:
+            return raw
+        if isinstance(self.rule, FirstOfQuery) and not self.rule.stay_ahead:
             return raw
         if starts is None:
             starts = np.array([0, raw.shape[1]], dtype=np.intp)

@@ -30,7 +30,7 @@ from greedymiser.cascades.candidates import (
 )
 from greedymiser.losses import LambdaMART
 from greedymiser.losses.ndcg import Judged, judge, mean_of_queries, ndcg_depth, query_weights
-from greedymiser.model.exit_rules import places_of, rank_leavers
+from greedymiser.model.exit_rules import FirstOfQuery, places_of, rank_leavers
 from greedymiser.model.row_costs import mean_cost
 from greedymiser.training.boosting import Validation
 from greedymiser.training.preparation import HeldOut
@@ -47,6 +47,8 @@ class _RankedPair(NamedTuple):
     first: int
     second: int
     n_on: int
+    # Whether those that go on stay ahead of the others.
+    stay_ahead: bool
     # Mean price, and mean NDCG.
     price: float = 0.0
     ndcg: float = 0.0
@@ -175,13 +177,13 @@ class RankedFamily(StateFamily):
             beyond = self._price_beyond(first, second)
             if limit is not None and self.plain_price(first) + beyond > limit:
                 continue
-            for n_on in PLACES:
-                if n_on >= longest:
-                    break
-                pair = _RankedPair(first, second, n_on)
-                paid = mean_cost(np.where(self._on(pair), beyond, 0.0), self.held_out.cases.shares)
-                price = self.plain_price(first) + paid
-                yield pair._replace(price=price, ndcg=self._ndcg(self._said(pair)))
+            for n_on in itertools.takewhile(lambda places: places < longest, PLACES):
+                on = self._places[first] <= n_on
+                paid = mean_cost(np.where(on, beyond, 0.0), self.held_out.cases.shares)
+                for stay_ahead in (True, False):
+                    pair = _RankedPair(first, second, n_on, stay_ahead)
+                    price, ndcg = self.plain_price(first) + paid, self._ndcg(self._said(pair))
+                    yield pair._replace(price=price, ndcg=ndcg)
 
     def _is_pair(self, first: int, second: int) -> bool:
         """Whether the second costs more; where a state has both, it is that one that follows."""
@@ -199,10 +201,6 @@ class RankedFamily(StateFamily):
         more = self._sets.price(a | b) - self._sets.price(a)
         return more + self.curve_models.schema.costs.tree_cost * n_trees
 
-    def _on(self, pair: _RankedPair) -> NDArray[np.bool_]:
-        """Documents that go on."""
-        return self._places[pair.first] <= pair.n_on
-
     @cached_property
     def _places(self) -> NDArray[np.intp]:
         """The place of each document, by the model of each state."""
@@ -210,11 +208,12 @@ class RankedFamily(StateFamily):
         return np.array([places_of(said, self._starts) for said in self._raw])
 
     def _said(self, pair: _RankedPair) -> Floats:
-        """Scores as they are served: documents that stop are ranked below those that go on."""
+        """Scores as they are served."""
         assert self._raw is not None
-        on = self._on(pair)
+        on = self._places[pair.first] <= pair.n_on
         said = np.where(on, self._raw[pair.second], self._raw[pair.first])
-        rank_leavers(said, on.astype(np.intp), self._starts, 2)
+        if pair.stay_ahead:
+            rank_leavers(said, on.astype(np.intp), self._starts, 2)
         return said
 
     def _ndcg(self, said: Floats) -> float:
@@ -239,8 +238,8 @@ class RankedFamily(StateFamily):
             gates=(),
             kinds=("place",),
             tradeoff=0.0,
-            stopped=np.where(self._on(pair), pair.second, pair.first),
+            stopped=np.where(self._places[pair.first] <= pair.n_on, pair.second, pair.first),
             mean_price=pair.price,
             loss=1.0 - pair.ndcg,
-            places=(pair.n_on,),
+            first=FirstOfQuery((pair.n_on,), pair.stay_ahead),
         )
