@@ -23,7 +23,6 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
-from greedymiser.files.container import TENSOR_DTYPES, from_safetensors, to_safetensors
 from greedymiser.model.exit_rules import FirstOfQuery, places_of
 from greedymiser.on_demand import OnDemandPredictor, Sources
 from random_examples import examples
@@ -319,23 +318,6 @@ def test_files_and_pickles_hold_it(learned, tmp_path):
         assert np.array_equal(again.prediction_costs(X, qid), model.prediction_costs(X, qid))
         assert again.cost_ == model.cost_
         assert str(again.protocol(X, qid)) == str(model.protocol(X, qid))
-
-
-@pytest.mark.parametrize(
-    ("places", "complaint"),
-    [([0], "fewer than one document"), ([3, 2], "rule.places"), ([2.0], "rule.places")],
-)
-def test_damaged_places_are_refused(learned, tmp_path, places, complaint):
-    path = tmp_path / "ranker.miser"
-    save(learned[0], path)
-    tensors, text = from_safetensors(path.read_bytes())
-    arrays = {
-        name: tensor.array(name, TENSOR_DTYPES[tensor.dtype], tensor.shape)
-        for name, tensor in tensors.items()
-    }
-    path.write_bytes(to_safetensors(arrays | {"rule.places": np.array(places)}, text))
-    with pytest.raises(ValueError, match=complaint):
-        load(path)
 
 
 def test_a_query_is_served_on_demand(learned):
