@@ -169,21 +169,25 @@ class RankedFamily(StateFamily):
 
     def _pairs(self) -> Iterator[_RankedPair]:
         """Pairs of states the second of which is better by itself, with all numbers of places."""
-        longest = int(np.diff(self._starts).max()) if self._raw is not None else 0
         limit, plain = self.curve_models.params.row_budget, self._plain()
-        for first, second in itertools.permutations(plain, 2):
-            if plain[second] <= plain[first] or not self._is_pair(first, second):
-                continue
-            beyond = self._price_beyond(first, second)
-            if limit is not None and self.plain_price(first) + beyond > limit:
-                continue
-            for n_on in itertools.takewhile(lambda places: places < longest, PLACES):
-                on = self._places[first] <= n_on
-                paid = mean_cost(np.where(on, beyond, 0.0), self.held_out.cases.shares)
-                for stay_ahead in (True, False):
-                    pair = _RankedPair(first, second, n_on, stay_ahead)
-                    price, ndcg = self.plain_price(first) + paid, self._ndcg(self._said(pair))
-                    yield pair._replace(price=price, ndcg=ndcg)
+        for first in plain:
+            price, shares = self.plain_price(first), self._shares_on(first)
+            for second in plain:
+                beyond = self._price_beyond(first, second)
+                is_affordable = limit is None or price + beyond <= limit
+                if plain[second] > plain[first] and is_affordable and self._is_pair(first, second):
+                    for (n_on, share), ahead in itertools.product(shares.items(), (True, False)):
+                        pair = _RankedPair(first, second, n_on, ahead, price + share * beyond)
+                        yield pair._replace(ndcg=self._ndcg(self._said(pair)))
+
+    def _shares_on(self, first: int) -> dict[int, float]:
+        """The share of all documents that goes on from a state, by the number of places."""
+        longest, cases = int(np.diff(self._starts).max()), self.held_out.cases
+        return {
+            n_on: mean_cost((self._places[first] <= n_on).astype(np.float64), cases.shares)
+            for n_on in PLACES
+            if n_on < longest
+        }
 
     def _is_pair(self, first: int, second: int) -> bool:
         """Whether the second costs more; where a state has both, it is that one that follows."""
@@ -224,6 +228,10 @@ class RankedFamily(StateFamily):
         """By the estimator's own score; higher is better."""
         self.held_out.rows.start(np.ascontiguousarray(said[None]))
         return float(self._validation.score())
+
+    def score_at(self, best: Best, cascade: Cascade, score: float, cost: float) -> float | None:
+        """The score as it is: other queries cost more or less because of how long they are."""
+        return score
 
     def constant_score(self) -> float:
         """The score of the model that costs nothing."""
