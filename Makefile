@@ -22,16 +22,19 @@ help:  ## list the targets
 demo: $(VENV)/.installed-cli  ## draw the accuracy/cost curve of the embedded thyroid data
 	$(BIN)/greedymiser demo --out demo-output
 
+# Two processes; a file's tests stay together, since they share what takes long to make, and files
+# are taken in the order of tests/conftest.py: those that take longest first.
+IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
+
 .PHONY: test
-# Two processes; a file's tests stay together, since they share what is dear to make.
 test: $(VENV)/.installed-dev  ## run all tests, those of the experiments included
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(IN_TWO)
 
 .PHONY: test-quick
 # No cluster, simulator, browser, process of its own or experiment, and few random examples of each
 # kind.
 test-quick: $(VENV)/.installed-dev  ## run the tests that are quick
-	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile quick \
+	$(BIN)/python -m pytest $(IN_TWO) --hypothesis-profile quick \
 		-m "not (cluster or simulator or browser or subprocess or slow)" tests
 
 .PHONY: test-gpu
@@ -47,7 +50,7 @@ test-oldest: $(VENV)/.installed-package  ## run the tests with the oldest versio
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)-oldest
 	$(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct \
 		--editable '.[test]'
-	$(VENV)-oldest/bin/python -m pytest -n 2 --dist loadfile -o filterwarnings=
+	$(VENV)-oldest/bin/python -m pytest $(IN_TWO) -o filterwarnings=
 
 .PHONY: test-platforms
 # Feast and MLflow ask for a hundred packages, some of them in old versions (pandas below 3), so they

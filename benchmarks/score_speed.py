@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks._common import machine
 from greedymiser.losses import BinaryLogLoss, LambdaMART, MultinomialLogLoss, Poisson
 from greedymiser.losses.ndcg import ndcg_score
-from greedymiser.scoring.known import KNOWN_SCORES, known_score
-from greedymiser.scoring.rows import Rows, ask_scikit_learn
+from greedymiser.scoring.scores import KNOWN_SCORES, known_score
+from greedymiser.scoring.truth import Truth, ask_scikit_learn
 
 SIZES = (7_500, 200_000)
 
@@ -68,7 +68,7 @@ def main() -> None:
                         continue
                     bound = score.bind(y, weight)
                     labels = np.empty(0) if classes is None else classes
-                    rows = Rows(kind, loss, labels, y, weight)
+                    rows = Truth(kind, loss, labels, y, weight)
                     cells.append(
                         in_turns(
                             lambda bound=bound, raw=raw: bound(raw),

@@ -14,6 +14,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "docs")]
 # The same pictures everywhere, and no window.
 os.environ["MPLBACKEND"] = "agg"
 
+from ordering import described  # noqa: E402
+
 from greedymiser import __version__  # noqa: E402
 
 project = "greedymiser"
@@ -65,7 +67,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "within_subsection_order": "ordering.by_subject",
     "reset_argv": "ordering.arguments",
-    "thumbnail_size": (560, 380),
+    "thumbnail_size": (600, 400),
     "download_all_examples": False,
     "show_signature": False,
     "show_memory": False,
@@ -132,6 +134,9 @@ def fitting_pictures(picture: re.Match[str]) -> str:
 
 def turn_links(app: Any, name: str, source: list[str]) -> None:
     """Let links out of ``docs`` point into the site, and pictures fit the page."""
+    if name == "gallery/index":
+        source[0] = described(source[0])
+        return
     text = PICTURE.sub(fitting_pictures, source[0])
     for pattern, replacement in LINKS:
         text = re.sub(pattern, replacement, text)

@@ -2,14 +2,14 @@
 A budget for an existing LightGBM model
 =======================================
 
-There is a LightGBM model in production, trained by somebody who did not think of prices. What does
-a prediction of it cost, and what would a smaller budget do?
+A LightGBM model is in production, and was trained without thought for prices. What does one of its
+predictions cost, and how much accuracy would a smaller budget lose?
 """
 
 # %%
 # The model as it is
 # ------------------
-# The thyroid data, with dollars for questions and blood tests.
+# The thyroid data, with the prices of its questions and blood tests in dollars.
 
 import lightgbm
 import matplotlib.pyplot as plt
@@ -28,8 +28,8 @@ X, X_val, y, y_val = train_test_split(
 theirs = lightgbm.LGBMClassifier(n_estimators=40, max_depth=4, verbose=-1, n_jobs=1).fit(X, y)
 
 # %%
-# Its bill: ``baseline`` reads the trees, and puts the model on the same meter as ours. What several
-# features share is paid once.
+# ``baseline`` reads which features the trees use, and computes the cost by the same rules as for
+# our models: what several features share is paid once.
 
 metered = baseline(theirs, data.costs)
 their_score = balanced_accuracy_score(data.y_test, metered.predict(X_test))
@@ -55,12 +55,13 @@ curve = tradeoff_curve(
 )
 for share in (1.0, 0.75, 0.5):
     row = curve.best_row(share * metered.cost_)
-    print(f"{share:4.0%} of it: ${row['cost']:5.2f}, balanced accuracy {row['test_score']:.3f}")
+    print(f"{share:4.0%} of that: ${row['cost']:5.2f}, balanced accuracy {row['test_score']:.3f}")
 
 # %%
 # Into the same service
 # ---------------------
-# The service reads LightGBM's files. Ours can be one: the same probabilities, from LightGBM.
+# The service reads LightGBM's model files. Our model can be exported to one, which gives the same
+# probabilities.
 
 best = curve.best(budget=0.75 * metered.cost_)
 booster = lightgbm.Booster(model_str=to_lightgbm(best))
@@ -71,11 +72,12 @@ print("the same probabilities:", same)
 # The picture
 # -----------
 
-figure, ax = plt.subplots(figsize=(8, 4.2))
+figure, ax = plt.subplots(figsize=(6, 4))
 front = curve.pareto()
-ax.step(front["cost"], front["test_score"], where="post", label="greedymiser, by budget")
-ax.plot(metered.cost_, their_score, "*", markersize=15, color="#D55E00", label="LightGBM as it was")
-ax.set(xlabel="dollars for a patient", ylabel="test balanced accuracy")
+ax.step(front["cost"], front["test_score"], where="post", label="greedymiser, for each budget")
+ax.plot(metered.cost_, their_score, "*", markersize=15, color="#D55E00", label="LightGBM model")
+ax.set(xlabel="cost of a patient ($)", ylabel="balanced accuracy (test)")
+ax.set_title("A LightGBM model beside budgets")
 ax.grid(alpha=0.3)
 ax.legend(loc="lower right")
 figure.tight_layout()

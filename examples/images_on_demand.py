@@ -2,10 +2,10 @@
 Images on demand
 ================
 
-From extractors to a served model that computes only what it looks at. A dozen image descriptors
-with shared intermediates are registered, a clock measures what each costs, models are trained along
-the trade-off between accuracy and cost, and the full one and one for a budget are served from raw
-images, side by side.
+From feature extractors to a served model that computes only the features it uses. A dozen image
+descriptors share intermediate results. Their cost is measured as CPU time, models are trained for
+several trade-offs between accuracy and cost, and two of them, one without and one with a budget,
+are served from raw images.
 
 Without ``--data`` the images are scikit-learn's handwritten digits (8 x 8 scans). With it they are
 the photographs of Scene-15: a folder with ``images.tar``, which holds ``train/`` and ``test/`` with
@@ -63,8 +63,8 @@ def names(prefix: str, n: int) -> list[str]:
 # %%
 # What several descriptors share
 # ------------------------------
-# Intermediates are computed at most once per image, and only if something that is asked for needs
-# them. A parameter names what a function is given.
+# Intermediates are computed at most once per image, and only if a descriptor that the model uses
+# needs them. The name of a parameter says which intermediate a function is given.
 
 
 @sources.intermediate
@@ -114,7 +114,7 @@ def binary_patterns(pixels):
 # %%
 # Descriptors, roughly from cheap to expensive
 # --------------------------------------------
-# Each makes some columns. Together they make 314.
+# Each computes some columns, together 314.
 
 
 @sources.columns("mean", "std", "darkest", "brightest")
@@ -253,7 +253,20 @@ def read_scenes(folder: Path, most: int) -> tuple[list[bytes], np.ndarray]:
 # %%
 # From extractors to a served model
 # ---------------------------------
-# Four steps: measure, build the matrix to learn from, train, serve.
+# Four steps: measure costs, build the training matrix, train, serve.
+
+
+class Served(NamedTuple):
+    """How a model did on raw images, on average."""
+
+    accuracy: float
+    # Seconds by the measured costs, which the model was trained with.
+    price: float
+    # Seconds by the clocks, all included: extraction, trees and the accounts.
+    cpu: float
+    wall: float
+    # Extractors and intermediates that were called.
+    calls: float
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Served]:
@@ -275,11 +288,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Served]:
     costs, table = measure_costs(sources, train[:20], repeats=3)
     print(table, "\n")
 
-    # 2. All columns of the images to learn from, once.
+    # 2. All columns of the training and validation images, once.
     how = {"n_jobs": options.n_jobs, "prefer": "processes", "verbose": sys.stderr.isatty()}
     X, X_valid = (build_matrix(sources, images, **how) for images in (train, valid))
 
-    # 3. A model that ignores costs, and then models along the trade-off that keep to a budget.
+    # 3. A model that ignores costs, and then one that keeps to a budget.
     model = MiserClassifier(costs=costs, max_iter=options.max_iter, max_depth=3, min_samples_leaf=5)
     checked = {"X_val": X_valid, "y_val": y_valid, "scoring": "accuracy"}
     full = tradeoff_curve(model, X, y_train, tradeoffs=[0.0], **checked).best()
@@ -297,19 +310,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Served]:
             f"{served['full'].cpu / result.cpu:.1f}x as fast, {result.calls:.0f} calls"
         )
     return served
-
-
-class Served(NamedTuple):
-    """How a model did on raw images, on average."""
-
-    accuracy: float
-    # Seconds by the measured costs, which the model was trained with.
-    price: float
-    # Seconds by the clocks, all included: extraction, trees and the accounts.
-    cpu: float
-    wall: float
-    # Extractors and intermediates that were called.
-    calls: float
 
 
 def serve(models: dict[str, Any], images: list[Any], y: np.ndarray) -> dict[str, Served]:
@@ -348,29 +348,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--budget", type=float, default=0.25, help="share of the full model's cost to spend"
     )
     parser.add_argument("--n-jobs", type=int, default=1, help="processes that extract")
-    return parser.parse_args(arguments)
+    # A notebook has arguments of its own, which are not for us.
+    return parser.parse_known_args(arguments)[0]
 
 
 # %%
 # Run it
 # ------
-# The model for a quarter of the budget is nearly as good, and much faster, by the clock.
+# The model for a quarter of the cost is less accurate and much faster, also by the clock.
 
 
 def draw(served: dict[str, Served]) -> None:
     """Milliseconds of each model, by the prices and by the clock."""
     import matplotlib.pyplot as plt
 
-    figure, ax = plt.subplots(figsize=(8, 3.2))
-    labels = [f"{name}, accuracy {result.accuracy:.3f}" for name, result in served.items()]
+    figure, ax = plt.subplots(figsize=(6, 4))
+    labels = [f"{name},\naccuracy {result.accuracy:.3f}" for name, result in served.items()]
     places = np.arange(len(served))
     prices = [1e3 * result.price for result in served.values()]
     measured = [1e3 * result.cpu for result in served.values()]
     ax.barh(places - 0.2, prices, 0.38, label="by the prices", color="#0072B2")
-    ax.barh(
-        places + 0.2, measured, 0.38, label="measured, trees and books included", color="#E69F00"
-    )
-    ax.set(yticks=places, yticklabels=labels, xlabel="milliseconds of CPU for an image")
+    ax.barh(places + 0.2, measured, 0.38, label="measured in service", color="#E69F00")
+    ax.set(yticks=places, yticklabels=labels, xlabel="milliseconds of CPU per image")
+    ax.set_title("What each model costs per image")
     ax.invert_yaxis()
     ax.legend()
     figure.tight_layout()

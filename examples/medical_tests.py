@@ -2,18 +2,19 @@
 Which medical tests to order
 ============================
 
-A clinic wants to know whether a patient's thyroid works. Questions are cheap, blood tests are not,
-and the tests share one draw. What should be asked for 15, 25 or 50 dollars?
+A clinic wants to know whether a patient's thyroid works. Questions are cheap, blood tests are
+expensive, and all blood tests share one blood draw. Which tests should it order for 15, 25 or 50
+dollars?
 
 The data is UCI's ann-thyroid, with the prices that Turney published: 16 questions at one dollar
-each; TSH, T3, TT4 and T4U, of which the first also pays 2.10 for the draw; and the FTI index, which
-is computed from TT4 and T4U and so needs both.
+each; four blood tests (TSH, T3, TT4 and T4U), where the first that is ordered also pays $2.10 for
+the draw; and the FTI index, which is computed from TT4 and T4U and so needs both.
 """
 
 # %%
 # Data and prices
 # ---------------
-# A third of the training patients is kept to choose models by.
+# A third of the training patients is kept to choose models by (validation rows).
 
 import matplotlib.pyplot as plt
 from sklearn.model_selection import train_test_split
@@ -33,8 +34,8 @@ for test in ("age", "TSH", "TT4", "FTI"):
 # %%
 # What each budget buys
 # ---------------------
-# Nine of ten patients are healthy, so accuracy would flatter a model that orders nothing: balanced
-# accuracy counts the three classes alike.
+# Nine of ten patients are healthy, so a model that orders nothing has an accuracy above 0.9.
+# Balanced accuracy counts the three classes equally.
 
 data_sets = {
     "X_val": X_val,
@@ -51,14 +52,14 @@ curve.pareto()[["cost", "n_features", "score", "test_score"]].round(3)
 # %%
 # Three budgets
 # -------------
-# Greedy models, one for each trade-off, buy what promises most for its price at the next split.
-# Here they cost nothing, or a lot:
+# For each trade-off between loss and cost there is a greedy model, which buys whatever gains most
+# for its price at the next split. Here these models cost nothing, or a lot:
 
 greedy = curve.points[curve.points["found_by"] == "path"]
 greedy[["tradeoff", "cost", "n_features", "test_score"]].round(4)
 
 # %%
-# Beyond them, the curve compares whole sets of tests. TSH alone is one that greed passes by.
+# The curve also compares whole sets of tests. TSH alone is a good one that the greedy models miss.
 
 for budget in (15, 25, 50):
     model = curve.best(budget=budget)
@@ -67,15 +68,15 @@ for budget in (15, 25, 50):
     print("   ", ", ".join(model.features_used_))
 
 # %%
-# The order of purchases of the last one, and what each promised:
+# In which order the last model bought its tests, and how much each gained:
 
 print(model.receipt())
 
 # %%
 # Not every patient needs every test
 # ----------------------------------
-# So far the model buys a test once, for everybody. With ``charge="row"`` a patient pays for what is
-# asked on the way of that patient, and costs are means over patients.
+# So far every patient gets the same tests. With ``charge="row"``, each patient pays only for the
+# tests that the model asks of this patient, and costs are means over patients.
 
 by_patient = MiserClassifier(costs=data.costs, max_iter=40, charge="row")
 rows = tradeoff_curve(by_patient, X, y, tradeoffs=4, effort=0.25, **data_sets)
@@ -85,8 +86,8 @@ print(f"test score {score:.2f}")
 print(best.protocol(X_test))
 
 # %%
-# TSH for everybody, and more blood only where it is needed: nearly the score of a model for twice
-# the money. The same as a picture, of the questions that are asked most:
+# All patients get TSH, and only those who need them get more tests. The score is nearly that of a
+# model that costs twice as much. The same protocol as a picture, with what is asked most:
 
 figure, ax = plt.subplots(figsize=(8, 4))
 best.protocol(X_test).plot(ax)
@@ -97,11 +98,12 @@ figure.tight_layout()
 # ----------------
 
 # sphinx_gallery_thumbnail_number = 2
-figure, ax = plt.subplots(figsize=(8, 4.5))
-for name, some in {"the same for all patients": curve, "each patient pays": rows}.items():
+figure, ax = plt.subplots(figsize=(6, 4))
+for name, some in {"same tests for all": curve, "each patient's own tests": rows}.items():
     front = some.pareto()
     ax.step(front["cost"], front["test_score"], where="post", label=name)
-ax.set(xlabel="dollars for a patient, on average", ylabel="test balanced accuracy")
+ax.set(xlabel="mean cost of a patient ($)", ylabel="balanced accuracy (test)")
+ax.set_title("Accuracy for each budget")
 ax.grid(alpha=0.3)
 ax.legend(loc="lower right")
 figure.tight_layout()

@@ -1,19 +1,20 @@
 """
-Rows that are spread over a cluster
-===================================
+Train on a Dask cluster
+=======================
 
-A data set that no machine holds lies in parts on the workers of a Dask cluster. Estimators take
-Dask arrays and data frames as they are: rows stay where they lie, workers send integers, and
-integers add up to the same sums in any order. So the model is that of one machine, to the last bit.
+A data set that is too large for one machine lies in parts on the workers of a Dask cluster.
+Estimators take Dask arrays and data frames as they are. Rows stay on their workers, which send sums
+of integers, and such sums are the same in any order. So the model is the one that a single machine
+would train, to the last bit.
 
-Here two workers live in this process, so that the page can be built anywhere. On a real cluster,
+Here two workers run in this process, so that the page can be built anywhere. On a real cluster,
 ``Client("tcp://scheduler:8786")`` is all that changes.
 """
 
 # %%
 # A cluster and data in parts
 # ---------------------------
-# Sensors with prices: four of twelve tell something, and one of these is expensive.
+# Twelve sensors with prices: four of them matter, and one of these is expensive.
 
 import dask.array as da
 import matplotlib.pyplot as plt
@@ -35,8 +36,9 @@ print(X_parts.numblocks[0], "parts of", X_parts.chunks[0][0], "rows")
 # %%
 # The same fit, twice
 # -------------------
-# Early stopping would set rows aside by lot, and not the same ones here and there; without it, or
-# with validation data of your own, nothing depends on where rows lie.
+# Early stopping would draw validation rows at random, and not the same ones on a cluster as on one
+# machine. Without it, or with validation data of your own, the model does not depend on where rows
+# are.
 
 settings = {"costs": prices, "tradeoff": 2e-3, "max_iter": 40, "early_stopping": False}
 spread = MiserRegressor(**settings).fit(X_parts, y_parts)
@@ -46,7 +48,7 @@ print("the same bits:", same)
 print(spread.receipt())
 
 # %%
-# Predictions of collections are collections: nothing is computed until somebody asks.
+# Predictions for a Dask collection are a Dask collection, computed when they are asked for.
 
 predicted = spread.predict(X_parts)
 print(type(predicted).__module__, predicted.numblocks)
@@ -56,12 +58,13 @@ print(f"mean squared error {error:.3f} for a cost of {spread.cost_:g}")
 # %%
 # The picture
 # -----------
-# The error after each round, of both. One line covers the other.
+# The error of both models after each round: the two lines coincide.
 
-figure, ax = plt.subplots(figsize=(8, 4))
-for name, model, width in (("spread over two workers", spread, 6), ("on one machine", alone, 2)):
+figure, ax = plt.subplots(figsize=(6, 4))
+for name, model, width in (("two workers", spread, 6), ("one machine", alone, 2)):
     ax.plot(-model.train_score_, linewidth=width, alpha=0.7, label=name)
 ax.set(xlabel="round", ylabel="half of the mean squared error")
+ax.set_title("The same model from a cluster")
 ax.grid(alpha=0.3)
 ax.legend()
 figure.tight_layout()

@@ -2,18 +2,18 @@
 Paid calls, only where they are needed
 ======================================
 
-A shop wants to know whether an order is fraud. What the order says is free, an address check costs
-2 cents, a device fingerprint 5 and a report of a bureau 60. Most orders are clear from the start:
-for those, nobody should pay for a report.
+A shop wants to know whether an order is fraud. The fields of the order are free, an address check
+costs 2 cents, a device fingerprint 5 and a report of a bureau 60. Most orders are easy to decide:
+for those, the shop should not pay for a report.
 
-The model is trained on a table of past orders, and served from orders as they come: it calls
-services by itself, one after another, until it is sure.
+The model is trained on a table of past orders. In service it gets one order at a time, and calls
+the services itself, one after another, until it is sure.
 """
 
 # %%
 # Past orders
 # -----------
-# They are invented: three hidden things make a fraud, and each service sees some of them.
+# They are invented: fraud depends on three hidden quantities, and each service sees some of them.
 
 import asyncio
 
@@ -42,9 +42,9 @@ fraud = stolen + 0.8 * mule + bot + 0.3 * rng.standard_normal(n) > 1.5
 # %%
 # Where columns come from
 # -----------------------
-# A function for each service. Parameters name what a function needs: the order itself, or the
-# result of another one. The report is fetched once, and two columns are read from it. Services are
-# coroutines here, so calls for many orders wait side by side.
+# There is a function for each service. The names of its parameters say what it needs: the order
+# itself, or the result of another function. The report is fetched once, and two columns are read
+# from it. The services are coroutines here, so that calls for many orders run concurrently.
 
 sources = Sources(raw="order")
 
@@ -87,10 +87,10 @@ costs = CostModel.from_resources(cents | {"reported": 0.0, "links": 0.0}, source
 print(sources)
 
 # %%
-# A model that buys the expensive things last
+# A model that uses the expensive report last
 # -------------------------------------------
-# The first rounds have a budget that no report fits into. The next ones may have it. An exit after
-# every ten rounds lets orders go whose answer is clear.
+# The first 30 rounds have a budget that is too small for a report; the next 30 may use it. After
+# some of the rounds there is an exit, where orders leave whose answer is clear.
 
 X = build_matrix(sources, orders[:2000])
 model = MiserClassifier(
@@ -101,15 +101,17 @@ model.set_params(budget=67.0, max_iter=60).fit(X[:1400], fraud[:1400])
 print(model.receipt())
 
 # %%
-# What may an order cost on average? Exits are chosen on orders that the trees have not seen.
+# An order may cost 25 cents on average. The exit rule is chosen on orders that were not used in
+# training.
 
 thrifty = EarlyExitClassifier(model, budget=25.0).fit(X[1400:], fraud[1400:2000])
-print(f"orders leave that are surer than {thrifty.threshold_:.3f}")
+print(f"orders leave once the model is surer than {thrifty.threshold_:.3f}")
 
 # %%
 # New orders
 # ----------
-# Nobody builds a matrix now. The predictor calls what the next trees look at, once per order.
+# No matrix is built here. The predictor calls the services whose columns the next trees use, each
+# at most once per order.
 
 with OnDemandPredictor(thrifty, sources, concurrency=100, on_error="missing") as served:
     labels, receipts = served.predict(orders[2000:], return_receipts=True)
@@ -119,18 +121,22 @@ print(f"accuracy {np.mean(labels == fraud[2000:]):.3f}, {receipts.costs.mean():.
 # %%
 # The picture
 # -----------
-# For how many orders was each service called, and what does it cost to be surer?
+# For how many orders was each service called, and what accuracy does each mean cost buy?
 
 called = [np.mean([name in receipt.fetched for receipt in receipts]) for name in cents]
 X_new = build_matrix(sources, orders[2000:])
 curve = thrifty.curve(X_new, fraud[2000:], thresholds=15)
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8))
-left.barh([f"{name} ({price:g})" for name, price in cents.items()], called, color="#0072B2")
-left.invert_yaxis()
-left.set(xlim=(0, 1), xlabel="share of the orders that it was called for")
-right.plot(curve["cost"], curve["score"], "o-", color="#D55E00")
-right.axvline(model.cost_, color="gray", linestyle=":", label="everything, for every order")
-right.set(xlabel="cents for an order, on average", ylabel="test accuracy")
-right.legend(loc="lower right")
+figure, ax = plt.subplots(figsize=(6, 4))
+ax.barh([f"{name} ({price:g} ¢)" for name, price in cents.items()], called, color="#0072B2")
+ax.invert_yaxis()
+ax.set(xlim=(0, 1), xlabel="share of orders", title="Which orders paid for which service")
+figure.tight_layout()
+
+figure, ax = plt.subplots(figsize=(6, 4))
+ax.plot(curve["cost"], curve["score"], "o-", color="#D55E00")
+ax.axvline(model.cost_, color="gray", linestyle=":", label="all services for every order")
+ax.set(xlabel="mean cost of an order (cents)", ylabel="accuracy (test)")
+ax.set_title("Accuracy for each mean cost")
+ax.legend(loc="lower right")
 figure.tight_layout()
 plt.show()

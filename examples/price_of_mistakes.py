@@ -2,16 +2,16 @@
 What a mistake costs
 ====================
 
-A clinic pays for tests, and for patients whom it sends home ill. It has no budget: it has two price
-lists, and asks what costs least in all. The data is UCI's ann-thyroid with Turney's prices; what
-errors cost is made up.
+A clinic pays for tests, and it pays for patients whom it wrongly sends home. It has no budget, but
+two price lists, and wants the lowest total of both. The data is UCI's ann-thyroid with Turney's
+prices of tests; the costs of errors are invented.
 """
 
 # %%
 # Two price lists
 # ---------------
-# To send home somebody whose thyroid does not work (classes 1 and 2) costs 50 dollars, a false
-# alarm 10. Then asking for nothing costs 50 for each of the few who are ill:
+# Sending home somebody whose thyroid does not work (classes 1 and 2) costs 50 dollars, a false
+# alarm (class 3 is healthy) 10. A correct answer costs nothing.
 
 import lightgbm
 import matplotlib.pyplot as plt
@@ -37,8 +37,8 @@ def errors(factor):
 # %%
 # The least total
 # ---------------
-# A curve that is scored by the total cost has the least total at its top. ``best()`` needs no
-# budget.
+# With ``scoring="total_cost"``, models are compared by the sum of both costs, and ``best()`` needs
+# no budget: it is the model with the lowest total.
 
 
 def least_total(factor, charge):
@@ -56,39 +56,40 @@ curve = least_total(1, "model")
 print(str(curve).splitlines()[-1])
 
 # %%
-# A blood test costs 22.78, and of a hundred patients seven are ill: at these prices the clinic had
-# better ask for nothing. That is a decision, too, and nobody has to guess it.
+# A blood test costs $22.78, and seven of a hundred patients are ill. At these prices it is cheapest
+# to order no test at all, and the curve says so.
 #
 # Where mistakes are expensive
 # ----------------------------
-# Ten times the error costs, and asking pays. Each row pays for what it is asked for, so that only
-# patients in doubt are asked for more.
+# With error costs ten times as high, tests pay. With ``charge="row"`` each patient pays only for
+# the own tests, so only patients in doubt get more of them.
 
 costly = least_total(10, "row")
 print(str(costly).splitlines()[-1])
 print(total_cost(costly.best(), *test))
 
 # %%
-# Beside LightGBM, which buys all that its trees look at, and beside saying the same of everybody:
+# Compared with LightGBM, which pays for every feature that its trees use, with the best set of
+# tests for all patients, and with no test at all (one answer for everybody):
 
 booster = lightgbm.LGBMClassifier(n_estimators=50, verbose=-1, n_jobs=1).fit(X, y)
 bought = baseline(booster, data.costs, error_costs=errors(10))
 flat = least_total(10, "model")
 rows = {
-    "nothing": total_cost(flat.models[0].truncate(0), *test),
-    "the best set for all": total_cost(flat.best(), *test),
-    "each row its own": total_cost(costly.best(), *test),
+    "no tests": total_cost(flat.models[0].truncate(0), *test),
+    "same tests for all": total_cost(flat.best(), *test),
+    "each patient's own": total_cost(costly.best(), *test),
     "LightGBM": total_cost(bought, *test),
 }
 for name, cost in rows.items():
     print(f"{name:20} {cost}")
 
 # %%
-# What it is made of: bills and errors, in dollars a patient.
+# The two parts of the total, in dollars per patient:
 
-_, ax = plt.subplots(figsize=(6.5, 2.6), layout="constrained")
+_, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 places = np.arange(len(rows))
-ax.barh(places, [cost.bill for cost in rows.values()], label="bills")
+ax.barh(places, [cost.bill for cost in rows.values()], label="tests")
 ax.barh(
     places,
     [cost.errors for cost in rows.values()],
@@ -97,6 +98,7 @@ ax.barh(
 )
 ax.set_yticks(places, list(rows))
 ax.invert_yaxis()
-ax.set_xlabel("dollars a patient")
+ax.set_xlabel("mean cost of a patient ($)")
+ax.set_title("What tests and errors cost together")
 ax.legend()
 plt.show()

@@ -2,20 +2,20 @@
 Ranking under a latency budget
 ==============================
 
-A search engine has some milliseconds to score a document. What the index knows is there already;
-the text has to be fetched, the click log is another service, and a neural reader is slow. Which
-of it should a ranker look at, if it has 5, 15 or 60 milliseconds?
+A search engine has a few milliseconds to score a document. Features from the index are there at
+once; the text has to be fetched, the click log is another service, and a neural network that reads
+the text is slow. Which features should a ranker use, if it has 5, 15 or 60 milliseconds?
 
-The documents here are made up, so that this page can be built anywhere. `MQ2008 <../mq2008.html>`_
-does the same with real ones.
+The documents here are invented, so that this page can be built anywhere. `MQ2008 <../mq2008.html>`_
+has results on real ones.
 """
 
 # %%
-# Documents, and how long it takes to look at them
-# ------------------------------------------------
-# Relevance has three parts: how well the words match, how fresh and how liked a page is, and what
-# only a careful reader would notice. Features show parts of it through noise, the less of it the
-# longer they take.
+# Documents, and how long their features take
+# -------------------------------------------
+# The relevance of a document is a sum of three parts: how well its words match, how popular it is,
+# and what only a careful reader notices. Each feature is one of these parts plus noise; slow
+# features have less noise.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -66,7 +66,7 @@ milliseconds = CostModel.from_resources(
 # %%
 # The curve
 # ---------
-# Queries are kept whole: 180 to learn from, 90 to choose by and 90 to report.
+# Queries are not divided: 180 are for training, 90 for validation and 90 for the test.
 
 learn, choose, report = qid < 180, (qid >= 180) & (qid < 270), qid >= 270
 curve = tradeoff_curve(
@@ -95,9 +95,9 @@ for budget in (5, 15, 60):
 # %%
 # Less for most documents
 # -----------------------
-# A budget holds for every document. With early exits, documents that cannot come to the top leave
-# before the expensive features are fetched. For that, the first trees must not need them: they grow
-# from the index and the text, and the network is bought later.
+# So far the budget holds for every document. With early exits, documents that cannot reach the top
+# of their query leave before the expensive features are fetched. For that, the first trees must not
+# use them: the first 20 rounds have a budget of 6 ms, which is too little for the network.
 
 ranker = MiserRanker(costs=milliseconds, max_iter=20, budget=6.0, tradeoff=1e-5, warm_start=True)
 ranker.fit(X[learn], y[learn], qid=qid[learn])
@@ -111,14 +111,16 @@ sweep.head()
 # %%
 # The picture
 # -----------
-# Budgets for all documents alike, and the mean over documents with early exits.
+# The step line has the same cost for all documents; with early exits, cost is the mean over
+# documents.
 
-figure, ax = plt.subplots(figsize=(8, 4.5))
+figure, ax = plt.subplots(figsize=(6, 4))
 front = curve.pareto()
-ax.step(front["cost"], front["test_score"], where="post", label="the same for all documents")
-ax.plot(sweep["cost"], sweep["score"], "o--", label="with early exits, on average")
-ax.set(xlabel="milliseconds for a document", ylabel="test NDCG@5", ylim=(0.5, 1.0))
+ax.step(front["cost"], front["test_score"], where="post", label="same for all documents")
+ax.plot(sweep["cost"], sweep["score"], "o--", label="with early exits (mean)")
+ax.set(xlabel="milliseconds per document", ylabel="NDCG@5 (test)", ylim=(0.5, 1.0))
+ax.set_title("Ranking quality for each latency budget")
 ax.grid(alpha=0.3)
-ax.legend()
+ax.legend(loc="lower right")
 figure.tight_layout()
 plt.show()

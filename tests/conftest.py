@@ -1,8 +1,22 @@
 """What all tests share."""
 
 import os
+from collections import Counter
 
 from hypothesis import HealthCheck, settings
+
+# Seconds that a test takes by its mark, roughly; others take a few hundredths.
+USUAL_SECONDS = {"cluster": 2.0, "simulator": 1.0, "browser": 3.0, "subprocess": 1.5, "slow": 2.5}
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take longest, so that no process is left alone with one."""
+    seconds = Counter()
+    for item in items:
+        marks = USUAL_SECONDS.keys() & {mark.name for mark in item.iter_markers()}
+        seconds[item.path] += max((USUAL_SECONDS[mark] for mark in marks), default=0.05)
+    items.sort(key=lambda item: -seconds[item.path])
+
 
 # No example is too slow: the first compiles a kernel, and a busy machine is no fault of the code.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1114,15 +1114,62 @@ def cascade_cost(scores, y, row_weights, bills, thresholds):
 # -- gates ----------------------------------------------------------------------------------------
 
 
-def count_cells(codes, seen, at, product, weight, n_level, n_bins):
-    """Sums of products, of weights and of rows by node, column and bin."""
-    cells = [[[[0.0] * n_bins for _ in seen] for _ in range(n_level)] for _ in range(3)]
-    for j, column in enumerate(seen):
-        for i, node in enumerate(at):
-            if node >= 0:
-                for which, amount in enumerate((product[i], weight[i], 1.0)):
-                    cells[which][node][j][codes[column][i]] += amount
-    return cells
+def gate_tree(codes, is_set, seen, product, weight, learn, depth, least, n_bins):
+    """Columns and bins that go left, by node, level by level, and the node of every row."""
+    rows_of, splits = [list(range(len(product)))], [None]
+    level = [0]
+    for _ in range(depth):
+        following = []
+        for node in level:
+            known = [i for i in rows_of[node] if learn[i]]
+            splits[node] = best_gate_split(
+                codes, is_set, seen, product, weight, known, least, n_bins
+            )
+            if splits[node] is not None:
+                column, left = splits[node]
+                following += [len(rows_of), len(rows_of) + 1]
+                for side in (True, False):
+                    rows = [i for i in rows_of[node] if (codes[column][i] in left) == side]
+                    rows_of.append(rows)
+                    splits.append(None)
+        level = following
+    node_of = [0] * len(product)
+    for node, rows in enumerate(rows_of):  # children come later
+        for i in rows:
+            node_of[i] = node
+    return splits, node_of
+
+
+def best_gate_split(codes, is_set, seen, product, weight, rows, least, n_bins):
+    """The column and the bins that go left; None where no division brings anything."""
+
+    def sums(some):
+        return sum(product[i] for i in some), sum(weight[i] for i in some), len(some)
+
+    def square(some):
+        return sums(some)[0] * sums(some)[0] / sums(some)[1]
+
+    best, found = 1e-12 * sums(rows)[1], None
+    for missing_left in (False, True):
+        for column in seen:
+            in_bin = [[i for i in rows if codes[column][i] == b] for b in range(n_bins)]
+            if missing_left and not in_bin[-1]:
+                continue
+            order = list(range(n_bins - 1))
+            if is_set[column]:
+                order.sort(key=lambda b: sums(in_bin[b])[0] / max(sums(in_bin[b])[1], 1e-300))
+            for n_left in range(1, n_bins):
+                bins = [*order[:n_left], *([n_bins - 1] if missing_left else [])]
+                left = [i for b in bins for i in in_bin[b]]
+                right = [i for i in rows if i not in left]
+                if min(len(left), len(right)) < least or min(sums(left)[1], sums(right)[1]) <= 0:
+                    continue
+                gain = square(left) + square(right) - square(rows)
+                if gain > best:
+                    if not in_bin[-1] and 2 * len(left) >= len(rows):
+                        bins.append(n_bins - 1)
+                    best, found = gain, (column, set(bins))
+    return found
 
 
 def best_band(scores, gains):

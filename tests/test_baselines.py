@@ -36,8 +36,8 @@ from greedymiser import (
     load,
     save,
 )
-from greedymiser.baselines import BaselineRegressor
-from greedymiser.baselines.foreign_models import below_in_single
+from greedymiser.estimators.baselines import BaselineRegressor
+from greedymiser.estimators.baselines.foreign_models import below_in_single
 
 lightgbm = pytest.importorskip("lightgbm", reason="needs LightGBM: greedymiser[export]")
 xgboost = pytest.importorskip("xgboost", reason="needs XGBoost: greedymiser[test]")

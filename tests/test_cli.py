@@ -42,7 +42,7 @@ from greedymiser.cli import Task, app
 from greedymiser.cli.commands.demo import WRITES_DEMO
 from greedymiser.cli.errors import Reads, Writes, marked_paths
 from greedymiser.cli.outputs import WRITES_CURVE
-from greedymiser.cli.printing import COMPILING, emit, escaped, shown_progress
+from greedymiser.cli.printing import COMPILING, emit, escaped, say, shown_progress
 from greedymiser.costs.files import read_costs, template
 from greedymiser.datasets import load_thyroid
 from greedymiser.engines.cuda.engine import CudaUnavailableError
@@ -304,7 +304,10 @@ def test_score_says_what_python_says(here, table, task):
         assert "does not know the class 'fair'" in complain_after(X, target, "fair")
         said = complain("score", "m.miser", "classification.csv", "--target", target,
                         "--scoring", "f1")  # fmt: skip
-        assert said.startswith("'f1' does not suit this classifier: pos_label=1")
+        assert said == (
+            "'f1' does not suit this classifier: it needs the classes 0 and 1, and these are "
+            "'bad', 'good'; f1_macro takes any"
+        )
     if task is Task.regression:
         assert re.search(rf"R² +{r2_score(X[target], model.predict(X)):.3f}", told)
         asked = ["score", "m.miser", "regression.csv", "--target", "price", "--scoring"]
@@ -505,6 +508,7 @@ def test_costs_template_leaves_identifiers_and_free_text_out(here, table):
         customer_id=np.arange(400) * 7 + 1,
         row=np.arange(400),
         remark=[f"called {i}, will call again" for i in range(400)],
+        since=[f"20{10 + i % 15}-03-{1 + i % 28:02d}" for i in range(400)],
         income=np.random.default_rng(0).permutation(4000)[:400],
         price=table["price"],
     )
@@ -513,8 +517,25 @@ def test_costs_template_leaves_identifiers_and_free_text_out(here, table):
     assert result.exit_code == 0
     Path("shown.toml").write_text(result.stdout)
     assert read_costs("shown.toml").costs.feature_names == [*FEATURES, "income"]
-    assert "# customer_id = 1.0    # looks like an identifier" in result.stdout
-    assert "--drop customer_id --drop row --drop remark" in result.stderr
+    assert '    "customer_id",  # looks like an identifier' in result.stdout
+    assert "'since' holds dates: turn them into numbers" in result.stderr
+    left_out = ("customer_id", "row", "remark", "since")
+    assert read_costs("shown.toml").not_features == left_out
+    # What the file leaves out need not be dropped once more.
+    options = ["--target", "price", "--costs", "shown.toml", "--max-iter", "2", "--tradeoff", "1"]
+    assert "5 features" in succeed("fit", "loans.csv", *options, "--out", "m.miser")
+    named = [option for name in left_out for option in ("--drop", name)]
+    assert "5 features" in succeed("fit", "loans.csv", *options, *named, "--out", "m.miser")
+    result = greedymiser("costs-template", "loans.csv", "--target", "price", "--out", "c.csv")
+    assert "say --drop customer_id --drop row --drop remark --drop since to" in result.stderr
+
+
+def test_what_is_dropped_from_a_template_stays_dropped(here):
+    out = ["--target", "price", "--drop", "dear", "--out", "made.toml"]
+    succeed("costs-template", "regression.csv", *out)
+    assert read_costs("made.toml").not_features == ("dear",)
+    options = ["--target", "price", "--costs", "made.toml", "--max-iter", "2", "--tradeoff", "1"]
+    assert "3 features" in succeed("fit", "regression.csv", *options, "--out", "m.miser")
 
 
 def test_costs_template_tells_that_it_knows_no_target(here):
@@ -559,7 +580,7 @@ def test_curve(here, arguments):
     assert points["score"].is_monotonic_increasing
     assert ("test_score" in points) == ("test score" in told) == ("--test" in arguments)
     assert bool(re.search(r"^ +\d+ +€\d+", told, re.MULTILINE)) == ("costs.toml" in arguments)
-    assert "<- recommended" in told
+    assert "(recommended)" in told
     assert len(list((out / "models").iterdir())) == len(points) <= 12
     for number, point in enumerate(points.to_dict("records"), 1):
         path = out / "models" / f"model-{number}.miser"
@@ -1576,6 +1597,20 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
+def test_lines_end_between_words_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    line = "  of the rows with a_rather_long_name > 3 some are asked for another_rather_long_name"
+    for is_terminal, most in ((True, 40), (False, len(line))):
+        stream = (Terminal if is_terminal else io.TextIOWrapper)(io.BytesIO(), encoding="utf-8")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            say(line)
+        printed = stream.buffer.getvalue().decode()
+        assert printed.split() == line.split()
+        assert max(map(len, printed.splitlines())) <= most
+        assert printed.startswith("  of the rows")
+
+
 def test_a_terminal_is_told_once_that_kernels_are_compiled(capsys, monkeypatch):
     """The bar stands still for so long; what is read from the cache is not spoken of."""
     for terminal, times in (("1", 1), ("", 0)):
@@ -1826,7 +1861,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     }
     assert "first, of all: " in told["demo"]
     assert "asked of" in told["protocol"]
-    assert "<- recommended" in told["demo"]
+    assert "(recommended)" in told["demo"]
     assert "TSH" in told["demo"]
     assert unforeseen(Path("demo"), WRITES_DEMO) == []
     for folder in ("demo", "curve"):

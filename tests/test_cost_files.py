@@ -149,6 +149,15 @@ def test_what_the_template_advises_is_read(cost_file):
     assert read.errors == {"ill": {"well": 50.0}, "well": {"ill": 10.0}}
 
 
+def test_columns_that_are_no_features(cost_file):
+    assert read_costs(cost_file(BY_GROUP)).not_features == ()
+    left_out = {name: f"because of {name}" for name in NAMES[3:]}
+    path = cost_file(template(NAMES[:3], left_out={**left_out, "dropped": ""}))
+    read = read_costs(path)
+    assert read.costs.feature_names == NAMES[:3]
+    assert read.not_features == (*left_out, "dropped")
+
+
 def test_what_errors_cost_is_read_and_written(cost_file, tmp_path):
     errors = {"ill": {"well": 50.0, "call the doctor": -0.5}, "not ill": {"ill": 10.0}}
     text = "[features]\na = 1\n[errors.ill]\nwell = 50\n'call the doctor' = -0.5\n"
@@ -257,6 +266,8 @@ def test_neither_toml_nor_csv(cost_file, name, content, message):
         ("tree_cost = -1\n[features]\na = 1", "tree_cost must not be negative, got -1"),
         ("tree_cost = '1'\n[features]\na = 1", "tree_cost must be a number, got '1'"),
         ("unit = 'dollars'", "there is no table [features]"),
+        ("not_features = 'a'\n[features]\nb = 1", "not_features must be a list of names, got 'a'"),
+        ("not_features = ['b']\n[features]\nb = 1", "not_features names 'b', which has a cost"),
         ("[features]", "the table [features] is empty"),
         ("features = 3", "features must be a table, got 3"),
         ("[features]\na = -0.5", "features.a must not be negative, got -0.5"),

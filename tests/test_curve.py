@@ -39,7 +39,7 @@ from greedymiser._core.amounts import money, rounded_score
 from greedymiser.curve.search import _Whole
 from greedymiser.data.binning import BinMapper
 from greedymiser.losses import SquaredError
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import Inputs
 from random_examples import examples
 
 COSTS = CostModel(
@@ -501,7 +501,7 @@ def test_a_number_of_folds_heeds_groups_and_queries(kind, together):
     X, y = data(120)
     groups = np.arange(120) % 7
     qid, by_group = (groups, None) if together == "qid" else (None, groups)
-    whole = _Whole(Given(X, y > 0, None, qid), by_group)
+    whole = _Whole(Inputs(X, y > 0, None, qid), by_group)
     folds = MiserSearchCV(kind(), cv=3)._folds(kind(), whole)
     assert len(folds) == 3
     for learn, check in folds:

@@ -22,20 +22,30 @@ TOURS = {"protocol.md", "start.md"}
 
 # A snippet, and what the page says that it prints.
 SNIPPET = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+# Pages whose text tells what their picture shows: amounts and scores are those that are printed.
+TOLD_IN_WORDS = {"README.md", "index.md", "start.md"}
+AMOUNTS_AND_SCORES = re.compile(r"[$€]\d+\.\d\d\b|\b0\.\d{3}\b")
 
 
 def snippets_of(page: Path) -> list[tuple[str, list[str]]]:
-    found = SNIPPET.findall(page.read_text())
+    text = page.read_text()
+    found = SNIPPET.findall(text)
+    told = []
+    if page.name in TOLD_IN_WORDS:
+        told = AMOUNTS_AND_SCORES.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     if page.name in TOURS:
-        return [("\n".join(code for code, _ in found), [text for _, text in found if text])]
-    return [(code, [text] if text else []) for code, text in found]
+        return [("\n".join(code for code, _ in found), [text for _, text in found if text] + told)]
+    return [(code, [text] * bool(text) + told) for code, text in found]
 
 
-SNIPPETS = [
-    pytest.param(code, shown, id=f"{page.name}-{number}")
-    for page in PAGES
-    for number, (code, shown) in enumerate(snippets_of(page))
-]
+# A snippet that several pages have is run once.
+SHOWN: dict[str, list[str]] = {}
+NAMES: dict[str, str] = {}
+for _page in PAGES:
+    for _number, (_code, _shown) in enumerate(snippets_of(_page)):
+        SHOWN.setdefault(_code, []).extend(_shown)
+        NAMES.setdefault(_code, f"{_page.name}-{_number}")
+SNIPPETS = [pytest.param(code, shown, id=NAMES[code]) for code, shown in SHOWN.items()]
 
 
 # shap makes its colour maps with methods that matplotlib is about to drop, while it is imported.
@@ -122,4 +132,4 @@ def test_everything_in_the_reference_has_an_example(name):
 def test_gallery_shows_every_example():
     examples = {file.stem for file in (ROOT / "examples").glob("*.py")}
     order = (ROOT / "docs/ordering.py").read_text()
-    assert set(re.findall(r'^    "(\w+)",$', order, re.MULTILINE)) == examples
+    assert set(re.findall(r'^    "(\w+)": ', order, re.MULTILINE)) == examples

@@ -502,7 +502,7 @@ def test_models_begin_with_what_is_used_and_not_with_what_was_allowed(monkeypatc
         return [None] * len(tasks)
 
     monkeypatch.setattr(frontier.models.pool, "run", run)
-    frontier._beyond(candidates, has_gates=False)
+    frontier._beyond(candidates)
     sets = {sum(1 << r for r, flag in enumerate(flags) if flag) for flags in begun}
     assert sets == {0b10, 0b100}
 

@@ -17,13 +17,14 @@ from greedymiser import (
     GatedRegressor,
     MiserClassifier,
     MiserRegressor,
+    MiserSearchCV,
     OnDemandPredictor,
     Sources,
     load,
     save,
     tradeoff_curve,
 )
-from greedymiser.cascades.candidates import common_round, layers, most_valuable, nearest_cut
+from greedymiser.cascades.candidates import Levels, common_round, layers, most_valuable
 
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
@@ -305,11 +306,11 @@ def test_frontiers_lie_one_behind_the_other():
 
 
 def test_a_cut_is_between_values():
-    values = np.repeat([1.0, 3.0, 7.0], [50, 30, 20])
-    assert nearest_cut(values, 0.22) == 5.0
-    assert nearest_cut(values, 0.4) == 2.0
-    assert nearest_cut(values, 0.0) == 5.0  # somebody goes on
-    assert nearest_cut(np.ones(9), 0.5) == 1.0
+    levels = Levels.of(np.repeat([1.0, 3.0, 7.0], [50, 30, 20]))
+    assert levels.nearest_cut(0.22) == pytest.approx((5.0, 0.2))
+    assert levels.nearest_cut(0.4) == pytest.approx((2.0, 0.5))
+    assert levels.nearest_cut(0.0) == pytest.approx((5.0, 0.2))  # somebody goes on
+    assert Levels.of(np.ones(9)).nearest_cut(0.5) == (1.0, 0.0)
 
 
 def test_all_folds_have_the_same_number_of_rounds():
@@ -365,6 +366,39 @@ def test_cascades_are_chosen_by_rows_of_training_too(curve):
     shifts = (gated["choice_score"] - gated["score"]).round(12)
     usual = points[points["found_by"] == "path"]
     assert set(shifts) - set((usual["choice_score"] - usual["score"]).round(12))
+
+
+def test_the_row_curve_has_the_flat_one(curve):
+    """No budget has a worse choice by what both go by."""
+    X, y = rows_of(1200)
+    model = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
+    rows = {"X_val": X[800:], "y_val": y[800:]}
+    flat = tradeoff_curve(model, X[:800], y[:800], **rows, tradeoffs=4)
+    assert not flat.pareto().empty
+    for _, point in flat.pareto().iterrows():
+        found = curve.best_row(point["cost"])
+        assert found["choice_score"] >= point["choice_score"] - 1e-12
+
+
+def test_a_search_by_cross_validation_has_cascades():
+    X, y = rows_of(900)
+    base = MiserClassifier(costs=[1.0, 10.0, 5.0], charge="row", **QUICK)
+    search = MiserSearchCV(base, budget=2.5, tradeoffs=2, cv=2, effort=0.2, random_state=0)
+    search.fit(X, y)
+    (line,) = search.cv_results_.query("resources == 'gates'").to_dict("records")
+    assert line["cost"] <= 2.8  # in the mean of rows that nobody has seen
+    assert line["score"] == search.cv_results_["score"].max() == search.best_score_
+    assert search.best_params_ == {"gate": "auto"}
+    assert isinstance(search.best_estimator_, GatedClassifier)
+    assert search.cost_ <= 2.5
+    assert search.prediction_costs(X).mean() <= 2.8
+
+
+def test_a_search_has_no_cascades_where_the_model_pays():
+    X, y = rows_of(400)
+    base = MiserClassifier(costs=[1.0, 10.0, 5.0], **QUICK)
+    search = MiserSearchCV(base, budget=4.0, tradeoffs=2, cv=2, effort=0.1, random_state=0)
+    assert "gates" not in set(search.fit(X, y).cv_results_["resources"])
 
 
 def test_estimators_can_be_cloned_and_refuse_strangers():

@@ -10,16 +10,23 @@ from hypothesis import strategies as st
 import naive
 from greedymiser.cascades.gates import (
     GateInputs,
+    band_gate,
     bands_between,
     bands_of_shares,
-    count_cells,
     cross_fitted,
     estimates_of,
     fit_gate,
+    grow_tree,
 )
 from greedymiser.losses import BinaryLogLoss, MultinomialLogLoss, SquaredError
 from greedymiser.model.gated_protocols import leaves_of
-from greedymiser.model.gating import Gate, Gates, n_said, said_names, said_of
+from greedymiser.model.gating import (
+    Gate,
+    Gates,
+    n_output_features,
+    output_feature_names,
+    output_features,
+)
 from random_examples import examples
 
 
@@ -35,18 +42,32 @@ def inputs_of(columns, said=0, **more):
     )
 
 
-@given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 2**32 - 1))
-@examples(40)
-def test_cells_are_those_of_a_plain_loop(n, m, seed):
+@given(st.integers(1, 30), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32 - 1))
+@examples(60)
+def test_a_tree_is_that_of_plain_loops(n, m, depth, seed):
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 5, (m, n)).astype(np.uint16)
-    seen = np.flatnonzero(rng.random(m) < 0.7)
-    at = rng.integers(-1, 3, n)
-    product, weight = rng.integers(-9, 9, n) / 4, rng.integers(0, 9, n) / 4
-    cells = np.zeros((3, 3, len(seen), 5))
-    count_cells(codes, seen, at, product, weight, cells)
-    expected = naive.count_cells(codes, seen, at, product, weight, 3, 5)
-    assert cells.tolist() == np.array(expected).reshape(cells.shape).tolist()
+    is_set, learn = rng.random(m) < 0.4, rng.random(n) < 0.7
+    seen = np.flatnonzero(rng.random(m) < 0.8)
+    product, weight = rng.integers(-9, 9, n) / 4, rng.integers(1, 9, n) / 4
+    most = 2 ** (depth + 1) - 1
+    node_of = np.empty(n, dtype=np.intp)
+    sums, gains = np.zeros((3, most)), np.zeros(most)
+    links, left = np.full((most, 2), -1, dtype=np.intp), np.zeros((most, 5), dtype=bool)
+    rows = (codes, is_set, seen, product, weight, learn)
+    n_nodes = grow_tree(*rows, depth, 2, node_of, sums, gains, links, left)
+    splits, ends = naive.gate_tree(*(part.tolist() for part in rows), depth, 2, 5)
+    found = [
+        (column, set(np.flatnonzero(bins).tolist())) if column >= 0 else None
+        for (column, _), bins in zip(links[:n_nodes].tolist(), left, strict=False)
+    ]
+    assert found == splits
+    assert node_of.tolist() == ends
+    for node in range(n_nodes):
+        if links[node, 0] < 0:  # a leaf
+            rows_in = learn & (node_of == node)
+            expected = [product[rows_in].sum(), weight[rows_in].sum(), rows_in.sum()]
+            assert sums[:, node].tolist() == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-4, 4)), min_size=2, max_size=25))
@@ -87,7 +108,7 @@ def test_a_band_of_a_share_is_the_best_that_is_no_wider(rows, share):
     if len(set(scores.tolist())) == 1 or best <= 0:
         assert found == []
     else:
-        on = estimates_of(found[0][0], inputs) > 0
+        on = estimates_of(band_gate(inputs, found[0][0]), inputs) > 0
         assert gains[on].sum() == best
         assert on.mean() <= share
 
@@ -98,14 +119,14 @@ def test_bands_of_shares_are_judged_by_rows_that_did_not_make_them():
     gains = np.where((scores > 0.4) & (scores < 0.6), 1.0, -1.0)
     inputs = inputs_of(scores[:, None], said=1)
     bands = bands_of_shares(inputs, gains, None, folds, [0.1, 0.25])
-    for (gate, on), share in zip(bands, (0.1, 0.25), strict=True):
+    for (limits, on), share in zip(bands, (0.1, 0.25), strict=True):
         assert gains[on].mean() > 0.5
-        assert gains[estimates_of(gate, inputs) > 0].mean() > 0.5
+        assert gains[estimates_of(band_gate(inputs, limits), inputs) > 0].mean() > 0.5
         assert on.mean() == pytest.approx(min(share, 0.2), abs=0.06)
     seen = honest = 0.0
     for chance in rng.standard_normal((20, 600)):
-        (gate, on), *_ = bands_of_shares(inputs, chance, None, folds, [0.1])
-        seen += chance[estimates_of(gate, inputs) > 0].sum()
+        (limits, on), *_ = bands_of_shares(inputs, chance, None, folds, [0.1])
+        seen += chance[estimates_of(band_gate(inputs, limits), inputs) > 0].sum()
         honest += chance[on].sum()
     assert seen > 2 * honest
 
@@ -115,8 +136,8 @@ def test_bands_are_tried_everywhere():
     inputs = inputs_of(scores[:, None], said=1)
     found = bands_between(inputs, 4)
     assert len(found) == 9  # ten stretches of four parts, without the whole
-    for gate, on in found:
-        assert np.array_equal(estimates_of(gate, inputs) > 0, on)
+    for limits, on in found:
+        assert np.array_equal(estimates_of(band_gate(inputs, limits), inputs) > 0, on)
         assert np.array_equal(np.diff(np.flatnonzero(on)), np.ones(on.sum() - 1))
     assert {round(on.mean() * 4) for _, on in found} == {1, 2, 3}
     assert bands_between(inputs_of(np.ones((50, 1)), said=1), 4) == []
@@ -232,9 +253,10 @@ def test_a_gate_that_judges_a_row_has_not_seen_it():
     ],
 )
 def test_what_a_model_says(loss, raw, expected):
-    said = said_of(np.array(raw), loss)
-    assert said == pytest.approx(np.array(expected))
-    assert len(said) == n_said(len(raw)) == len(said_names(len(raw), np.arange(max(2, len(raw)))))
+    outputs = output_features(np.array(raw), loss)
+    assert outputs == pytest.approx(np.array(expected))
+    names = output_feature_names(len(raw), np.arange(max(2, len(raw))))
+    assert len(outputs) == n_output_features(len(raw)) == len(names)
 
 
 def test_gates_need_rows():

@@ -32,7 +32,6 @@ ROOMS = [
     "estimators",
     "cascades",
     "curve",
-    "baselines",
     "files",
     "on_demand",
     "warm",
@@ -63,7 +62,7 @@ FOREIGN = {
     "_core": {"_cache"},
     "engines": {"_prepare_args", "_codelibrary"},
     # What scikit-learn's boosters have no public name for: their trees.
-    "baselines": {
+    "estimators": {
         "_predictors",
         "_baseline_prediction",
         "_bin_mapper",

@@ -40,6 +40,9 @@ from test_on_demand_rows import columns_asked
 
 NAMES = ["age", "bureau", "fraud", "income"]
 PRICES = {"age": 0.0, "bureau": 5.0, "fraud": 2.0, "income": 1.0}
+
+# Stands for a call of a source, where it does not matter which.
+CALL = object()
 quietly = pytest.mark.filterwarnings("ignore::greedymiser.on_demand.AcquisitionWarning")
 
 
@@ -544,18 +547,18 @@ def test_a_slow_source_is_tried_again_after_a_while(monkeypatch):
     now = 0.0
     monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: now)
     health = Health(SourcePolicy())
-    health.note(Outcome(1.0, None, 0.5))
+    health.note(CALL, Outcome(1.0, None, 0.5))
     assert health.refusal(Deadline(0.2)).given_up
     assert health.refusal(Deadline(2.0)) is None
     now = 1.5
     assert health.refusal(Deadline(0.2)) is None
-    assert health.refusal(Deadline(0.2), begins=True) is None
+    assert health.refusal(Deadline(0.2), CALL) is None
     assert health.refusal(Deadline(0.2)).given_up  # one finds out
-    health.note(Outcome(1.0, None, 0.1))
+    health.note(CALL, Outcome(1.0, None, 0.1))
     assert health.refusal(Deadline(0.2)) is None
     health = Health(SourcePolicy())
-    health.note(Outcome(1.0, None, 0.5))
-    health.refusal(None, begins=True)
+    health.note(CALL, Outcome(1.0, None, 0.5))
+    health.refusal(None, CALL)
     now = 61.0
     assert health.refusal(Deadline(0.2)) is None  # it is forgotten
 
@@ -632,17 +635,51 @@ def test_a_trial_that_is_not_made_is_given_back(monkeypatch):
     now = 0.0
     monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: now)
     health = Health(SourcePolicy(breaker=1, breaker_reset=10.0))
-    health.note(Outcome(None, OSError(), 0.5))
-    assert "its last 1 calls failed" in health.refusal(None, begins=True).given_up
+    health.note(CALL, Outcome(None, OSError(), 0.5))
+    assert "its last 1 calls failed" in health.refusal(None, CALL).given_up
     soon = Deadline(1.0)
     now = 20.0
-    assert "have passed" in health.refusal(soon, begins=True).given_up  # takes no trial along
-    assert health.refusal(None, begins=True) is None
-    assert health.refusal(None, begins=True) is not None  # there is one
-    health.release()  # its caller has gone
-    assert health.refusal(None, begins=True) is None
-    health.note(Outcome(1.0, None, 0.1))
-    assert health.refusal(None, begins=True) is health.refusal(None, begins=True) is None
+    assert "have passed" in health.refusal(soon, CALL).given_up  # takes no trial along
+    assert health.refusal(None, CALL) is None
+    assert health.refusal(None, CALL) is not None  # there is one
+    health.release(CALL)  # its caller has gone
+    assert health.refusal(None, CALL) is None
+    health.note(CALL, Outcome(1.0, None, 0.1))
+    assert health.refusal(None, CALL) is health.refusal(None, CALL) is None
+
+
+def test_only_the_trial_itself_ends_the_trial(monkeypatch):
+    """Calls that began before the breaker opened end whenever they like."""
+    now = 0.0
+    monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: now)
+    earlier, gone, trial, next_trial = object(), object(), object(), object()
+    health = Health(SourcePolicy(breaker=1, breaker_reset=10.0))
+    assert health.refusal(None, earlier) is health.refusal(None, gone) is None
+    health.note(CALL, Outcome(None, OSError(), 0.5))
+    now = 20.0
+    assert health.refusal(None, trial) is None
+    health.release(gone)
+    assert health.refusal(None, next_trial) is not None
+    health.note(earlier, Outcome(None, OSError(), 20.0))
+    assert health.refusal(None, next_trial) is not None
+    now = 31.0  # the trial hangs, so another call is tried
+    assert health.refusal(None, next_trial) is None
+    health.note(trial, Outcome(None, OSError(), 11.0))
+    now = 40.0
+    assert health.refusal(None, CALL) is not None
+    health.note(next_trial, Outcome(1.0, None, 9.0))
+    assert health.refusal(None, CALL) is health.refusal(None, CALL) is None
+
+
+def test_calls_that_fail_late_put_no_trial_off(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("greedymiser.on_demand.policies.time.perf_counter", lambda: now)
+    health = Health(SourcePolicy(breaker=1, breaker_reset=10.0))
+    health.note(CALL, Outcome(None, OSError(), 0.5))
+    now = 9.0
+    health.note(object(), Outcome(None, OSError(), 9.0))
+    now = 10.0
+    assert health.refusal(None, CALL) is None
 
 
 @on_every_backend

@@ -293,7 +293,7 @@ def test_the_picture_tells_the_protocol(patients):
     said = words(ax)
     assert "TSH with draw  (22.5)" in said
     assert "FTI  (10)" in said
-    assert any(text.startswith("if TSH > ") for text in said)
+    assert any(text.startswith("with TSH > ") for text in said)
     assert ax.get_title(loc="left").startswith("2000 rows: mean cost 23.")
     assert plt.get_fignums() == open_before  # what is only written to a file stays open nowhere
 

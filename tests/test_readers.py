@@ -75,23 +75,23 @@ def test_columns_to_read_as_text(file):
 
 def test_words_for_what_is_missing(file):
     path = file("t.csv", "age,colour,kind\n1,None,None\nNA,red,NA\n2.5,null,\n")
-    told = []
-    frame = read_table(path, literal=["kind"], told=told.append)
+    noted = []
+    frame = read_table(path, literal=["kind"], on_missing_words=noted.append)
     np.testing.assert_array_equal(frame["age"], [1, np.nan, 2.5])
     assert frame["age"].dtype == np.float64
     assert frame["colour"].isna().tolist() == [True, False, True]
     assert frame["kind"].isna().tolist() == [False, False, True]
     assert frame["kind"].tolist()[:2] == ["None", "NA"]
-    assert told == [{"age": ["NA"], "colour": ["None", "null"]}]
+    assert noted == [{"age": ["NA"], "colour": ["None", "null"]}]
 
 
 def test_every_word_of_pandas_is_known(file):
     words = sorted(parsers.STR_NA_VALUES - {""})
     assert sorted(MISSING_WORDS) == words
-    told = []
-    frame = read_table(file("t.csv", "\n".join(["x", "1", *words])), told=told.append)
+    noted = []
+    frame = read_table(file("t.csv", "\n".join(["x", "1", *words])), on_missing_words=noted.append)
     assert frame["x"].isna().tolist() == [False] + [True] * len(words)
-    assert told == [{"x": words}]
+    assert noted == [{"x": words}]
 
 
 def test_words_in_columns_of_text(file):
@@ -101,8 +101,10 @@ def test_words_in_columns_of_text(file):
     assert frame["kind"].tolist() == ["1", "nan", "2"]
 
 
-def test_nothing_is_told_where_cells_are_only_empty(file):
-    read_table(file("t.csv", "a,b\n1,\n,x\n"), told=lambda words: pytest.fail(str(words)))
+def test_nothing_is_noted_where_cells_are_only_empty(file):
+    read_table(
+        file("t.csv", "a,b\n1,\n,x\n"), on_missing_words=lambda words: pytest.fail(str(words))
+    )
 
 
 @pytest.mark.parametrize(

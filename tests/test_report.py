@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 import stat
@@ -26,7 +27,7 @@ from curves import (
     with_test_scores,
 )
 from greedymiser import MiserRegressor
-from greedymiser._core.amounts import money
+from greedymiser._core.amounts import amount, money
 from greedymiser._core.version import __version__
 from greedymiser.curve.curve import tradeoff_curve
 from greedymiser.curve.summary import front_steps, recommended
@@ -64,6 +65,11 @@ def page_of(curve, folder, **options):
     return Page(write_report(curve, folder / "page.html", **options).read_text(encoding="utf-8"))
 
 
+def costly_trees():
+    """A long front, with prices that are rounded where they are printed."""
+    return thyroid_curve(names=False, tree_cost=0.0237 / 3)
+
+
 def nasty_curve():
     """Names that would break a page that believed them."""
     rng = np.random.default_rng(0)
@@ -87,28 +93,41 @@ def nasty_curve():
 def test_data_is_what_the_curve_says(tmp_path):
     curve = with_test_scores(thyroid_curve())
     data = page_of(curve, tmp_path).data
-    steps = front_steps(curve)
-    assert [step["cost"] for step in data["steps"]] == [step.cost for step in steps]
-    assert [step["test"] for step in data["steps"]] == [step.test_score for step in steps]
-    front = curve.pareto().sort_values("cost")
+    front, few = curve.pareto().sort_values("cost"), front_steps(curve)
+    assert [step["test"] for step in data["steps"]] == front["test_score"].tolist()
     assert data["line"] == front[["cost", "score"]].to_numpy().tolist()
-    assert data["recommended"] == recommended(steps)
+    assert [(step["cost"], step["score"]) for step in data["steps"]] == list(
+        map(tuple, data["line"])
+    )
+    assert data["steps"][data["recommended"]]["cost"] == few[recommended(few)].cost
     assert data["lead"].endswith("All 21 features would cost $69.81.")
     assert data["total"] == 69.81
 
 
 def test_the_budget_of_a_step_buys_it(tmp_path):
-    curve = thyroid_curve(names=False, tree_cost=0.05 / 3)
+    curve = costly_trees()
     for step in page_of(curve, tmp_path).data["steps"]:
         assert curve.best_row(step["budget"])["score"] == step["score"]
 
 
+def test_picture_and_slider_have_every_model_that_no_other_beats(tmp_path):
+    curve = costly_trees()
+    data, few = page_of(curve, tmp_path).data, front_steps(curve)
+    assert len(data["line"]) == len(data["steps"]) > len(few) == 12
+    assert [step["cost"] for step in data["steps"] if step["is_main"]] == [s.cost for s in few]
+    for cost in np.linspace(0.0, data["steps"][-1]["cost"], 50):
+        chosen = [step for step in data["steps"] if step["cost"] <= cost][-1]
+        assert chosen["score"] == curve.best_row(cost)["score"]
+
+
 def test_a_shopping_list_adds_up(tmp_path):
-    for step in page_of(thyroid_curve(), tmp_path).data["steps"]:
-        totals = [line["total_text"] for line in step["list"]]
+    data = page_of(thyroid_curve(), tmp_path).data
+    for step in data["steps"]:
+        totals = [total for _, total, _ in step["list"]]
         assert totals[-1:] == ([step["cost_text"]] if totals else [])
-        assert sorted(line["name"] for line in step["list"]) == sorted(step["resources"])
-        shares = [line["share_text"].rstrip("%") for line in step["list"]]
+        names = [data["lines"][line]["name"] for line, _, _ in step["list"]]
+        assert sorted(names) == sorted(step["names"])
+        shares = [share.rstrip("%") for _, _, share in step["list"]]
         assert not totals or abs(sum(int(share) for share in shares if share) - 100) <= len(shares)
 
 
@@ -133,7 +152,7 @@ def test_totals_are_amounts(tmp_path):
     assert data["axes"]["is_total"]
     total = money(-curve.best_row()["score"], "dollars")
     assert data["lead"].startswith(f"{total} a row in all, ")
-    changes = data["steps"][0]["score_difference_from"]["1"]
+    changes = data["steps"][-1]["beside"][0]
     assert changes["score"].startswith("total +$")  # with less money for features
 
 
@@ -344,7 +363,7 @@ def test_slider_changes_the_model(browser, tmp_path):
     curve = thyroid_curve()
     opened(browser, curve, tmp_path)
     scores = []
-    for position, step in reversed(list(enumerate(front_steps(curve)))):
+    for position, step in reversed(list(enumerate(front_steps(curve, most=None)))):
         move_slider(browser, position)
         budget = float(browser.find_element("id", "budget").get_attribute("value"))
         best = curve.best(budget, train=False)
@@ -372,7 +391,42 @@ def test_budget_can_be_typed_or_stepped(browser, tmp_path):
     snippet = browser.find_element("id", "snippet").text
     assert snippet == "model = curve.best(budget=46.5, train=False)"
     browser.find_element("id", "slider").send_keys("\ue012")  # the left arrow
-    assert field.get_attribute("value") == "45.5"
+    assert field.get_attribute("value") == "45.50"
+
+
+@pytest.mark.browser
+def test_a_printed_price_chooses_its_model(browser, tmp_path):
+    curve = costly_trees()
+    opened(browser, curve, tmp_path)
+    field = browser.find_element("id", "budget")
+    steps = front_steps(curve, most=None)
+    printed = [money(step.cost, "dollars") for step in steps]
+    assert any(round(step.cost, 2) < step.cost for step in steps)
+    for price in printed[::7]:
+        field.clear()
+        field.send_keys(price.removeprefix("$"))
+        assert shown(browser, "cost") == price
+        last = max(i for i, other in enumerate(printed) if other == price)
+        assert shown(browser, "trees") == str(steps[last].n_trees)
+
+
+@pytest.mark.browser
+def test_a_model_that_tables_leave_out_is_there_while_it_is_shown(browser, tmp_path):
+    curve = costly_trees()
+    opened(browser, curve, tmp_path)
+    few, every = front_steps(curve), front_steps(curve, most=None)
+    left_out = next(i for i, step in enumerate(every) if step not in few and step.cost > 0)
+
+    def visible(selector):
+        found = browser.find_elements("css selector", selector)
+        return sum(element.is_displayed() for element in found)
+
+    assert visible("#table tbody tr") == len(few) < len(every)
+    assert (visible("#legend .entry-shown"), visible("#curve .shown")) == (0, 0)
+    move_slider(browser, left_out)
+    assert visible("#table tbody tr") == len(few) + 1
+    assert visible("#table tbody .chosen") == visible("#matrix thead .chosen") == 1
+    assert (visible("#legend .entry-shown"), visible("#curve .shown")) == (1, 1)
 
 
 @pytest.mark.browser
@@ -430,17 +484,50 @@ def test_words_of_the_picture_are_whole_and_apart(browser, make, width, tmp_path
 
 
 @pytest.mark.browser
-def test_no_section_is_empty_and_columns_are_even(browser, tmp_path):
-    opened(browser, thyroid_curve(), tmp_path, width=1400)
-    heights = browser.execute_script(
+@pytest.mark.parametrize("make", [thyroid_curve, wide_curve, total_curve])
+def test_no_section_is_empty_and_columns_are_even(browser, make, tmp_path):
+    opened(browser, make(), tmp_path, width=1400)
+    browser.execute_script("document.querySelector('details').open = true")
+    letters = browser.execute_script(
         "return [...document.querySelectorAll('section')].map((e) => e.innerText.trim().length)"
     )
-    assert min(heights) > 0
+    assert min(letters) > 0
     left, right = browser.execute_script(
         "return [...document.querySelectorAll('.column')].map("
         "  (e) => e.lastElementChild.getBoundingClientRect().bottom)"
     )
-    assert abs(left - right) < 400
+    assert abs(left - right) < 150
+    wide, main = browser.execute_script(
+        "return ['#settings-section', 'main'].map("
+        "  (name) => document.querySelector(name).getBoundingClientRect().width)"
+    )
+    assert wide == main
+
+
+# Words that are on two lines.
+BROKEN = """
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const broken = [];
+while (walker.nextNode()) {
+  if (walker.currentNode.parentElement.closest("script, style, svg, #matrix thead")) continue;
+  for (const found of walker.currentNode.data.matchAll(/[^\\s_.\\/:-]+/g)) {
+    const range = document.createRange();
+    range.setStart(walker.currentNode, found.index);
+    range.setEnd(walker.currentNode, found.index + found[0].length);
+    const tops = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+    if (tops.size > 1) broken.push(found[0]);
+  }
+}
+return broken;
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("make", [thyroid_curve, wide_curve, total_curve])
+def test_no_word_is_broken_on_a_phone(browser, make, tmp_path):
+    opened(browser, make(), tmp_path, width=390)
+    browser.execute_script("document.querySelector('details').open = true")
+    assert browser.execute_script(BROKEN) == []
 
 
 @pytest.mark.browser
@@ -489,16 +576,23 @@ def row_curve():
 
 def test_reports_have_the_protocols_of_models_that_charge_by_row(row_curve, tmp_path):
     curve, X = row_curve
-    without = page_of(curve, tmp_path).data
+    given = page_of(curve, tmp_path, X=X).data
+    assert given["steps"] == page_of(curve, tmp_path).data["steps"]  # that of the validation rows
+    without = page_of(pickle.loads(pickle.dumps(curve)), tmp_path).data
     assert {step["protocol"] for step in without["steps"]} == {None}
-    told = page_of(curve, tmp_path, X=X).data["steps"][-1]["protocol"]
+    last = given["steps"][-1]
+    told = last["protocol"]
     assert [step["name"] for step in told["steps"]] == ["<first>", "dear"]
     assert [step["depth"] for step in told["steps"]] == [0, 1]
     assert told["steps"][1]["conditions"].startswith("<first> > ")
     high = told["steps"][1]["share"]
     assert told["steps"][0]["ends"] == pytest.approx(1 - high)
-    assert told["mean_cost"] == pytest.approx(1.0 + 9.0 * high)
-    assert told["n_rows"] == 600
+    assert last["cost"] == pytest.approx(1.0 + 9.0 * high)
+    # What is asked of some rows adds up to the mean.
+    dear, first = (line["name"] for line in given["lines"])
+    assert (dear, first) == ("dear", "<first>")
+    assert last["list"] == [[0, f"{100 * high:.0f}%", amount(9.0 * high)], [1, "100%", "1"]]
+    assert last["asked"] == {"trees_text": "", "mean_text": last["cost_text"]}
 
 
 @pytest.mark.browser
@@ -509,7 +603,8 @@ def test_a_browser_shows_the_protocol(browser, row_curve, tmp_path):
     move_slider(browser, len(front_steps(curve)) - 1)
     items = waited_for(browser, "#protocol li")
     assert [item.text.splitlines()[0] for item in items] == ["<first> (1)", "dear (9)"]
-    assert "if <first> > " in items[1].text
-    assert "600 rows cost " in browser.find_element("id", "protocol-note").text
-    browser.get(write_report(curve, tmp_path / "plain.html").as_uri())
+    assert "with <first> > " in items[1].text
+    assert "over 600 rows" in browser.find_element("id", "list-note").text
+    read = pickle.loads(pickle.dumps(curve))
+    browser.get(write_report(read, tmp_path / "plain.html").as_uri())
     assert not browser.find_element("id", "protocol-part").is_displayed()

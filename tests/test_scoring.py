@@ -27,7 +27,7 @@ from greedymiser.losses import (
 from greedymiser.losses.ndcg import ndcg_score, query_order
 from greedymiser.model.links import decisions, labels, probabilities
 from greedymiser.scoring import _kernels
-from greedymiser.scoring.known import KNOWN_SCORES, known_score
+from greedymiser.scoring.scores import KNOWN_SCORES, known_score
 from random_examples import examples
 
 REGRESSION, CLASSIFICATION = KNOWN_SCORES["regressor"], KNOWN_SCORES["classifier"]
@@ -128,7 +128,7 @@ def alone(monkeypatch):
     def ask(name, rows, raw):
         raise AssertionError(f"scikit-learn was asked for {name}")
 
-    monkeypatch.setattr("greedymiser.scoring.known.ask_scikit_learn", ask)
+    monkeypatch.setattr("greedymiser.scoring.scores.ask_scikit_learn", ask)
 
 
 # -- strategies -----------------------------------------------------------------------------------
@@ -616,17 +616,6 @@ def as_arrays(side):
 
 def plain_side(side):
     return side[0], side[1] or [1] * len(side[0])
-
-
-@examples(60)
-@given(st.lists(st.floats(allow_nan=False), max_size=60), st.integers(0, 3))
-def test_numbers_are_sorted_by_their_digits(values, n_nan):
-    given = np.array([*values, *[math.nan] * n_nan])
-    np.random.default_rng(0).shuffle(given)
-    _kernels.sort_floats(given)
-    # Those that are no numbers come last.
-    assert np.isnan(given[len(values) :]).all()
-    assert given[: len(values)].tolist() == naive.sort_floats(values)
 
 
 @pytest.mark.parametrize("name", ["roc_auc", "average_precision"])

@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
+from calling import compiled
 from greedymiser.engines.interface import CANDIDATE_DTYPE, OPEN_DTYPE, SPLIT_DTYPE
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE
 from greedymiser.training.splitting import (
     DRAFT_DTYPE,
     SETTINGS_DTYPE,
-    bound_impurities,
+    bound_gains,
     finish,
     plant,
     price,
     settle,
+    split_level,
     write_children,
     write_open,
 )
@@ -26,6 +28,13 @@ from random_examples import examples
 patient = examples(50)
 seeds = st.integers(0, 2**32 - 1)
 INF = math.inf
+
+
+def planted(draft, settings, root, fewest=2):
+    """Open nodes of a tree that begins with this root."""
+    nodes = np.zeros(1, dtype=OPEN_DTYPE)
+    steps, total_weight = (settings["gradient"][0], settings["hessian"][0]), 10.0
+    return nodes[: plant(draft, settings, steps, total_weight, root, fewest, nodes)]
 
 
 def constants(gradient=1.0, hessian=1.0, l2=0.0, learning_rate=0.5, total_weight=10.0):
@@ -69,7 +78,7 @@ def test_what_is_owned_is_settled_best_first(seed, tradeoff, room):
     candidates["gain"] = 8.0 * gains
     chosen = np.full(4, -1, dtype=np.int64)
     everything = np.ones((1, 3), dtype=np.bool_)
-    found = settle(candidates, prices[None], everything, tradeoff, 8.0, room, chosen)
+    found = compiled(settle)(candidates, prices[None], everything, tradeoff, 8.0, room, chosen)
     # Every node takes its best feature, and the best nodes come first; the lower one of equals.
     picked = []
     for v, row in enumerate(gains):
@@ -90,11 +99,34 @@ def test_settling_stops_at_what_must_be_bought():
     owned = np.array([[True, False]])
     chosen = np.full(3, -1, dtype=np.int64)
     given = candidates, np.array([[0.0, 1.0]]), owned, 0.5, 1.0, 9
-    assert settle(*given, chosen) == (2, 1, 1)  # 5, then 4 - 0.5, which is not paid for
+    assert compiled(settle)(*given, chosen) == (2, 1, 1)  # 5, then 4 - 0.5, which is not paid for
     assert chosen.tolist() == [-1, 0, -1]
     owned[0, 1] = True  # prices and what is owned may have changed since
-    assert settle(*given, chosen) == (-1, -1, 3)
+    assert compiled(settle)(*given, chosen) == (-1, -1, 3)
     assert chosen.tolist() == [0, 0, 1]
+
+
+def test_a_level_is_written_once_everything_is_paid_for():
+    draft, settings = np.zeros(3, dtype=DRAFT_DTYPE), constants()
+    nodes = planted(draft, settings, (6, 8, 100, 9.0))
+    candidates = np.zeros((1, 2), dtype=CANDIDATE_DTYPE)
+    candidates["gain"], candidates["count"], candidates["bin"] = [[20.0, 30.0]], 40, 3
+    owned, chosen = np.array([[True, False]]), np.full(1, -1, dtype=np.int64)
+    splits, children = np.zeros(1, dtype=SPLIT_DTYPE), np.zeros(2, dtype=OPEN_DTYPE)
+    words = np.zeros((1, 1, CATEGORY_WORDS), dtype=np.uint64)
+    given = (
+        draft, settings, nodes, candidates, words, np.zeros((1, 2)), owned, 0.5, 9, chosen, 1,
+        np.array([-1, -1]), np.zeros(0, dtype=np.int64), 0, splits, words[0].copy(),
+        np.zeros(2, dtype=np.bool_), 41, children,
+    )  # fmt: skip
+    assert split_level(*given) == (0, 1, 0, 0, 0)  # feature 1 is better, and must be bought
+    assert draft["left"][0] == -1
+    owned[0, 1] = True
+    assert split_level(*given) == (-1, -1, 1, 0, 1)  # the left child has too few rows for two
+    assert draft["feature"][0] == 1
+    assert draft["gain"][0] == 3.0
+    assert splits[["left", "feature", "count"]].tolist() == [(1, 1, 40)]
+    assert children[["node", "count"]][:1].tolist() == [(2, 60)]
 
 
 @patient
@@ -103,9 +135,12 @@ def test_no_division_of_rows_gains_more_than_its_bound(seed, l2):
     rng = np.random.default_rng(seed)
     g, h = rng.integers(-8, 9, 6), rng.integers(1, 5, 6)
     draft = np.zeros(1, dtype=DRAFT_DTYPE)
-    plant(draft, g.sum(), h.sum(), 6, naive.energy((0.5 * g).tolist(), (0.25 * h).tolist()))
-    open_nodes, bounds = np.zeros(1, dtype=OPEN_DTYPE), np.empty(1)
-    bound_impurities(draft, open_nodes, constants(0.5, 0.25, l2), 6, bounds)
+    energy, settings = (
+        naive.energy((0.5 * g).tolist(), (0.25 * h).tolist()),
+        constants(0.5, 0.25, l2),
+    )
+    open_nodes, bounds = planted(draft, settings, (g.sum(), h.sum(), 6, energy)), np.empty(1)
+    bound_gains(draft, open_nodes, settings, 6, bounds)
 
     def score(rows):
         return (0.5 * g[rows].sum()) ** 2 / (0.25 * h[rows].sum() + l2) if rows else 0.0
@@ -116,9 +151,10 @@ def test_no_division_of_rows_gains_more_than_its_bound(seed, l2):
         left = [i for i in range(6) if mask >> i & 1]
         right = [i for i in range(6) if not mask >> i & 1]
         gains.append(score(left) + score(right) - whole)
-    assert bounds[0] >= max(gains)
-    slack = 1e-8 * draft["energy"][0]
-    assert bounds[0] <= draft["energy"][0] - whole + slack  # and no more than it has to be
+    bound = 2 * 10.0 * bounds[0]  # gains are half of a difference of scores, per unit of weight
+    slack = 1e-8 * energy
+    assert bound * (1 + 1e-12) >= max(gains)
+    assert bound <= energy - whole + slack  # and no more than it has to be
 
 
 def test_nodes_with_rows_enough_for_two_are_open():
@@ -126,7 +162,7 @@ def test_nodes_with_rows_enough_for_two_are_open():
     draft["count"] = [50, 10, 9, 11]
     draft["gradient"], draft["lower"] = [1, 2, 3, 4], [-INF, -1.0, 0.0, 1.0]
     out = np.zeros(3, dtype=OPEN_DTYPE)
-    assert write_open(draft, 1, 4, 10, out) == 2
+    assert compiled(write_open)(draft, 1, 4, 10, out) == 2
     assert out["node"][:2].tolist() == [1, 3]
     assert out["count"][:2].tolist() == [10, 11]
     assert out["gradient"][:2].tolist() == [2, 4]
@@ -137,7 +173,8 @@ def test_nodes_with_rows_enough_for_two_are_open():
 def test_children_are_what_is_left_of_their_parent(direction):
     """A numeric and a categorical split, as a draft, as told to the engine, as a finished tree."""
     draft = np.zeros(7, dtype=DRAFT_DTYPE)
-    plant(draft, 6, 8, 100, 9.0)
+    assert planted(draft, constants(), (6, 8, 100, 9.0), 101).size == 0  # too few rows for two
+    assert planted(draft, constants(), (6, 8, 100, 9.0), 100)["count"].tolist() == [100]
     open_nodes = np.zeros(2, dtype=OPEN_DTYPE)
     sets, used = np.zeros((2, CATEGORY_WORDS), dtype=np.uint64), np.zeros(2, dtype=np.bool_)
     splits, children = np.zeros(2, dtype=SPLIT_DTYPE), np.zeros(4, dtype=OPEN_DTYPE)
@@ -145,7 +182,7 @@ def test_children_are_what_is_left_of_their_parent(direction):
 
     def divided(nodes, cells, category_sets, chosen, first_child, n_sets):
         open_nodes["node"][: len(nodes)] = nodes
-        return write_children(
+        return compiled(write_children)(
             draft, open_nodes[: len(nodes)], np.array(cells, dtype=CANDIDATE_DTYPE), category_sets,
             np.array(chosen), first_child, set_of_feature, monotone, constants(), n_sets,
             splits, sets, used, 30, children,

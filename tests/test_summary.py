@@ -16,6 +16,7 @@ from greedymiser import CostModel, MiserRanker, MiserRegressor, TradeoffCurve, t
 from greedymiser._core.amounts import money, plain_score_name, rounded_score
 from greedymiser.curve.summary import (
     FrontStep,
+    asked_more,
     front_steps,
     named_purchases,
     recommendation,
@@ -252,3 +253,19 @@ def test_of_totals_one_model_is_recommended_everywhere():
     assert [len(some) for some in bars] == [3, 3, 1]
     assert bars[2][0].get_height() == pytest.approx(6.7)
     assert bars[2][0].get_x() == bars[0][1].get_x()
+
+
+def test_a_step_that_asks_more_rows_says_of_how_many():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (600, 2))
+    y = np.where(X[:, 0] > 7, X[:, 1], 0.0) + np.where(X[:, 0] > 4, 0.3 * X[:, 1], 0.0)
+    models = [
+        MiserRegressor(costs=[1.0, 9.0], charge="row", max_depth=2, max_iter=n).fit(X, y)
+        for n in (1, 20)
+    ]
+    shares = [model.protocol(X).table.set_index("resource")["share"]["1"] for model in models]
+    assert 0 < shares[0] < shares[1]
+    said = asked_more(*(model.protocol(X) for model in models))
+    assert said == f"1: {100 * shares[0]:.0f}% \N{RIGHTWARDS ARROW} {100 * shares[1]:.0f}% of rows"
+    assert asked_more(models[0].protocol(X), models[0].protocol(X)) == ""
+    assert asked_more(None, models[0].protocol(X)) == ""

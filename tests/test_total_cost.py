@@ -27,7 +27,7 @@ from greedymiser import (
 from greedymiser._core.threads import Threads
 from greedymiser.curve.path import tradeoff_in_money
 from greedymiser.curve.total_cost import SetPrices, least_total, members
-from greedymiser.training.preparation import NOTHING_GIVEN, Given
+from greedymiser.training.preparation import NO_INPUTS, Inputs
 
 ERRORS = [[0.0, 20.0], [20.0, 0.0]]
 
@@ -140,13 +140,29 @@ def test_frames_words_weights_and_splitters(doubtful):
     "cv",
     [
         ShuffleSplit(3, test_size=0.3, random_state=0),
-        RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0),
         TimeSeriesSplit(3),
     ],
 )
 def test_every_row_is_checked_once(doubtful, cv):
     with pytest.raises(ValueError, match="needs a cv with folds in which every row"):
         searched(*doubtful, cv=cv)
+
+
+def test_folds_may_be_repeated(doubtful):
+    X, y = doubtful
+    search = searched(X, y, cv=RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0))
+    assert search.n_splits_ == 6
+    assert search.best_params_ == {"resources": [["0"], ["1"]]}
+    # The mean over repetitions of what is said of rows that were not learned from.
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 2, 300)
+    splitter = RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0)
+    table = searched(X, noise, costs=(0.0, 0.0, 0.0), cv=splitter).cv_results_
+    assert table["errors"].iloc[0] == pytest.approx(np.mean([
+        searched(X, noise, costs=(0.0, 0.0, 0.0), cv=list(splitter.split(X, noise))[part])
+        .cv_results_["errors"].iloc[0]
+        for part in (slice(3), slice(3, 6))
+    ]), rel=0.1)  # fmt: skip
 
 
 def test_the_table_heeds_weights(doubtful):
@@ -226,7 +242,7 @@ def test_states_are_few_where_rows_are_many(monkeypatch, doubtful):
     model.set_params(scoring="total_cost")
     folds = list(StratifiedKFold(3).split(X, y))
     with Threads(1) as threads:
-        found = least_total(model, Given(X, y), folds, threads)
+        found = least_total(model, Inputs(X, y), folds, threads)
     assert len(found.states) == 4
 
 
@@ -245,7 +261,7 @@ def test_money_is_worth_the_loss_of_the_constant_for_what_its_errors_cost():
     y = np.repeat([0, 1], [30, 10])
     model = MiserClassifier(error_costs=[[0.0, 1.0], [8.0, 0.0]])
     with Threads(1) as threads:
-        prepared = model.prepare(Given(np.zeros((40, 1)), y), NOTHING_GIVEN, threads)
+        prepared = model.prepare(Inputs(np.zeros((40, 1)), y), NO_INPUTS, threads)
     entropy = -0.75 * np.log(0.75) - 0.25 * np.log(0.25)
     # To say 1 of all costs .75, to say 0 costs 2.
     assert tradeoff_in_money(prepared) == pytest.approx(entropy / 0.75)
@@ -257,7 +273,7 @@ def test_a_path_is_centred_where_money_is_worth_most(doubtful):
         costs=[0.01, 0.05, 0.01], error_costs=ERRORS, scoring="total_cost", max_iter=5, n_jobs=1
     )
     with Threads(1) as threads:
-        prepared = clone(model).prepare(Given(X[:200], y[:200]), NOTHING_GIVEN, threads)
+        prepared = clone(model).prepare(Inputs(X[:200], y[:200]), NO_INPUTS, threads)
         middle = tradeoff_in_money(prepared)
     curve = tradeoff_curve(
         model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=4, search="path"

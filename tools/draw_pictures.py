@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.style
-from matplotlib.figure import Figure
 
 from greedymiser.cli.commands.demo import demo_curve, demo_data
 from greedymiser.datasets import load_thyroid
+from greedymiser.plotting.axes import new_figure
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -35,7 +35,7 @@ def draw(curve: Any, name: str) -> None:
     for narrow, (size, dpi) in SIZES.items():
         for dark, style in STYLES.items():
             with matplotlib.style.context(style):
-                ax = Figure(figsize=size, layout="constrained").add_subplot()
+                ax = new_figure(size).add_subplot()
                 curve.plot(ax)
                 path = DOCS / "images" / f"{name}{narrow}{dark}.png"
                 ax.figure.savefig(path, dpi=dpi)

@@ -42,8 +42,7 @@ from experiments.cronus.objective import (
 from greedymiser._core.progress import Bar
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._ensemble_based import OverEnsemble, taken_or_fitted
-from greedymiser.data.lazy import or_lazily
-from greedymiser.data.tables import chosen
+from greedymiser.data.tables import chosen, or_lazily
 from greedymiser.estimators import Miser, MiserRanker, MiserRegressor
 from greedymiser.losses import SquaredError
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
@@ -52,7 +51,7 @@ from greedymiser.model.predictor import Stage
 from greedymiser.model.trees import Ensemble
 from greedymiser.training.preparation import (
     Cases,
-    Given,
+    Inputs,
     check,
     check_same_queries,
     encode_held_out,
@@ -210,14 +209,14 @@ class Cronus(OverEnsemble):
         inner = self._inner()
         if qid is not None and not isinstance(inner, MiserRanker):
             raise ValueError(f"qid is for rankers, but the estimator is {inner!r}")
-        given = Given(X, y, sample_weight, qid)
-        given_val = Given(X_val, y_val, sample_weight_val, qid_val)
-        fitted = taken_or_fitted(inner, given, given_val)
+        inputs = Inputs(X, y, sample_weight, qid)
+        inputs_val = Inputs(X_val, y_val, sample_weight_val, qid_val)
+        fitted = taken_or_fitted(inner, inputs, inputs_val)
         _check_loss(fitted)
         # Blocks of rows are multiplied side by side, each by one thread.
         single = _get_threadpool_controller().limit(limits=1, user_api="blas")
         with Threads(thread_count(self.n_jobs)) as threads, single:
-            train, valid = _read(fitted, given, given_val, threads)
+            train, valid = _read(fitted, inputs, inputs_val, threads)
             tolls = Tolls.of(fitted.ensemble_, fitted.costs_)
             cascade, history = self._learn(train, tolls, float(fitted.ensemble_.baseline[0]))
             cascade = settle(cascade, train, valid, tolls, self.tradeoff)
@@ -349,11 +348,11 @@ def _check_loss(estimator: Miser) -> None:
 
 
 def _read(
-    estimator: Miser, given: Given, given_val: Given, threads: Threads
+    estimator: Miser, inputs: Inputs, inputs_val: Inputs, threads: Threads
 ) -> tuple[CascadeRows, CascadeRows | None]:
     """Check the data and let every tree speak about every row."""
-    checked = check(estimator.check_features(given, reset=False))
-    check_same_queries(given, given_val)
+    checked = check(estimator.check_features(inputs, reset=False))
+    check_same_queries(inputs, inputs_val)
     n = len(checked.y)
     if n < 2:
         raise ValueError(f"Cronus needs at least 2 rows with a weight, got n_samples={n}")
@@ -361,8 +360,8 @@ def _read(
         raise ValueError(f"Cronus needs trees to weigh, but its estimator {estimator!r} has none")
     # The squared error does not ask for queries.
     cases = estimator.schema_.encode(replace(checked, qid=None))
-    given_val = estimator.check_features(given_val, reset=False, part="val")
-    held_out = encode_held_out(estimator.schema_, given_val)
+    inputs_val = estimator.check_features(inputs_val, reset=False, part="val")
+    held_out = encode_held_out(estimator.schema_, inputs_val)
     valid = None if held_out is None else _rows(estimator, held_out, threads)
     return _rows(estimator, cases, threads), valid
 

@@ -11,7 +11,6 @@ from greedymiser._core.version import __version__
 
 if TYPE_CHECKING:
     from greedymiser._core.compiling import CacheWarning
-    from greedymiser.baselines import UnreadableModelError, baseline
     from greedymiser.cascades import (
         EarlyExitClassifier,
         EarlyExitRanker,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
     from greedymiser.curve.search import MiserSearchCV
     from greedymiser.estimators import BudgetWarning, MiserClassifier, MiserRanker, MiserRegressor
+    from greedymiser.estimators.baselines import UnreadableModelError, baseline
     from greedymiser.files import (
         ModelFileError,
         encode_for_lightgbm,
@@ -64,7 +64,7 @@ _ROOM_OF = {
             "build_matrix",
             "measure_costs",
         ),
-        "baselines": ("UnreadableModelError", "baseline"),
+        "estimators.baselines": ("UnreadableModelError", "baseline"),
         "training.boosting": ("Action", "Progress"),
         "cascades": (
             "EarlyExitClassifier",

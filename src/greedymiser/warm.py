@@ -150,14 +150,14 @@ def _train_all() -> None:
     qid = np.arange(len(y)) // 10
     # With and without missing values, weights, validation data and limits on the leaves.
     for values in (X, X.astype(np.float32), np.nan_to_num(X)):
-        for given in (None, weight):
+        for weights in (None, weight):
             regressor = MiserRegressor(**more, tradeoff=1e-6)
-            regressor.fit(values, y, given, X_val=values, y_val=y)
+            regressor.fit(values, y, weights, X_val=values, y_val=y)
     MiserRegressor(**more, monotonic_cst=[1, 0, 0, 0], max_leaf_nodes=5).fit(X, y)
     _use_all_losses(X, y)
-    for given in (None, weight):
+    for weights in (None, weight):
         rows = MiserRegressor(**more, tradeoff=1e-6, charge="row", subsample=0.5)
-        rows.fit(X, y, given, X_val=X, y_val=y)
+        rows.fit(X, y, weights, X_val=X, y_val=y)
     MiserRegressor(**more, subsample=0.5, max_features=0.5).fit(X, y)
     MiserRegressor(**more, loss=_PythonLoss()).fit(X, y, weight)
     # Few bits are left for a heavy tail, which takes two words where others take one.
@@ -195,8 +195,8 @@ def _learn_gates(
     from greedymiser.cascades.gates import GateInputs, cross_fitted
 
     inputs = GateInputs(X, (0, 1, 2, 3), n_features=3, n_columns=4, categorical={})
-    for given in (None, weight):
-        cross_fitted("paid", inputs, y, given, np.arange(len(y)) % 2)
+    for weights in (None, weight):
+        cross_fitted("paid", inputs, y, weights, np.arange(len(y)) % 2)
 
 
 class _PythonLoss(Loss):
@@ -225,7 +225,7 @@ def _train_on_threads(more: dict[str, Any]) -> None:
 
 def _score_all() -> None:
     """All scores that are computed beside the data."""
-    from greedymiser.scoring.known import KNOWN_SCORES, known_score
+    from greedymiser.scoring.scores import KNOWN_SCORES, known_score
 
     X, y, weight = _made_rows()
     raw = np.nan_to_num(X[:, :1].T).copy()
@@ -234,10 +234,10 @@ def _score_all() -> None:
         ("classifier", BinaryLogLoss(), (y > 0).astype(np.float64), np.arange(2)),
     ]
     for kind, loss, target, classes in kinds:
-        for scoring, given in itertools.product(KNOWN_SCORES[kind], (None, weight)):
+        for scoring, weights in itertools.product(KNOWN_SCORES[kind], (None, weight)):
             score = known_score(scoring, kind, loss, classes)
             if score is not None:
-                score.bind(target, given)(raw)
+                score.bind(target, weights)(raw)
     # Many rows are sorted in another way than few.
     many = known_score("roc_auc", "classifier", BinaryLogLoss(), np.arange(2))
     assert many is not None

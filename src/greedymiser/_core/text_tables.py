@@ -11,7 +11,9 @@ MOST_ROWS = 40
 # Inherits the colours of the page, light or dark.
 STYLE = (
     "<style scoped>.miser td,.miser th{padding:.15em .7em;text-align:right;white-space:nowrap}"
-    ".miser .l{text-align:left}.miser caption{text-align:left;font-weight:600;padding:.2em 0}"
+    ".miser{max-width:100%;overflow-x:auto}.miser .l{text-align:left}"
+    # No caption of the table, which would be as wide as that.
+    ".miser>p{position:sticky;left:0;margin:.2em 0;font-weight:600}"
     ".miser td.l:last-child{white-space:normal;min-width:16em}"
     ".miser td:empty::after{content:'\\a0'}</style>"
 )
@@ -45,7 +47,7 @@ def html_table(
         gap = f"<td class='l' colspan='{len(heads)}'>&hellip; {len(rows) - MOST_ROWS} more</td>"
         shown = [*shown[:half], f"<tr>{gap}</tr>", *shown[-half:]]
     return (
-        f"<div class='miser'>{STYLE}<table><caption>{escape(caption)}</caption>"
+        f"<div class='miser'>{STYLE}<p>{escape(caption)}</p><table>"
         f"<thead>{_html_row('th', heads, left)}</thead>"
         f"<tbody>{''.join(shown)}</tbody></table></div>"
     )

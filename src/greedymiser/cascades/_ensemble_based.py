@@ -12,13 +12,12 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.data.lazy import or_lazily
-from greedymiser.data.tables import Table
+from greedymiser.data.tables import Table, or_lazily
 from greedymiser.estimators import Miser, MiserRanker, ModelBacked, table_for
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import Floats
 from greedymiser.model.protocols import Protocol
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import Inputs
 
 
 class OverEnsemble(MetaEstimatorMixin, ModelBacked):
@@ -34,13 +33,13 @@ class OverEnsemble(MetaEstimatorMixin, ModelBacked):
 
     def _inner(self) -> Miser:
         """What the user gave, without a FrozenEstimator around it; of a fitted search, its best."""
-        given = self.estimator
-        if isinstance(given, FrozenEstimator):
-            given = given.estimator
-        given = getattr(given, "best_estimator_", given)
-        if not isinstance(given, self._bases):
-            raise TypeError(f"{type(self).__name__} needs {self._wants}, got {given!r}")
-        return given
+        estimator = self.estimator
+        if isinstance(estimator, FrozenEstimator):
+            estimator = estimator.estimator
+        estimator = getattr(estimator, "best_estimator_", estimator)
+        if not isinstance(estimator, self._bases):
+            raise TypeError(f"{type(self).__name__} needs {self._wants}, got {estimator!r}")
+        return estimator
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters. ``n_jobs`` holds at once, all others from the next fit on."""
@@ -132,16 +131,16 @@ class RankerAnswers:
         )
 
 
-def taken_or_fitted(estimator: Miser, given: Given, given_val: Given) -> Any:
+def taken_or_fitted(estimator: Miser, inputs: Inputs, inputs_val: Inputs) -> Any:
     """A fitted estimator as it is now, whatever becomes of it later; else a fitted clone."""
     if hasattr(estimator, "ensemble_"):
         return copy.copy(estimator)
     validation = {
-        "X_val": given_val.X,
-        "y_val": given_val.y,
-        "sample_weight_val": given_val.weight,
+        "X_val": inputs_val.X,
+        "y_val": inputs_val.y,
+        "sample_weight_val": inputs_val.weight,
     }
     queries = {}
     if isinstance(estimator, MiserRanker):
-        queries = {"qid": given.qid, "qid_val": given_val.qid}
-    return clone(estimator).fit(given.X, given.y, given.weight, **validation, **queries)
+        queries = {"qid": inputs.qid, "qid_val": inputs_val.qid}
+    return clone(estimator).fit(inputs.X, inputs.y, inputs.weight, **validation, **queries)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, NamedTuple, Protocol
@@ -24,17 +24,19 @@ from greedymiser.cascades.gates import (
     BAND,
     KINDS,
     GateInputs,
+    Limits,
+    band_gate,
     bands_between,
     bands_of_shares,
     cross_fitted,
     estimates_of,
     fit_gate,
 )
-from greedymiser.cascades.policy import Policy, PolicyStage, States, induce
+from greedymiser.cascades.policy import States, induce
 from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
 from greedymiser.model.exit_rules import FirstOfQuery
-from greedymiser.model.gating import Gate, n_said, said_of
+from greedymiser.model.gating import Gate, n_output_features, output_features
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Cases, HeldOut, Prepared, Schema
 from greedymiser.training.train import Model, start_rows
@@ -123,24 +125,44 @@ class Cascade:
 
     resources: tuple[Bits, ...]
     models: tuple[Model, ...]
-    gates: tuple[Gate, ...]
+    # Gates, or the limits of bands; and what is known of rows that come to each.
+    drafts: tuple[tuple[Gate | Limits, GateInputs], ...]
     kinds: tuple[str, ...]
     # The drop in mean loss that a unit of mean cost must bring.
     tradeoff: float
     # Of training rows, by models and gates that have not seen them: the state in which each stops,
     # mean price and mean loss.
-    stopped: NDArray[np.intp]
+    stopped: NDArray[np.uint8]
     mean_price: float
     loss: float
     # Of rankers, instead of gates: how many documents of each query go on.
     first: FirstOfQuery | None = None
 
+    @cached_property
+    def gates(self) -> tuple[Gate, ...]:
+        """As they are served: of thousands of cascades, few are."""
+        return tuple(
+            draft if isinstance(draft, Gate) else band_gate(inputs, draft)
+            for draft, inputs in self.drafts
+        )
+
+
+class FoldModels(NamedTuple):
+    """Models of some sets that were trained without the rows of each fold."""
+
+    # Those who train on the rest of the rows, one a fold.
+    trainers: Sequence[Any]
+    models: Mapping[Bits, Sequence[Model]]
+
 
 class Best(NamedTuple):
-    """Cascades and the plain models of states, with their scores of rows that nobody has seen."""
+    """Cascades and the plain models of states, with their scores of rows that nobody has seen.
 
-    cascades: list[tuple[Cascade, float]]
-    plain: dict[Bits, float]
+    There is one for each fold.
+    """
+
+    cascades: list[tuple[Cascade, Floats]]
+    plain: dict[Bits, Floats]
 
 
 class StateFamily:
@@ -155,6 +177,8 @@ class StateFamily:
         Models of the flat frontier, the cheapest first.
     more : sequence of sets
         Further sets that states are made of, the most important first.
+    folds : FoldModels, optional
+        What was cross-fitted already.
     """
 
     def __init__(
@@ -163,14 +187,16 @@ class StateFamily:
         sets: ResourceSets,
         flat: Sequence[FlatModel],
         more: Iterable[Bits] = (),
+        folds: FoldModels | None = None,
     ):
+        self._folds = folds
         self.curve_models, self._sets = models, sets
         self._prepared: Prepared = models.trainer.prepared
         # Why there are no cascades, or not as many as there could be.
         self.notes: list[str] = []
         self._finished: dict[Bits, Model] = {}
-        for found in flat:
-            self._finished.setdefault(found.resources, replace(found.model, charge="model"))
+        for candidate in flat:
+            self._finished.setdefault(candidate.resources, replace(candidate.model, charge="model"))
         best = most_valuable([f.cost for f in flat], [f.score for f in flat], MOST_SETS - 1)
         # Sets of the frontier; their unions are states as well.
         self._flat = list(dict.fromkeys([0, *(flat[i].resources for i in best), *more]))[:MOST_SETS]
@@ -195,10 +221,10 @@ class StateFamily:
         if len(more) > most:
             place = np.linspace(0, len(more) - 1, most)
             more = [more[i] for i in np.unique(place.round().astype(int)).tolist()]
-        found = sorted({*sets, *more}, key=lambda bits: (self._sets.price(bits), bits))
+        states = sorted({*sets, *more}, key=lambda bits: (self._sets.price(bits), bits))
         if limit is None:
-            return found
-        return [bits for bits in found if self._sets.price(bits) <= limit]
+            return states
+        return [bits for bits in states if self._sets.price(bits) <= limit]
 
     # -- models -----------------------------------------------------------------------------------
 
@@ -215,9 +241,9 @@ class StateFamily:
         new = [bits for bits in self.states if bits not in self._finished]
         tasks = [(self._params, self._sets.features(bits), True) for bits in new]
         trained = self.curve_models.pool.run(type(self.curve_models.trainer).train, tasks)
-        found = {**self._finished, **dict(zip(new, trained, strict=True))}
+        models = {**self._finished, **dict(zip(new, trained, strict=True))}
         return {
-            bits: self.curve_models.corrected(found[bits].truncated(found[bits].best_iter))
+            bits: self.curve_models.corrected(models[bits].truncated(models[bits].best_iter))
             for bits in self.states
         }
 
@@ -234,39 +260,48 @@ class StateFamily:
         (n_states, n_outputs, n) and (n,); None where the rows cannot be divided.
         """
         n, schema = len(self._prepared.train.y), self.curve_models.schema
-        params = _hurried(self._params, schema.costs.tree_cost)
-        allowed = [self._sets.features(bits) for bits in self.states]
-        n_folds = FOLDS if n < MOST_ROWS else FEW_FOLDS
         place_of = _places(self._prepared)
         is_learned = np.zeros(n, dtype=bool)
         is_learned[self._rows] = True
 
-        def fold(trainer: Any) -> tuple[Prepared, list[Model]]:
-            models = [trainer.train(params, may, is_patient=True) for may in allowed]
-            return trainer.prepared, models
-
-        parts = self.curve_models.pool.run_folds(fold, n_folds, params)
-        if not parts:
+        trainers, models = self._fold_models()
+        if not trainers:
             return None
-        # As many rounds in all folds: those that a fold likes best would flatter its rows.
-        rounds = [
-            common_round([m.validation_score for m in models])
-            for models in zip(*(models for _, models in parts), strict=True)
-        ]
         place = np.full(n, -1, dtype=np.intp)
         place[self._rows] = np.arange(len(self._rows))
         raw = np.empty((len(self.states), schema.loss.n_outputs, len(self._rows)))
         folds = np.empty(len(self._rows), dtype=np.intp)
-        for k, (prepared, models) in enumerate(parts):
-            held_out = prepared.validation
+        for k, trainer in enumerate(trainers):
+            prepared, held_out = trainer.prepared, trainer.prepared.validation
             assert held_out is not None
             rows = place_of[np.asarray(held_out.cases.rows)]
             wanted = is_learned[rows]
             folds[place[rows[wanted]]] = k
-            for state, (model, n_iter) in enumerate(zip(models, rounds, strict=True)):
-                said = raw_of(prepared, held_out, model.truncated(min(n_iter, model.n_iter)))
+            for state, bits in enumerate(self.states):
+                said = raw_of(prepared, held_out, models[bits][k])
                 raw[state][:, place[rows[wanted]]] = said[:, wanted]
         return raw - self._shift[:, None], folds
+
+    def _fold_models(self) -> FoldModels:
+        """A model of every state for each fold; those are trained that nobody has."""
+        pool, known = self.curve_models.pool, self._folds
+        params = _hurried(self._params, self.curve_models.schema.costs.tree_cost)
+        if known is None:
+            n_folds = FOLDS if len(self._prepared.train.y) < MOST_ROWS else FEW_FOLDS
+            known = FoldModels(pool.folds(n_folds, params), {})
+        new = [bits for bits in self.states if bits not in known.models]
+
+        def fold(trainer: Any) -> list[Model]:
+            return [trainer.train(params, self._sets.features(b), is_patient=True) for b in new]
+
+        by_set = dict(known.models)
+        for bits, *models in zip(new, *pool.run_on(fold, known.trainers), strict=False):
+            if not models:  # the rows cannot be divided
+                break
+            # As many rounds in all folds: those that a fold likes best would flatter its rows.
+            n_iter = common_round([model.validation_score for model in models])
+            by_set[bits] = [model.truncated(min(n_iter, model.n_iter)) for model in models]
+        return FoldModels(known.trainers, by_set)
 
     @cached_property
     def _rows(self) -> NDArray[np.intp]:
@@ -303,7 +338,7 @@ class StateFamily:
         paid = reduce(operator.or_, cascade.resources)
         return self._sets.price(paid) + costs.tree_cost * n_trees
 
-    def score_at(self, best: Best, cascade: Cascade, score: float, cost: float) -> float | None:
+    def score_at(self, best: Best, cascade: Cascade, scores: Floats, cost: float) -> Floats | None:
         """What a cascade would score on rows that nobody has seen, if it cost so much there.
 
         Rows that it is served to may go on a little more or less often than those did. What going
@@ -316,7 +351,7 @@ class StateFamily:
         more = (cost - price) / max(cascade.mean_price - price, 1e-300)
         if abs(more - 1.0) > MOST_ASTRAY:
             return None
-        return best.plain[start] + more * (score - best.plain[start])
+        return best.plain[start] + more * (scores - best.plain[start])
 
 
 class CascadeFamily(StateFamily):
@@ -324,7 +359,7 @@ class CascadeFamily(StateFamily):
 
     Parameters
     ----------
-    models, sets, flat, more
+    models, sets, flat, more, folds
         As those of ``StateFamily``.
     kinds : sequence of str
         Kinds of gates that are tried.
@@ -337,10 +372,14 @@ class CascadeFamily(StateFamily):
         flat: Sequence[FlatModel],
         more: Iterable[Bits] = (),
         kinds: Sequence[str] = ("score", "paid", "band"),
+        folds: FoldModels | None = None,
     ):
-        super().__init__(models, sets, flat, more)
+        super().__init__(models, sets, flat, more, folds)
         self._kinds = tuple(kinds)
         self._promising: list[tuple[int, int]] = []
+        # What is known in a state of the rows that gates learn from, and of the validation rows.
+        self._known_of: dict[int, GateInputs] = {}
+        self._known_of_served: dict[int, GateInputs] = {}
 
     def _can_learn(self) -> bool:
         schema = self.curve_models.schema
@@ -355,11 +394,11 @@ class CascadeFamily(StateFamily):
         """What stopping in each state is worth; None where nothing can be said."""
         if len(self.states) < 2:
             return None
-        found = self._cross_fitted
-        if found is None:
+        cross_fitted = self._cross_fitted
+        if cross_fitted is None:
             self.notes.append("the rows cannot be divided so that each part has all classes")
             return None
-        raw, folds = found
+        raw, folds = cross_fitted
         self.raw, train = raw, self.held_out.cases
         values = np.array([self._values(train.y, said) for said in raw])
         if not np.isfinite(values).all(axis=1).any():
@@ -393,16 +432,19 @@ class CascadeFamily(StateFamily):
         return values * factor / factor.mean()
 
     def _inputs(self, state: int) -> GateInputs:
-        kept = self.__dict__.setdefault("_kept_inputs", {})
-        if state not in kept:
-            kept[state] = self._inputs_of(state, self.held_out.cases, self._said_as_served(state))
-        return kept[state]
+        if state not in self._known_of:
+            cases = self.held_out.cases
+            self._known_of[state] = self._inputs_of(state, cases, self._said_as_served(state))
+        return self._known_of[state]
 
     def _served_inputs(self, state: int) -> GateInputs:
         """What is known of the validation rows."""
-        held_out = self._prepared.validation
-        assert held_out is not None
-        return self._inputs_of(state, held_out.cases, self._served(state))
+        if state not in self._known_of_served:
+            held_out = self._prepared.validation
+            assert held_out is not None
+            said = self._served(state)
+            self._known_of_served[state] = self._inputs_of(state, held_out.cases, said)
+        return self._known_of_served[state]
 
     def _inputs_of(self, state: int, cases: Cases, said: Floats) -> GateInputs:
         schema, columns = self.curve_models.schema, self._columns(state)
@@ -413,7 +455,7 @@ class CascadeFamily(StateFamily):
             np.concatenate([values, said]).T,
             (*columns, *range(n, n + len(said))),
             n_features=n,
-            n_columns=n + n_said(schema.loss.n_outputs),
+            n_columns=n + n_output_features(schema.loss.n_outputs),
             categorical={
                 j: len(schema.categories[column])
                 for j, column in enumerate(columns)
@@ -428,7 +470,7 @@ class CascadeFamily(StateFamily):
         if not model.ensemble.features:
             return np.empty((0, len(held_out.cases.y)))
         return np.array(
-            said_of(raw_of(self._prepared, held_out, model), self.curve_models.schema.loss)
+            output_features(raw_of(self._prepared, held_out, model), self.curve_models.schema.loss)
         )
 
     def _said_as_served(self, state: int) -> Floats:
@@ -439,7 +481,8 @@ class CascadeFamily(StateFamily):
         validation row of that rank.
         """
         served = np.sort(self._served(state), axis=1)
-        said = np.array(said_of(self.raw[state], self.curve_models.schema.loss))[: len(served)]
+        loss = self.curve_models.schema.loss
+        said = np.array(output_features(self.raw[state], loss))[: len(served)]
         assert self.known is not None
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)
@@ -463,9 +506,9 @@ class CascadeFamily(StateFamily):
         states = self.known
         if states is None:
             return []
-        found = self._pairs(states)
-        found += self._policies(states, found)
-        return self._within_limit(found)
+        cascades = self._pairs(states)
+        cascades += self._policies(states, cascades)
+        return self._within_limit(cascades)
 
     def _tradeoffs(self, states: States) -> list[float]:
         """From the one at which nothing pays for everybody down to a small share of it."""
@@ -485,47 +528,54 @@ class CascadeFamily(StateFamily):
         for tradeoff in self._tradeoffs(states):
             policy = induce(states.part(kept), tradeoff, kinds=self._kinds)
             if len(policy.stages) > 1:
-                stages = tuple(replace(one, state=kept[one.state]) for one in policy.stages)
+                stages = [(kept[one.state], one.gate, one.kind) for one in policy.stages]
                 stopped = np.array(kept)[policy.stopped]
-                whole = replace(policy, stages=stages, stopped=stopped)
-                yield self._cascade(states, whole, tradeoff)
+                loss = states.mean(states.values[stopped, np.arange(states.n_rows)])
+                price = states.mean(policy.price)
+                yield self._cascade(states, stages, stopped, price, loss, tradeoff)
 
-    def _cascade(self, states: States, policy: Policy, tradeoff: float) -> Cascade:
-        stages = policy.stages
-        loss = np.take_along_axis(states.values, policy.stopped[None, :], axis=0)[0]
+    def _cascade(
+        self,
+        states: States,
+        stages: Sequence[tuple[int, Gate | Limits | None, str]],
+        stopped: NDArray[np.intp],
+        price: float,
+        loss: float,
+        tradeoff: float,
+    ) -> Cascade:
+        """``price`` is the mean beyond the set that all begin with."""
         return Cascade(
-            resources=tuple(self.states[stage.state] for stage in stages),
-            models=tuple(self.models[self.states[stage.state]] for stage in stages),
-            gates=tuple(stage.gate for stage in stages if stage.gate is not None),
-            kinds=tuple(stage.kind for stage in stages if stage.gate is not None),
+            resources=tuple(self.states[state] for state, *_ in stages),
+            models=tuple(self.models[self.states[state]] for state, *_ in stages),
+            drafts=tuple((gate, states.inputs(s)) for s, gate, _ in stages if gate is not None),
+            kinds=tuple(kind for *_, kind in stages if kind),
             tradeoff=tradeoff,
-            stopped=policy.stopped,
-            mean_price=states.mean(policy.price + states.prices[0]),
-            loss=states.mean(loss),
+            stopped=stopped.astype(np.uint8),
+            mean_price=price + float(states.prices[0]),
+            loss=loss,
         )
 
     def _pairs(self, states: States) -> list[Cascade]:
         """Two states and a gate between them, for shares of the rows from few to most.
 
-        Where several kinds are tried, all pairs have bands and gates of one tree, which take little
-        time, and those pairs that come out best by either the other gates.
+        Where several kinds are tried, all pairs have bands, which take little time, and those that
+        come out best the other gates. A band of one number says little of several classes: there
+        all pairs have gates of one tree as well.
         """
         pairs = list(self._worth_a_gate(states))
         kinds = [kind for kind in KINDS if kind in self._kinds]
         if BAND not in self._kinds:
             return [c for pair in pairs for kind in kinds for c in self._gated(states, pair, kind)]
-        found = [c for pair in pairs for c in self._banded(states, pair)]
-        for kind in kinds:
-            if KINDS[kind].n_trees == 1:
-                found += [c for pair in pairs for c in self._gated(states, pair, kind)]
-        best = layers([(c.mean_price, -c.loss) for c in found], LOSS_LAYERS)
-        ranked = dict.fromkeys(found[i].resources for layer in best for i in layer)
+        cascades = [c for pair in pairs for c in self._banded(states, pair)]
+        has_classes = self.curve_models.schema.loss.n_outputs > 1
+        quick = [kind for kind in kinds if has_classes and KINDS[kind].n_trees == 1]
+        cascades += [c for kind in quick for pair in pairs for c in self._gated(states, pair, kind)]
+        best = layers([(c.mean_price, -c.loss) for c in cascades], LOSS_LAYERS)
+        ranked = dict.fromkeys(cascades[i].resources for layer in best for i in layer)
         pairs = [(self.states.index(a), self.states.index(b)) for a, b in ranked][:MOST_TREED]
         self._promising = pairs
-        for kind in kinds:
-            if KINDS[kind].n_trees > 1:
-                found += [c for pair in pairs for c in self._gated(states, pair, kind)]
-        return found
+        rest = [kind for kind in kinds if kind not in quick]
+        return cascades + [c for k in rest for pair in pairs for c in self._gated(states, pair, k)]
 
     def _worth_a_gate(self, states: States) -> Iterator[tuple[int, int]]:
         """Pairs of states the second of which costs more and is better for all rows together.
@@ -553,9 +603,9 @@ class CascadeFamily(StateFamily):
         first, second = pair
         gain = states.values[first] - states.values[second]
         inputs = states.inputs(first)
-        for gate, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
+        for limits, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
             if on.any() and not on.all():
-                yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
+                yield self._banded_pair(states, pair, limits, on)
 
     def _everywhere(self, states: States) -> Iterator[Cascade]:
         """The pairs that promise most, with bands of any width anywhere.
@@ -563,10 +613,15 @@ class CascadeFamily(StateFamily):
         A score need not be won where the loss is: they are for whoever goes by scores.
         """
         for pair in self._promising:
-            gain = states.values[pair[0]] - states.values[pair[1]]
-            for gate, on in bands_between(states.inputs(pair[0]), N_PARTS):
+            for limits, on in bands_between(states.inputs(pair[0]), N_PARTS):
                 if on.any() and not on.all():
-                    yield self._pair(states, pair, gate, BAND, on, max(states.mean(gain[on]), 0.0))
+                    yield self._banded_pair(states, pair, limits, on)
+
+    def _banded_pair(
+        self, states: States, pair: tuple[int, int], limits: Limits, on: NDArray[np.bool_]
+    ) -> Cascade:
+        gain = (states.values[pair[0]] - states.values[pair[1]])[on]
+        return self._pair(states, pair, limits, BAND, on, max(float(gain.mean()), 0.0))
 
     def _gated(self, states: States, pair: tuple[int, int], kind: str) -> Iterator[Cascade]:
         first, second = pair
@@ -577,14 +632,14 @@ class CascadeFamily(StateFamily):
             return
         said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
         # What the gate says of rows that neither it nor the model has seen.
-        served = estimates_of(gate, self._served_inputs(first))
-        for share in SHARES:
-            least = max(float(np.quantile(said, 1.0 - share)), 0.0)
+        served = Levels.of(estimates_of(gate, self._served_inputs(first)))
+        for quantile in np.quantile(said, 1.0 - np.array(SHARES)).tolist():
+            least = max(quantile, 0.0)
             on = said > least
             share_on = float(on.mean())
-            cut = nearest_cut(served, share_on)
+            cut, share_served = served.nearest_cut(share_on)
             # The gate that is served may have too few levels for what those of the folds did.
-            is_astray = abs(float((served > cut).mean()) - share_on) > MOST_ASTRAY * share_on
+            is_astray = abs(share_served - share_on) > MOST_ASTRAY * share_on
             if on.any() and not on.all() and not is_astray:
                 yield self._pair(states, pair, Gate(gate.ensemble, cut), kind, on, least)
             if least == 0.0:
@@ -594,21 +649,20 @@ class CascadeFamily(StateFamily):
         self,
         states: States,
         pair: tuple[int, int],
-        gate: Gate,
+        gate: Gate | Limits,
         kind: str,
         on: NDArray[np.bool_],
         least: float,
     ) -> Cascade:
         """``least`` is what a row gains at least that goes on."""
         first, second = pair
-        start, beyond = states.price(0, first), self._price_beyond(states, first, second)
-        policy = Policy(
-            (PolicyStage(first, gate, kind), PolicyStage(second)),
-            np.empty(0),
-            start + np.where(on, beyond, 0.0),
-            np.where(on, second, first),
+        beyond = self._price_beyond(states, first, second)
+        price = states.price(0, first) + beyond * states.mean(on)
+        loss = states.mean(np.where(on, states.values[second], states.values[first]))
+        stages = [(first, gate, kind), (second, None, "")]
+        return self._cascade(
+            states, stages, np.where(on, second, first), price, loss, least / beyond
         )
-        return self._cascade(states, policy, least / beyond)
 
     # -- the best of them -------------------------------------------------------------------------
 
@@ -616,20 +670,20 @@ class CascadeFamily(StateFamily):
     def _parts(self) -> list[tuple[NDArray[np.intp], HeldOut]]:
         """The rows of each fold, as models are scored on them."""
         assert self.known is not None
-        train, found = self._prepared.train, []
+        train, parts = self._prepared.train, []
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)
-            found.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
-        return found
+            parts.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
+        return parts
 
-    def score(self, stopped: NDArray[np.intp]) -> float:
-        """Mean score of the folds, if rows stop in these states; higher is better."""
+    def fold_scores(self, stopped: NDArray[np.integer]) -> Floats:
+        """Score of each fold, if rows stop in these states; higher is better."""
         scores = []
         for rows, held_out in self._parts:
             raw = self.raw[stopped[rows], :, rows].T + self._shift[:, None]
             held_out.rows.start(np.ascontiguousarray(raw))
             scores.append(float(self.curve_models.trainer.watch(held_out).score()))
-        return float(np.mean(scores))
+        return np.array(scores)
 
     def constant_loss(self, states: States) -> float:
         """Its mean loss on the rows that gates learn from."""
@@ -650,16 +704,17 @@ class CascadeFamily(StateFamily):
         if self.curve_models.trainer.in_kernels:  # where a score takes no time
             tried += self._within_limit(self._everywhere(states))
         usable = [i for i in range(len(self.states)) if states.is_usable(i)]
-        plain = [self.score(np.full(states.n_rows, i, dtype=np.intp)) for i in usable]
-        points = [(self.plain_price(i), score) for i, score in zip(usable, plain, strict=True)]
-        points += [(cascade.mean_price, self.score(cascade.stopped)) for cascade in tried]
+        ends = [np.full(states.n_rows, i, dtype=np.uint8) for i in usable]
+        scores = [self.fold_scores(stopped) for stopped in (*ends, *(c.stopped for c in tried))]
+        prices = [*map(self.plain_price, usable), *(cascade.mean_price for cascade in tried)]
+        points = list(zip(prices, (float(score.mean()) for score in scores), strict=True))
         kept = [
-            (tried[i - len(usable)], points[i][1])
+            (tried[i - len(usable)], scores[i])
             for layer in layers(points, SCORE_LAYERS)
             for i in layer
             if i >= len(usable)
         ][:MOST_JUDGED]
-        return Best(kept, dict(zip((self.states[i] for i in usable), plain, strict=True)))
+        return Best(kept, {self.states[i]: score for i, score in zip(usable, scores, strict=False)})
 
 
 def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
@@ -669,26 +724,43 @@ def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
     """
     left = [i for i, point in enumerate(points) if np.isfinite(point).all()]
     left.sort(key=lambda i: (points[i][0], -points[i][1]))
-    found: list[list[int]] = []
-    while left and len(found) < most:
+    fronts: list[list[int]] = []
+    while left and len(fronts) < most:
         layer: list[int] = []
         for i in left:
             if not layer or points[i][1] > points[layer[-1]][1]:
                 layer.append(i)
-        found.append(layer)
+        fronts.append(layer)
         taken = set(layer)
         left = [i for i in left if i not in taken]
-    return found
+    return fronts
 
 
-def nearest_cut(values: Floats, share: float) -> float:
-    """A number between two of some values, above which there are about such a share of them."""
-    levels, counts = np.unique(values, return_counts=True)
-    if len(levels) == 1:
-        return float(levels[0])
-    above = 1.0 - np.cumsum(counts)[:-1] / len(values)
-    k = int(np.argmin(np.abs(above - share)))
-    return float(midpoints(levels[k : k + 1], levels[k + 1 : k + 2])[0])
+class Levels(NamedTuple):
+    """Different values, ascending, and between which of them there are how many above.
+
+    Examples
+    --------
+    >>> Levels.of(np.array([1.0, 1.0, 3.0, 7.0])).nearest_cut(0.3)
+    (5.0, 0.25)
+    """
+
+    values: Floats
+    # The share of all that is larger than each value but the last.
+    above: Floats
+
+    @classmethod
+    def of(cls, values: Floats) -> Levels:
+        levels, counts = np.unique(values, return_counts=True)
+        return cls(levels, 1.0 - np.cumsum(counts)[:-1] / len(values))
+
+    def nearest_cut(self, share: float) -> tuple[float, float]:
+        """A number between two of the values, above which is about such a share; and that share."""
+        if len(self.values) == 1:
+            return float(self.values[0]), 0.0
+        k = int(np.argmin(np.abs(self.above - share)))
+        cut = midpoints(self.values[k : k + 1], self.values[k + 1 : k + 2])
+        return float(cut[0]), float(self.above[k])
 
 
 def common_round(traces: Sequence[Floats]) -> int:

@@ -20,8 +20,7 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.cascades._ensemble_based import OverEnsemble, RankerAnswers, taken_or_fitted
-from greedymiser.data.lazy import or_lazily
-from greedymiser.data.tables import is_lazy
+from greedymiser.data.tables import is_lazy, or_lazily
 from greedymiser.estimators import (
     ClassifierAnswers,
     MiserClassifier,
@@ -40,7 +39,7 @@ from greedymiser.model.trees import stages_every
 from greedymiser.scoring import TOTAL_COST
 from greedymiser.scoring.errors import total_cost
 from greedymiser.scoring.names import refuse_misspelt_score
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,8 +155,8 @@ class EarlyExit(OverEnsemble):
         if (X_val is None) != (y_val is None):
             missing = "X_val" if X_val is None else "y_val"
             raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
-        given, given_val = Given(X, y, weight, qid), Given(X_val, y_val, None, qid_val)
-        self.estimator_ = taken_or_fitted(self._inner(), given, given_val)
+        inputs, inputs_val = Inputs(X, y, weight, qid), Inputs(X_val, y_val, None, qid_val)
+        self.estimator_ = taken_or_fitted(self._inner(), inputs, inputs_val)
         self._check_loss()
         never = self._never if self.threshold is None else float(self.threshold)
         self._set_threshold(never)
@@ -166,7 +165,7 @@ class EarlyExit(OverEnsemble):
                 X, y, weight, qid = X_val, y_val, None, qid_val
             self._set_threshold(self._chosen(X, y, weight, qid))
         else:
-            self.estimator_.check_features(Given(X, y), reset=False)
+            self.estimator_.check_features(Inputs(X, y), reset=False)
         return self
 
     def _check_loss(self) -> None:
@@ -354,8 +353,8 @@ class EarlyExitClassifier(ClassifierMixin, ClassifierAnswers, EarlyExit):
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,), optional
         X_val, y_val : optional
-            Data to choose the threshold on; without it, X and y. Over an ensemble that was fitted
-            to the same rows, the choice would be too bold.
+            Data to choose the threshold on; without it, X and y. On rows that the ensemble was
+            fitted to, the chosen threshold would let rows leave too early.
         """
         return self._fit(X, y, sample_weight, None, X_val, y_val, None)
 

@@ -24,12 +24,11 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades._ensemble_based import OverEnsemble, RankerAnswers, taken_or_fitted
-from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily
+from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily, FoldModels
 from greedymiser.cascades.ranked import RankedFamily
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
-from greedymiser.data.lazy import or_lazily
 from greedymiser.data.splits import divide
-from greedymiser.data.tables import chosen, is_lazy
+from greedymiser.data.tables import chosen, is_lazy, or_lazily
 from greedymiser.estimators import (
     BudgetWarning,
     ClassifierAnswers,
@@ -46,7 +45,7 @@ from greedymiser.model.gating import Gate, Gates
 from greedymiser.model.links import Floats
 from greedymiser.model.predictor import Predictor, Stage
 from greedymiser.model.row_costs import mean_cost
-from greedymiser.training.preparation import NOTHING_GIVEN, Given, HeldOut, Schema
+from greedymiser.training.preparation import NO_INPUTS, HeldOut, Inputs, Schema
 from greedymiser.training.train import Model
 
 # Kinds of gates by what a user asks for.
@@ -56,7 +55,7 @@ GATES = {
     "score": ("score",),
     "band": ("band",),
 }
-# Share of the rows that is set aside to choose by, where none are given.
+# Share of the rows that is set aside to choose by, where none are inputs.
 SHARE_ASIDE = 0.2
 # Trade-offs of the path that the search for sets starts from.
 N_PATH = 8
@@ -137,24 +136,24 @@ class Gated(OverEnsemble):
     Parameters
     ----------
     estimator : estimator of this library, optional
-        What the models of the states are like: its costs, its loss, its trees. It is cloned and
-        never fitted itself; its own ``tradeoff``, ``budget`` and ``charge`` count for nothing.
+        The settings of the models of all states: costs, loss, trees. It is cloned and never fitted
+        itself; its own ``tradeoff``, ``budget`` and ``charge`` are ignored.
     tradeoff : float
         The drop in mean loss that a unit of mean cost per row must bring. A larger one never has a
         larger ``cost_``.
     budget : float or None
         Most that rows may cost on average.
     row_budget : float or None
-        Most that any row may cost, also of those that nobody has seen yet: what a row pays is the
-        price of one of few sets.
+        Most that any row may cost, new rows included: what a row pays is the price of one of few
+        sets.
     gate : {"auto", "tree", "score", "band"}
-        What gates are: one tree of depth 3 on what is paid, which can be read; one of depth 2 on
-        what the model says; a plain band of scores; or the best of the last two and of a few trees
-        on all that is known.
+        "tree": one tree of depth 3 on the features that are paid for, which people can read.
+        "score": one tree of depth 2 on the model's predictions. "band": an interval of scores.
+        "auto": the best of the last two and of a few trees on all features that are paid for.
     effort : float
         How long to search for sets of resources; see ``tradeoff_curve``.
     random_state : int, RandomState or None
-        Draws the rows that are set aside to choose by, where none are given.
+        Draws validation rows, where none are inputs.
     n_jobs : int or None
         Threads; None for all cores.
 
@@ -171,7 +170,7 @@ class Gated(OverEnsemble):
     predictor_ : Predictor
         The finished model, for serving and saving.
     cost_ : float
-        What rows cost on average: training rows, by models and gates that have not seen them.
+        What rows cost on average: training rows, by models and gates that were not trained on them.
     cost_max_ : float
         The most that any row can cost.
     features_used_, resources_used_ : list
@@ -237,22 +236,22 @@ class Gated(OverEnsemble):
         X_val, y_val, sample_weight_val : optional
             Validation data, which rounds are chosen by; without it, a fifth of the rows is.
         """
-        return self._fit(Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val))
+        return self._fit(Inputs(X, y, sample_weight), Inputs(X_val, y_val, sample_weight_val))
 
-    def _fit(self, given: Given, given_val: Given) -> Self:
+    def _fit(self, inputs: Inputs, inputs_val: Inputs) -> Self:
         self._validate_params()
-        if (given_val.X is None) != (given_val.y is None):
-            missing = "X_val" if given_val.X is None else "y_val"
+        if (inputs_val.X is None) != (inputs_val.y is None):
+            missing = "X_val" if inputs_val.X is None else "y_val"
             raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
         base, notes = self._base(), list[str]()
-        parts = self._divided(base, given, given_val, notes)
+        parts = self._divided(base, inputs, inputs_val, notes)
         found = None
         if parts is not None:
             with Threads(thread_count(base.n_jobs)) as threads:
                 found = self._learned(base, *parts, threads, notes)
         if found is None:
             base.set_params(tradeoff=self.tradeoff, budget=self._limit)
-            plain = taken_or_fitted(base, given, given_val)
+            plain = taken_or_fitted(base, inputs, inputs_val)
             found = plain, Chain(plain.schema_, (plain.model_,))
         self.notes_ = tuple(notes)
         return self.taking(*found)
@@ -272,50 +271,50 @@ class Gated(OverEnsemble):
 
     def _base(self) -> Miser:
         """A copy of the estimator to work with."""
-        given = self._default() if self.estimator is None else self._inner()
+        estimator = self._default() if self.estimator is None else self._inner()
         changes: dict[str, Any] = {"charge": "model", "row_budget": None, "warm_start": False}
-        base = clone(given).set_params(tradeoff=0.0, budget=None, verbose=0, **changes)
+        base = clone(estimator).set_params(tradeoff=0.0, budget=None, verbose=0, **changes)
         if self.n_jobs is not None:
             base.set_params(n_jobs=self.n_jobs)
         return base
 
     def _divided(
-        self, base: Miser, given: Given, given_val: Given, notes: list[str]
-    ) -> tuple[Given, Given] | None:
+        self, base: Miser, inputs: Inputs, inputs_val: Inputs, notes: list[str]
+    ) -> tuple[Inputs, Inputs] | None:
         """Rows to learn from and rows to choose by; None where nothing is to be learned."""
-        if is_lazy(given.X):
+        if is_lazy(inputs.X):
             notes.append("gates learn from rows in memory, not from those of a cluster")
             return None
-        base.look_at(given)
-        n = _num_samples(given.X)
+        base.look_at(inputs)
+        n = _num_samples(inputs.X)
         if n < LEAST_ROWS:
             notes.append(f"gates need at least {LEAST_ROWS} rows, got {n}")
             return None
-        if given_val.X is not None:
-            return given, given_val
+        if inputs_val.X is not None:
+            return inputs, inputs_val
         rng = check_random_state(self.random_state if self.random_state is not None else 0)
         try:
-            learn, check = self._aside(given, n, rng)
+            learn, check = self._aside(inputs, n, rng)
         except ValueError:
             notes.append(f"no rows can be set aside to choose by: {self._too_few}")
             return None
-        return _some_of(given, learn), _some_of(given, check)
+        return _some_of(inputs, learn), _some_of(inputs, check)
 
     # Why rows cannot be divided.
     _too_few: ClassVar[str] = "classes are too small"
 
     def _aside(
-        self, given: Given, n: int, rng: np.random.RandomState
+        self, inputs: Inputs, n: int, rng: np.random.RandomState
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Rows to learn from and to choose by; raise ValueError where there are too few."""
         strata = np.zeros(n)
         if isinstance(self, ClassifierMixin):
-            y = np.asarray(given.y).reshape(-1)
+            y = np.asarray(inputs.y).reshape(-1)
             strata = np.unique(y, return_inverse=True)[1].astype(np.float64)
         return divide(strata, SHARE_ASIDE, rng, "rows")
 
     def _learned(
-        self, base: Miser, given: Given, given_val: Given, threads: Threads, notes: list[str]
+        self, base: Miser, inputs: Inputs, inputs_val: Inputs, threads: Threads, notes: list[str]
     ) -> tuple[Miser, Chain] | None:
         from greedymiser.curve.curve import configured
         from greedymiser.curve.frontier import Frontier
@@ -326,7 +325,7 @@ class Gated(OverEnsemble):
         # The choice has a warning of its own, and knows what to do with what is no number.
         with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
             warnings.simplefilter("ignore", BudgetWarning)
-            models = CurveModels(blank, given, given_val, NOTHING_GIVEN, threads)
+            models = CurveModels(blank, inputs, inputs_val, NO_INPUTS, threads)
             path = TradeoffPath(models)
             for some in path.choose(N_PATH):
                 for _ in path.train(*some):
@@ -335,17 +334,18 @@ class Gated(OverEnsemble):
             frontier = Frontier(path, self.effort)
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
+        folds = frontier.fold_models()
         with np.errstate(over="ignore", invalid="ignore"):
-            family = self._family(models, frontier.sets, flat)
+            family = self._family(models, frontier.sets, flat, folds)
             chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
         if chain is None:
             return None
         return fitted_like(blank, models.schema, chain.models[-1]), chain
 
-    def _family(self, models: Any, sets: Any, flat: Sequence[Any]) -> Any:
+    def _family(self, models: Any, sets: Any, flat: Sequence[Any], folds: FoldModels | None) -> Any:
         """All that may be chosen."""
-        return CascadeFamily(models, sets, flat, kinds=GATES[self.gate])
+        return CascadeFamily(models, sets, flat, kinds=GATES[self.gate], folds=folds)
 
     def _offers(self, family: Any, schema: Schema) -> list[tuple[float, float, Chain]]:
         """Mean loss and mean price of all cascades and plain models; none if nothing is known."""
@@ -434,10 +434,10 @@ class Gated(OverEnsemble):
         return tags
 
 
-def _some_of(given: Given, rows: NDArray[np.intp]) -> Given:
+def _some_of(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
     # As scikit-learn's searches do it: what has no rows to choose from gets some.
-    parts = indexable(given.X, given.y, given.weight, given.qid)
-    return Given(*(None if part is None else _safe_indexing(part, rows) for part in parts))
+    parts = indexable(inputs.X, inputs.y, inputs.weight, inputs.qid)
+    return Inputs(*(None if part is None else _safe_indexing(part, rows) for part in parts))
 
 
 @documented_like(Gated)
@@ -571,7 +571,7 @@ class GatedRanker(RankerAnswers, Gated):
             Validation data, which rounds are chosen by; without it, a fifth of the queries is.
         """
         return self._fit(
-            Given(X, y, sample_weight, qid), Given(X_val, y_val, sample_weight_val, qid_val)
+            Inputs(X, y, sample_weight, qid), Inputs(X_val, y_val, sample_weight_val, qid_val)
         )
 
     @property
@@ -587,17 +587,17 @@ class GatedRanker(RankerAnswers, Gated):
         return base
 
     def _aside(
-        self, given: Given, n: int, rng: np.random.RandomState
+        self, inputs: Inputs, n: int, rng: np.random.RandomState
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        order, starts = query_order(queries_or_one(given.qid, n))
+        order, starts = query_order(queries_or_one(inputs.qid, n))
         learn, _ = divide(np.zeros(len(starts) - 1), SHARE_ASIDE, rng, "queries")
         is_learned = np.zeros(n, dtype=bool)
         query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         is_learned[order] = np.isin(query, learn)
         return np.flatnonzero(is_learned), np.flatnonzero(~is_learned)
 
-    def _family(self, models: Any, sets: Any, flat: Sequence[Any]) -> Any:
-        return RankedFamily(models, sets, flat)
+    def _family(self, models: Any, sets: Any, flat: Sequence[Any], folds: FoldModels | None) -> Any:
+        return RankedFamily(models, sets, flat, folds=folds)
 
     def _offers(self, family: Any, schema: Schema) -> list[tuple[float, float, Chain]]:
         best = family.best()
@@ -605,9 +605,9 @@ class GatedRanker(RankerAnswers, Gated):
         for i, bits in enumerate(family.states):
             if bits in best.plain:
                 chain = Chain(schema, (family.models[bits],))
-                offers.append((-best.plain[bits], family.plain_price(i), chain))
-        for cascade, score in best.cascades:
-            offers.append((-score, cascade.mean_price, Chain.of(schema, cascade)))
+                offers.append((-best.plain[bits].mean(), family.plain_price(i), chain))
+        for cascade, scores in best.cascades:
+            offers.append((-scores.mean(), cascade.mean_price, Chain.of(schema, cascade)))
         if not offers:
             return []
         return [*offers, (-family.constant_score(), 0.0, Chain(schema, (family.constant,)))]
@@ -633,19 +633,23 @@ def gated_classifier(
 
 
 def gated_candidates(
-    models: Any, sets: Any, flat: Sequence[Any], more: Sequence[int] = ()
-) -> tuple[list[tuple[Any, float]], dict[int, float]]:
+    models: Any,
+    sets: Any,
+    flat: Sequence[Any],
+    more: Sequence[int] = (),
+    folds: FoldModels | None = None,
+) -> tuple[list[tuple[Any, Floats]], dict[int, Floats]]:
     """Cascades over a flat frontier that none beats, for a curve.
 
-    Each comes with the score of training rows that neither its models nor its gates have seen; so
-    do the sets of the states, by themselves.
+    Each comes with the scores of training rows that neither its models nor its gates have seen, by
+    fold; so do the sets of the states, by themselves.
     """
     ranks = models.schema.kind == "ranker"
-    family = (RankedFamily if ranks else CascadeFamily)(models, sets, flat, more)
+    family = (RankedFamily if ranks else CascadeFamily)(models, sets, flat, more, folds=folds)
     best, found = family.best(), []
-    for cascade, score in best.cascades:
+    for cascade, scores in best.cascades:
         candidate = _candidate(models, cascade)
-        unseen = family.score_at(best, cascade, score, candidate.cost)
+        unseen = family.score_at(best, cascade, scores, candidate.cost)
         if unseen is not None:
             found.append((candidate, unseen))
     return found, best.plain
@@ -662,6 +666,24 @@ def _candidate(models: Any, cascade: Cascade) -> Any:
     last = fitted_like(models.blank, models.schema, cascade.models[-1])
     gated.taking(last, Chain.of(models.schema, cascade))
     return judged_candidate(models, gated, "gates", cascade.tradeoff)
+
+
+def gated_like(estimator: Miser, budget: float | None, effort: float) -> Gated | None:
+    """A cascade of such models, not fitted; None for what has no gates."""
+    if not isinstance(estimator, MiserClassifier | MiserRegressor):
+        return None
+    kind = GatedClassifier if isinstance(estimator, MiserClassifier) else GatedRegressor
+    limits = {"budget": budget, "row_budget": estimator.row_budget}
+    return kind(estimator, **limits, effort=effort, n_jobs=estimator.n_jobs)
+
+
+def cost_and_score(gated: Gated, models: Any, X: Any) -> tuple[float, float]:
+    """Mean cost and score of the validation rows of others, which are in X."""
+    predictor, cases = gated.predictor_, models.trainer.prepared.validation.cases
+    table = predictor.table(X)
+    raw, left = predictor.run(table)
+    paid = mean_cost(predictor.bills(table, left), cases.shares)
+    return paid, float(models.score_of(np.ascontiguousarray(raw), "validation", paid))
 
 
 def judged_candidate(models: Any, gated: Gated, found_by: str, tradeoff: float = 0.0) -> Any:

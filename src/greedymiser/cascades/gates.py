@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.compiling import njit
+from greedymiser._core.compiling import inner, njit
 from greedymiser.data.binning import midpoints
 from greedymiser.model.gating import Gate
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
@@ -47,6 +47,9 @@ KINDS = {
     "tree": GateKind(1, 3, 1.0, sees_features=True, sees_said=False),
 }
 BAND = "band"
+
+Limits = tuple[float, float]
+"""A band of scores: rows are in it above the first number and up to the second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,23 +153,13 @@ def fit_gate(
         rows. None where there is nothing to learn from.
     """
     if kind == BAND:
-        return _fit_band(inputs, target, weight)
-    wanted = KINDS[kind]
-    seen = inputs.seen_by(wanted)
-    weights = np.ones(len(target)) if weight is None else weight
-    total = float(weights.sum())
-    if not len(seen) or not total > 0:
+        limits = _band_limits(inputs, target, weight, np.ones(len(target), dtype=bool))
+        return None if limits is None else band_gate(inputs, limits)
+    grown = _boosted(KINDS[kind], inputs, target, weight, np.ones(len(target), dtype=bool))
+    if grown is None:
         return None
-    baseline = float(weights @ target) / total
-    said = np.full(len(target), baseline)
-    trees = []
-    for _ in range(wanted.n_trees):
-        tree, leaf = _grow(inputs, seen, target - said, weights, wanted)
-        if tree.is_leaf:
-            break
-        said += tree.nodes["value"][leaf]
-        trees.append(tree)
-    empty = Ensemble.empty(np.array([baseline]), inputs.n_columns)
+    empty = Ensemble.empty(np.array([grown.baseline]), inputs.n_columns)
+    trees = [_tree_of(inputs, tree, KINDS[kind].rate) for tree in grown.trees]
     return Gate(empty.extended(trees), 0.0)
 
 
@@ -178,21 +171,20 @@ def cross_fitted(
     folds: NDArray[np.intp],
 ) -> Floats:
     """What gates say of rows that have not seen them."""
-    said = np.empty(len(target))
+    said = np.full(len(target), -np.inf)
     for fold in np.unique(folds):
         learn, check = folds != fold, folds == fold
-        part = _taken(inputs, learn)
-        gate = fit_gate(kind, part, target[learn], None if weight is None else weight[learn])
-        said[check] = -np.inf if gate is None else estimates_of(gate, inputs, check)
+        if kind == BAND:
+            limits = _band_limits(inputs, target, weight, learn)
+            if limits is not None:
+                scores = inputs.columns[check, inputs.said[-1]]
+                inside = (scores > limits[0]) & (scores <= limits[1])
+                said[check] = np.where(inside, 1.0, -1.0)
+        else:
+            grown = _boosted(KINDS[kind], inputs, target, weight, learn)
+            if grown is not None:
+                said[check] = grown.said[check]
     return said
-
-
-def _taken(inputs: GateInputs, rows: NDArray[np.bool_]) -> GateInputs:
-    """Some of the rows; the bins are those of all of them."""
-    part = replace(inputs, columns=inputs.columns[rows])
-    binned = inputs.binned
-    part.__dict__["binned"] = replace(binned, codes=binned.codes[:, rows])
-    return part
 
 
 def estimates_of(
@@ -205,167 +197,228 @@ def estimates_of(
     return gate.estimates(extended) - gate.threshold
 
 
-# -- a tree ---------------------------------------------------------------------------------------
+# -- trees ----------------------------------------------------------------------------------------
 
 
-class _GateSplits(NamedTuple):
-    """The best split of each node of a level."""
+class _GrownTree(NamedTuple):
+    """A tree over bins; nodes are numbered level by level, the root is 0."""
 
-    # (n_level,): what it brings, -inf where there is none; the column; the bins that go left, in
-    # order or in the order of ``ranked``; and whether missing values go left.
-    gain: Floats
-    column: NDArray[np.intp]
-    last: NDArray[np.intp]
-    missing_left: NDArray[np.bool_]
-    # (n_level, m, n_bins - 1): bins in the order in which they are divided.
-    ranked: NDArray[np.intp]
+    # (3, n_nodes), of the rows that it was learned from: sums of weight x target and of weights,
+    # and how many they are.
+    sums: Floats
+    # (n_nodes,): what its split brings.
+    gains: Floats
+    # (n_nodes, 2): the column that is split and the left of the two children; -1 in a leaf.
+    links: NDArray[np.intp]
+    # (n_nodes, n_bins): bins that go left.
+    left: NDArray[np.bool_]
 
 
-def _grow(
-    inputs: GateInputs,
-    seen: NDArray[np.intp],
-    target: Floats,
-    weight: Floats,
+class _Grown(NamedTuple):
+    """Trees, and what they say of all rows, also of those that they were not learned from."""
+
+    baseline: float
+    trees: list[_GrownTree]
+    said: Floats
+
+
+def _boosted(
     kind: GateKind,
-) -> tuple[Tree, NDArray[np.intp]]:
-    """A regression tree by least squares, and the node that each row ends in."""
-    binned, n = inputs.binned, len(target)
-    least = max(LEAST_ROWS, int(LEAST_SHARE * n))
-    node_of = np.zeros(n, dtype=np.intp)
-    nodes = [_node(target, weight, 0)]
-    sets: list[NDArray[np.uint64]] = []
-    level = np.zeros(1, dtype=np.intp)
-    for depth in range(kind.depth):
-        place = np.full(len(nodes), -1, dtype=np.intp)
-        place[level] = np.arange(len(level))
-        splits = _best_splits(binned, seen, target, weight, place[node_of], len(level), least)
-        following = []
-        for k, node in enumerate(level.tolist()):
-            if not splits.gain[k] > 0:
-                continue
-            column = int(seen[splits.column[k]])
-            left = np.zeros(binned.n_bins, dtype=bool)
-            left[splits.ranked[k, splits.column[k], : splits.last[k] + 1]] = True
-            left[-1] = splits.missing_left[k]
-            here = np.flatnonzero(node_of == node)
-            goes_left = left[binned.codes[column, here]]
-            first = len(nodes)
-            _describe(nodes[node], inputs, column, left, sets, np.mean(goes_left) >= 0.5)
-            nodes[node]["gain"], nodes[node]["left"] = splits.gain[k], first
-            for child, rows in ((first, here[goes_left]), (first + 1, here[~goes_left])):
-                nodes.append(_node(target[rows], weight[rows], depth + 1))
-                node_of[rows] = child
-                following.append(child)
-        if not following:
-            break
-        level = np.array(following)
-    records = np.concatenate(nodes)
-    records["value"] *= kind.rate
-    stacked = np.array(sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS)
-    return Tree(records, stacked), node_of
-
-
-def _node(target: Floats, weight: Floats, depth: int) -> NDArray[np.void]:
-    record = np.zeros(1, dtype=NODE_DTYPE)
-    total = float(weight.sum())
-    record["value"] = float(weight @ target) / total if total > 0 else 0.0
-    record["hessian"], record["count"], record["depth"] = total, len(target), depth
-    record["feature"] = record["left"] = record["category_set"] = record["bin"] = -1
-    return record
-
-
-def _describe(
-    record: NDArray[np.void],
     inputs: GateInputs,
-    column: int,
-    left: NDArray[np.bool_],
-    sets: list[NDArray[np.uint64]],
-    left_is_larger: bool,
-) -> None:
-    """Write a split into a node; what was never missing goes with most of the others."""
-    binned = inputs.binned
-    was_missing = bool((binned.codes[column] == binned.n_bins - 1).any())
-    record["feature"] = inputs.positions[column]
-    record["missing_left"] = left[-1] if was_missing else left_is_larger
-    chosen = np.flatnonzero(left[:-1])
-    if not binned.is_set[column]:
-        edges, last = binned.edges[column], int(chosen[-1])
-        record["bin"] = last
-        record["threshold"] = edges[last] if last < len(edges) else np.inf
-        return
-    words = np.zeros(CATEGORY_WORDS, dtype=np.uint64)
-    for code in chosen.tolist():
-        words[code // 64] |= np.uint64(1) << np.uint64(code % 64)
-    record["category_set"] = len(sets)
-    sets.append(words)
-
-
-def _best_splits(
-    binned: BinnedColumns,
-    seen: NDArray[np.intp],
     target: Floats,
-    weight: Floats,
-    at: NDArray[np.intp],
-    n_level: int,
-    least: int,
-) -> _GateSplits:
-    """The best split of every node of a level, over all columns that are seen."""
-    cells = np.zeros((3, n_level, len(seen), binned.n_bins))
-    count_cells(binned.codes, seen, at, weight * target, weight, cells)
-    known, missing = cells[..., :-1], cells[..., -1:]
-    ranked = np.broadcast_to(np.arange(binned.n_bins - 1), known.shape[1:]).copy()
-    if (is_set := binned.is_set[seen]).any():
-        means = known[0][:, is_set] / np.maximum(known[1][:, is_set], 1e-300)
-        ranked[:, is_set] = np.argsort(means, axis=2, kind="stable")
-        known = np.take_along_axis(known, ranked[None], axis=3)
-    total = cells.sum(axis=3)[..., None]
-    left = np.cumsum(known, axis=3)
-    gains = np.stack([_gains(left, total, least), _gains(left + missing, total, least)])
-    gains[1][~np.broadcast_to(missing[2] > 0, gains[1].shape)] = -np.inf
-    # (node, with or without missing ones, column, bin): the first of the best.
-    flat = gains.swapaxes(0, 1).reshape(n_level, -1)
-    best = np.argmax(flat, axis=1)
-    gain = flat[np.arange(n_level), best]
-    way, column, last = np.unravel_index(best, (2, len(seen), binned.n_bins - 1))
-    # What is gained by rounding is nothing.
-    floor = 1e-12 * np.maximum(total[1, :, 0, 0], 0.0)
-    return _GateSplits(np.where(gain > floor, gain, -np.inf), column, last, way == 1, ranked)
+    weight: Floats | None,
+    learn: NDArray[np.bool_],
+) -> _Grown | None:
+    """Regression trees by least squares, one on what is left of the other.
+
+    None where there is nothing to learn from. Rows are looked up by their bins, so that what trees
+    say of them needs no gate.
+    """
+    binned, seen = inputs.binned, inputs.seen_by(kind)
+    weights = np.ones(len(target)) if weight is None else weight
+    total = float(weights[learn].sum())
+    if not len(seen) or not total > 0:
+        return None
+    baseline = float(weights[learn] @ target[learn]) / total
+    said = np.full(len(target), baseline)
+    least = max(LEAST_ROWS, int(LEAST_SHARE * np.count_nonzero(learn)))
+    most = 2 ** (kind.depth + 1) - 1
+    node_of = np.empty(len(target), dtype=np.intp)
+    trees: list[_GrownTree] = []
+    for _ in range(kind.n_trees):
+        sums, gains = np.zeros((3, most)), np.zeros(most)
+        links = np.full((most, 2), -1, dtype=np.intp)
+        left = np.zeros((most, binned.n_bins), dtype=bool)
+        rows = (binned.codes, binned.is_set, seen, weights * (target - said), weights, learn)
+        n = grow_tree(*rows, kind.depth, least, node_of, sums, gains, links, left)
+        if n == 1:
+            break
+        tree = _GrownTree(sums[:, :n], gains[:n], links[:n], left[:n])
+        said += kind.rate * _values(tree)[node_of]
+        trees.append(tree)
+    return _Grown(baseline, trees, said)
 
 
-def _gains(left: Floats, total: Floats, least: int) -> Floats:
-    """By how much each division lowers the sum of squares; -inf where a side is too small."""
-    right = total - left
-    fits = (left[2] >= least) & (right[2] >= least) & (left[1] > 0) & (right[1] > 0)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        parts = left[0] ** 2 / left[1] + right[0] ** 2 / right[1] - total[0] ** 2 / total[1]
-    return np.where(fits & np.isfinite(parts), parts, -np.inf)
+def _values(tree: _GrownTree) -> Floats:
+    """What each node says: the mean of its rows."""
+    total = tree.sums[1]
+    return np.divide(tree.sums[0], total, out=np.zeros(len(total)), where=total > 0)
+
+
+def _tree_of(inputs: GateInputs, grown: _GrownTree, rate: float) -> Tree:
+    """A tree over extended rows."""
+    binned = inputs.binned
+    nodes = np.zeros(len(grown.gains), dtype=NODE_DTYPE)
+    sets: list[NDArray[np.uint64]] = []
+    nodes["value"], nodes["gain"] = rate * _values(grown), grown.gains
+    nodes["hessian"], nodes["count"] = grown.sums[1], grown.sums[2]
+    nodes["feature"] = nodes["left"] = nodes["category_set"] = nodes["bin"] = -1
+    for node, (column, first) in enumerate(grown.links.tolist()):
+        if first < 0:
+            continue
+        record, left = nodes[node], grown.left[node]
+        nodes["depth"][first : first + 2] = record["depth"] + 1
+        record["feature"], record["left"] = inputs.positions[column], first
+        record["missing_left"] = left[-1]
+        chosen = np.flatnonzero(left[:-1])
+        if not binned.is_set[column]:
+            edges, last = binned.edges[column], int(chosen[-1])
+            record["bin"] = last
+            record["threshold"] = edges[last] if last < len(edges) else np.inf
+            continue
+        words = np.zeros(CATEGORY_WORDS, dtype=np.uint64)
+        for code in chosen.tolist():
+            words[code // 64] |= np.uint64(1) << np.uint64(code % 64)
+        record["category_set"] = len(sets)
+        sets.append(words)
+    return Tree(nodes, np.array(sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS))
+
+
+@inner
+def rank_bins(cells, is_set, ranked):  # type: ignore[no-untyped-def]
+    """Order in which the bins of a column are divided: as they are, or sets by their means."""
+    for b in range(ranked.size):
+        ranked[b] = b
+        if is_set:
+            mean = cells[0, b] / max(cells[1, b], 1e-300)
+            place = b
+            while place > 0:
+                before = ranked[place - 1]
+                if cells[0, before] / max(cells[1, before], 1e-300) <= mean:
+                    break
+                ranked[place] = before
+                place -= 1
+            ranked[place] = b
+
+
+@inner
+def split_gain(left, sums, least):  # type: ignore[no-untyped-def]
+    """By how much a division lowers the sum of squares; -1 where a side is too small."""
+    right_product, right_weight = sums[0] - left[0], sums[1] - left[1]
+    if left[2] < least or sums[2] - left[2] < least or left[1] <= 0.0 or right_weight <= 0.0:
+        return -1.0
+    both = left[0] * left[0] / left[1] + right_product * right_product / right_weight
+    return both - sums[0] * sums[0] / sums[1]
 
 
 @njit(cache=True, nogil=True)
-def count_cells(codes, seen, at, product, weight, cells):  # type: ignore[no-untyped-def]
-    """Add up the rows of each node, column and bin: products, weights and their number."""
-    for j in range(seen.size):
-        column = codes[seen[j]]
-        for i in range(at.size):
-            node = at[i]
-            if node >= 0:
-                bin_ = column[i]
-                cells[0, node, j, bin_] += product[i]
-                cells[1, node, j, bin_] += weight[i]
-                cells[2, node, j, bin_] += 1.0
+def grow_tree(  # type: ignore[no-untyped-def]
+    codes, is_set, seen, product, weight, learn, depth, least, node_of, sums, gains, links, left
+):
+    """Grow a tree level by level from the rows that ``learn``; the number of its nodes.
+
+    All rows walk down, and ``node_of`` is where each of them ends. Of equal splits the first is
+    taken: missing values to the right before the left, then by column, then by bin.
+    """
+    n_bins = left.shape[1]
+    cells = np.empty((1 << (depth - 1), seen.size, 3, n_bins))
+    ranked, so_far = np.empty(n_bins - 1, dtype=np.intp), np.empty(3)
+    for i in range(node_of.size):
+        node_of[i] = 0
+        if learn[i]:
+            sums[0, 0] += product[i]
+            sums[1, 0] += weight[i]
+            sums[2, 0] += 1.0
+    first, n_nodes = 0, 1
+    for _ in range(depth):
+        end = n_nodes
+        for node in range(end - first):
+            for j in range(seen.size):
+                for k in range(3):
+                    for b in range(n_bins):
+                        cells[node, j, k, b] = 0.0
+        for j in range(seen.size):
+            column = codes[seen[j]]
+            for i in range(node_of.size):
+                if learn[i] and node_of[i] >= first:
+                    cell = cells[node_of[i] - first, j]
+                    cell[0, column[i]] += product[i]
+                    cell[1, column[i]] += weight[i]
+                    cell[2, column[i]] += 1.0
+        for node in range(first, end):
+            total = sums[:, node]
+            # What is gained by rounding is nothing.
+            best = 1e-12 * max(total[1], 0.0)
+            for way in range(2):
+                for j in range(seen.size):
+                    cell = cells[node - first, j]
+                    if way == 1 and cell[2, n_bins - 1] == 0.0:
+                        continue
+                    rank_bins(cell, is_set[seen[j]], ranked)
+                    for k in range(3):
+                        so_far[k] = cell[k, n_bins - 1] if way == 1 else 0.0
+                    for place in range(n_bins - 1):
+                        for k in range(3):
+                            so_far[k] += cell[k, ranked[place]]
+                        gain = split_gain(so_far, total, least)
+                        if gain > best:
+                            best = gain
+                            gains[node] = gain
+                            links[node, 0], links[node, 1] = seen[j], place
+                            # What was never missing goes with most of the others.
+                            is_larger = 2.0 * so_far[2] >= total[2]
+                            is_missing = cell[2, n_bins - 1] > 0.0
+                            left[node, n_bins - 1] = way == 1 if is_missing else is_larger
+            if links[node, 0] >= 0:
+                j = 0
+                while seen[j] != links[node, 0]:
+                    j += 1
+                rank_bins(cells[node - first, j], is_set[seen[j]], ranked)
+                for place in range(links[node, 1] + 1):
+                    left[node, ranked[place]] = True
+                links[node, 1] = n_nodes
+                n_nodes += 2
+        if n_nodes == end:
+            break
+        for i in range(node_of.size):
+            node = node_of[i]
+            if node >= first and links[node, 0] >= 0:
+                child = links[node, 1]
+                if not left[node, codes[links[node, 0], i]]:
+                    child += 1
+                node_of[i] = child
+                if learn[i]:
+                    sums[0, child] += product[i]
+                    sums[1, child] += weight[i]
+                    sums[2, child] += 1.0
+        first = end
+    return n_nodes
 
 
 # -- a band ---------------------------------------------------------------------------------------
 
 
-def _fit_band(inputs: GateInputs, target: Floats, weight: Floats | None) -> Gate | None:
-    """The band of scores whose rows gain most if they go on: the heaviest stretch of a sequence."""
-    said = inputs.said
-    if not len(said):
+def _band_limits(
+    inputs: GateInputs, target: Floats, weight: Floats | None, learn: NDArray[np.bool_]
+) -> Limits | None:
+    """The band of scores whose rows gain most if they go on: the heaviest stretch of a sequence.
+
+    None without a score.
+    """
+    if not len(inputs.said):
         return None
-    column = int(said[-1])  # of several classes, the largest probability
-    scores = inputs.columns[:, column]
-    gains = target if weight is None else target * weight
+    scores = inputs.columns[learn, inputs.said[-1]]  # of several classes, the largest probability
+    gains = (target if weight is None else target * weight)[learn]
     order = np.argsort(scores, kind="stable")
     # Between rows of equal scores a band cannot end.
     ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True)) + 1
@@ -374,15 +427,23 @@ def _fit_band(inputs: GateInputs, target: Floats, weight: Floats | None) -> Gate
     rises = sums[1:] - lowest
     last = int(np.argmax(rises))
     if not rises[last] > 0:
-        return _same_for_all(inputs, -1.0)
+        return np.inf, np.inf
     if sums[-1] >= rises[last]:
-        return _same_for_all(inputs, 1.0)
+        return -np.inf, np.inf
     first = int(np.argmin(sums[: last + 1]))
     distinct = scores[order][ends - 1]
     low = -np.inf if first == 0 else _between(distinct[first - 1], distinct[first])
     is_open = last == len(distinct) - 1
-    high = np.inf if is_open else _between(distinct[last], distinct[last + 1])
-    return Gate(_band(inputs, inputs.positions[column], low, high), 0.0)
+    return low, np.inf if is_open else _between(distinct[last], distinct[last + 1])
+
+
+def band_gate(inputs: GateInputs, limits: Limits) -> Gate:
+    """A gate that lets rows on whose score is in a band; without trees if that is all or none."""
+    low, high = limits
+    if np.isinf(low) and np.isinf(high):
+        said = 1.0 if low < high else -1.0
+        return Gate(Ensemble.empty(np.array([said]), inputs.n_columns), 0.0)
+    return Gate(_band(inputs, inputs.positions[inputs.said[-1]], low, high), 0.0)
 
 
 def bands_of_shares(
@@ -391,7 +452,7 @@ def bands_of_shares(
     weight: Floats | None,
     folds: NDArray[np.intp],
     shares: Sequence[float],
-) -> list[tuple[Gate, NDArray[np.bool_]]]:
+) -> list[tuple[Limits, NDArray[np.bool_]]]:
     """For some shares of the rows, given ascending, the band of that width whose rows gain most.
 
     A band has at most its share of the rows, and more than the share before. Each comes with the
@@ -403,7 +464,8 @@ def bands_of_shares(
     column = int(said[-1])
     codes, edges = inputs.binned.codes[column].astype(np.intp), inputs.binned.edges[column]
     weights = np.ones(len(target)) if weight is None else weight
-    n, parts = len(edges) + 1, np.unique(folds)
+    n, (parts, place) = len(edges) + 1, np.unique(folds, return_inverse=True)
+    bins = np.arange(n)
     # Rows and gains of every stretch of bins from ``first`` up to ``last``, in each fold.
     first, last = np.triu_indices(n)
     cells = np.zeros((2, len(parts), n + 1))
@@ -418,23 +480,20 @@ def bands_of_shares(
         best = _best_of(gains.sum(axis=0), (share > low) & (share <= high + 1e-9))
         if best is None:
             continue
-        as_wide = last - first == last[best] - first[best]
-        on = np.zeros(len(target), dtype=bool)
-        for k, fold in enumerate(parts):
-            others = np.arange(len(parts)) != k
-            honest = int(np.argmax(np.where(as_wide, gains[others].sum(axis=0), -np.inf)))
-            inside = (codes >= first[honest]) & (codes <= last[honest])
-            on |= inside & (folds == fold)
-        found[int(first[best]), int(last[best])] = on
+        as_wide = np.flatnonzero(last - first == last[best] - first[best])
+        of_others = gains[:, as_wide].sum(axis=0) - gains[:, as_wide]
+        honest = as_wide[np.argmax(of_others, axis=1)]
+        # Whether rows of a fold and a bin are inside.
+        inside = (bins >= first[honest, None]) & (bins <= last[honest, None])
+        found[int(first[best]), int(last[best])] = inside[place, codes]
     bands = []
     for (start, end), on in found.items():
         above = -np.inf if start == 0 else float(edges[start - 1])
-        up_to = np.inf if end == n - 1 else float(edges[end])
-        bands.append((Gate(_band(inputs, inputs.positions[column], above, up_to), 0.0), on))
+        bands.append(((above, np.inf if end == n - 1 else float(edges[end])), on))
     return bands
 
 
-def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Gate, NDArray[np.bool_]]]:
+def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Limits, NDArray[np.bool_]]]:
     """All bands between scores that divide the rows into about equal parts, and who is in them."""
     said = inputs.said
     if not len(said) or not len(inputs.binned.edges[said[-1]]):
@@ -449,9 +508,8 @@ def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Gate, NDArray[
         if start == -1 and end == len(edges):
             continue
         above = -np.inf if start == -1 else float(edges[start])
-        up_to = np.inf if end == len(edges) else float(edges[end])
-        gate = Gate(_band(inputs, inputs.positions[column], above, up_to), 0.0)
-        bands.append((gate, (codes > start) & (codes <= end)))
+        limits = above, np.inf if end == len(edges) else float(edges[end])
+        bands.append((limits, (codes > start) & (codes <= end)))
     return bands
 
 
@@ -459,11 +517,6 @@ def _best_of(gains: Floats, fits: NDArray[np.bool_]) -> int | None:
     """The place of the largest gain among some of them; None if there is none."""
     fits = fits & (gains > 0)
     return int(np.argmax(np.where(fits, gains, -np.inf))) if fits.any() else None
-
-
-def _same_for_all(inputs: GateInputs, said: float) -> Gate:
-    """A gate without trees, which lets everybody on or nobody."""
-    return Gate(Ensemble.empty(np.array([said]), inputs.n_columns), 0.0)
 
 
 def _between(lower: float, upper: float) -> float:

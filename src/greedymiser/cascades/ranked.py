@@ -32,7 +32,6 @@ from greedymiser.losses import LambdaMART
 from greedymiser.losses.ndcg import Judged, judge, mean_of_queries, ndcg_depth, query_weights
 from greedymiser.model.exit_rules import FirstOfQuery, places_of, rank_leavers
 from greedymiser.model.row_costs import mean_cost
-from greedymiser.training.boosting import Validation
 from greedymiser.training.preparation import HeldOut
 
 # How many documents of a query may go on.
@@ -128,10 +127,18 @@ class RankedFamily(StateFamily):
         return starts
 
     @cached_property
-    def _validation(self) -> Validation:
-        watch = self.curve_models.trainer.watch
-        found: Validation = watch(self.held_out)
-        return found
+    def _parts(self) -> list[tuple[NDArray[np.intp], HeldOut]]:
+        """The documents of each fold, and its queries as models are scored on them."""
+        assert self._cross_fitted is not None
+        folds, train = self._cross_fitted[1], self._prepared.train
+        of_query = folds[self._starts[:-1]]
+        return [
+            (
+                np.flatnonzero(folds == fold),
+                self._prepared.hold_out(train.take_queries(self._queries[of_query == fold])),
+            )
+            for fold in np.unique(folds)
+        ]
 
     # -- cascades ---------------------------------------------------------------------------------
 
@@ -154,11 +161,12 @@ class RankedFamily(StateFamily):
             if i >= n_plain
         ]
         scored = [
-            (self._cascade(pair), self._score(self._said(pair))) for pair in kept[:MOST_JUDGED]
+            (self._cascade(pair), self._fold_scores(self._said(pair)))
+            for pair in kept[:MOST_JUDGED]
         ]
         assert self._raw is not None
-        alone = {self.states[state]: self._score(self._raw[state]) for state in plain}
-        return Best([one for one in scored if np.isfinite(one[1])], alone)
+        alone = {self.states[state]: self._fold_scores(self._raw[state]) for state in plain}
+        return Best([one for one in scored if np.isfinite(one[1]).all()], alone)
 
     def _plain(self) -> dict[int, float]:
         """NDCG of the states whose models have numbers to say."""
@@ -224,29 +232,33 @@ class RankedFamily(StateFamily):
         judged, weight = self._judged
         return mean_of_queries(judged.ndcg(said), weight)
 
-    def _score(self, said: Floats) -> float:
-        """By the estimator's own score; higher is better."""
-        self.held_out.rows.start(np.ascontiguousarray(said[None]))
-        return float(self._validation.score())
+    def _fold_scores(self, said: Floats) -> Floats:
+        """Score of each fold by the estimator's own score; higher is better."""
+        scores = []
+        for rows, held_out in self._parts:
+            held_out.rows.start(np.ascontiguousarray(said[None, rows]))
+            scores.append(float(self.curve_models.trainer.watch(held_out).score()))
+        return np.array(scores)
 
-    def score_at(self, best: Best, cascade: Cascade, score: float, cost: float) -> float | None:
-        """The score as it is: other queries cost more or less because of how long they are."""
-        return score
+    def score_at(self, best: Best, cascade: Cascade, scores: Floats, cost: float) -> Floats | None:
+        """The scores as they are: other queries cost more or less by how long they are."""
+        return scores
 
     def constant_score(self) -> float:
         """The score of the model that costs nothing."""
         baseline = self.constant.ensemble.baseline
-        return self._score(np.repeat(baseline, len(self.held_out.cases.y)))
+        return float(self._fold_scores(np.repeat(baseline, len(self.held_out.cases.y))).mean())
 
     def _cascade(self, pair: _RankedPair) -> Cascade:
+        first, second = np.uint8(pair.first), np.uint8(pair.second)
         resources = self.states[pair.first], self.states[pair.second]
         return Cascade(
             resources=resources,
             models=(self.models[resources[0]], self.models[resources[1]]),
-            gates=(),
+            drafts=(),
             kinds=("place",),
             tradeoff=0.0,
-            stopped=np.where(self._places[pair.first] <= pair.n_on, pair.second, pair.first),
+            stopped=np.where(self._places[pair.first] <= pair.n_on, second, first),
             mean_price=pair.price,
             loss=1.0 - pair.ndcg,
             first=FirstOfQuery((pair.n_on,), pair.stay_ahead),

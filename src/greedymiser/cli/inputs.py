@@ -81,13 +81,13 @@ class Spelled:
 
     def tell(self, features: Collection[Any]) -> None:
         """Say it, once, of the columns that are features."""
-        told = []
+        notes = []
         for word in sorted(self._columns):
             columns = [name for name in self._columns[word] if name in set(features)]
             if columns:
-                told.append(f"{word!r} in {quoted(columns)}")
-        if told:
-            complain(f"Note: read as missing, like empty cells: {'; '.join(told)}")
+                notes.append(f"{word!r} in {quoted(columns)}")
+        if notes:
+            complain(f"Note: read as missing, like empty cells: {'; '.join(notes)}")
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ def read_inputs(
         data,
         features=prices.costs.feature_names or (),
         literal=[name for name in (target, qid) if name],
-        told=spelled.note,
+        on_missing_words=spelled.note,
     )
-    columns = _columns(frame, data, target, qid, drop)
+    columns = _columns(frame, data, target, qid, [*drop, *_left_out(prices, frame, target, qid)])
     train = _part(frame, data, columns)
     _check_costs(prices, costs, train.X.columns.tolist(), data, columns)
     task = _known_task(task, train, data, columns)
@@ -182,7 +182,7 @@ def read_inputs_in_parts(
     """
     prices = read_costs(costs)
     frame = read_parts(data, out)
-    columns = _columns(frame, data, target, qid, drop)
+    columns = _columns(frame, data, target, qid, [*drop, *_left_out(prices, frame, target, qid)])
     train = _part_of_parts(frame, data, columns)
     _check_costs(prices, costs, train.X.columns.tolist(), data, columns)
     task = _known_task(task, train, data, columns)
@@ -245,6 +245,12 @@ def _columns(
     return Roles(target, qid, tuple(drop))
 
 
+def _left_out(prices: CostFile, frame: Any, target: str | None, qid: str | None) -> list[str]:
+    """Columns that a cost file says are no features; another file of rows may lack them."""
+    others = {target, qid}
+    return [name for name in prices.not_features if name in frame.columns and name not in others]
+
+
 def _has(frame: Any, path: Path) -> str:
     return f"the columns of {str(path)!r} are {quoted(frame.columns, most=12)}"
 
@@ -296,7 +302,7 @@ def _part_like(train: LabelledRows, path: Path, columns: Roles, spelled: Spelled
         features=train.X.columns,
         text=text,
         literal=[name for name in (columns.target, columns.qid) if name],
-        told=spelled.note,
+        on_missing_words=spelled.note,
     )
     for name in train.X.columns:
         check_column(frame, path, name)
@@ -463,10 +469,12 @@ def rows_for(
     # What is not a feature is kept letter by letter: 007 is not 7.
     text = [name for name in others if name not in (names or ())]
     if names is None:
-        frame = read_table(path, text=text, literal=literal, told=spelled.note)
+        frame = read_table(path, text=text, literal=literal, on_missing_words=spelled.note)
     else:
         text += [names[f] for f, known in model.categories.items() if known.dtype == object]
-        frame = read_table(path, features=names, text=text, literal=literal, told=spelled.note)
+        frame = read_table(
+            path, features=names, text=text, literal=literal, on_missing_words=spelled.note
+        )
     if qid is None and is_svmlight(path) and QID in frame.columns:
         qid = QID
     for name in (*drop, *others, *([qid] if qid else [])):

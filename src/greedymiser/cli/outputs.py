@@ -93,13 +93,13 @@ def _ask_to_replace(out: Path) -> None:
         raise typer.Abort
 
 
-def save_model(model: Model, out: Path, unit: str | None, told: Mapping[str, str]) -> None:
+def save_model(model: Model, out: Path, unit: str | None, details: Mapping[str, str]) -> None:
     """Save a model, with what is told of it beyond how it was trained."""
     from greedymiser.files import save
     from greedymiser.files.writing import about
     from greedymiser.model.predictor import as_predictor
 
-    saved = replace(as_predictor(model), about={**about(model), **told})
+    saved = replace(as_predictor(model), about={**about(model), **details})
     save(saved, out, cost_unit=unit)
 
 

@@ -10,7 +10,9 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -107,7 +109,7 @@ def _console() -> Console:
 def complain(text: str, keep: str = "") -> None:
     """Print a line on stderr."""
     with contextlib.suppress(OSError):  # there is nobody left to tell
-        typer.echo(escaped(text, keep), err=True)
+        typer.echo(_wrapped(escaped(text, keep), sys.stderr), err=True)
 
 
 def on_one_line(text: str) -> str:
@@ -127,8 +129,25 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def say(*lines: str) -> None:
     """Print lines on stdout."""
-    text = Text("\n".join(escaped(line) for line in lines))
+    text = Text(_wrapped("\n".join(escaped(line) for line in lines), sys.stdout))
     _print(lambda: _console().print(text, soft_wrap=True))
+
+
+def _wrapped(text: str, stream: Any) -> str:
+    """Lines that end between words where a terminal would break them anywhere."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        line if len(line) <= width else _folded(line, width) for line in text.split("\n")
+    )
+
+
+def _folded(line: str, width: int) -> str:
+    indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def emit(data: str) -> None:

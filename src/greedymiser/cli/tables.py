@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser._core.amounts import amount, money, plain_score_name, rounded_score
 from greedymiser.cli.errors import interruption
 from greedymiser.cli.printing import escaped, in_unit, listing, price_of, say, show_table
 
@@ -27,6 +27,8 @@ def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     from greedymiser.scoring import TOTAL_COST
 
     heads, cells = step_table(trained, steps)
+    # In brackets, which no line breaks apart.
+    cells = [[*row, adds.replace("  <- recommended", " (recommended)")] for *row, adds in cells]
     rows = [[str(number), *row] for number, row in enumerate(cells, 1)]
     show_table("", ["model", *heads], rows, left="what it adds")
     certain = ", ± one standard error" if any(step.error for step in steps) else ""
@@ -44,11 +46,13 @@ def show_baselines(trained: TradeoffCurve, others: Mapping[str, tuple[float, flo
     """Say what budgets would save beside other models, which have a cost and a score."""
     for name, (cost, score) in others.items():
         unit = trained.cost_unit
-        told = f"{name}: score {rounded_score(score)} for {money(cost, unit)}."
+        line = f"{name}: score {rounded_score(score)} for {money(cost, unit)}."
         as_good = trained.traces[trained.traces["score"] >= score]["cost"].min()
         if as_good < cost:
-            told += f" As good for {money(as_good, unit)}: {money(cost - as_good, unit)} less."
-        say(told, "")
+            line += f" As good for {money(as_good, unit)}: {money(cost - as_good, unit)} less."
+        elif not as_good >= cost:
+            line += " No model of the curve scores as much."
+        say(line, "")
 
 
 def show_files(files: Sequence[tuple[Path, str]]) -> None:
@@ -71,48 +75,48 @@ def cost_unit(model: Predictor) -> str | None:
 
 def show_summary(model: Predictor) -> None:
     """Print what a model is."""
-    told = _about_trees(model)
+    about = _about_trees(model)
     last = model.stages[-1]
     rows = [
         ("kind", _text(model.about.get("estimator", model.kind))),
         (in_unit("cost of a prediction", cost_unit(model)), _cost_range(model)),
         ("features", f"{len(model.features_used_)} of {model.n_features}"),
         ("rounds, trees", f"{_rounds(model)}, {last.n_trees}"),
-        ("trade-off", _text(_parameters(told).get("tradeoff", "unknown"))),
-        ("budget", _budget(model, told)),
-        ("stopped by", _why_stopped(model, told)),
+        ("trade-off", _text(_parameters(about).get("tradeoff", "unknown"))),
+        ("budget", _budget(model, about)),
+        ("stopped by", _why_stopped(model, about)),
     ]
     if model.classes is not None:
         rows.insert(1, ("classes", listing(model.classes.tolist())))
-    if "validation_score" in told:
-        name, score = plain_score_name(_score_of(model, told)), told["validation_score"]
+    if "validation_score" in about:
+        name, score = plain_score_name(_score_of(model, about)), about["validation_score"]
         shown = rounded_score(score) if isinstance(score, float) else _text(score)
         rows.append((f"validation {name}", shown))
-    if "search" in told:
-        rows.append(("search", _text(told["search"])))
+    if "search" in about:
+        rows.append(("search", _text(about["search"])))
     show_table("Model", ["", " "], rows, left=", ")
 
 
-def _score_of(model: Predictor, told: dict[str, Any]) -> str:
+def _score_of(model: Predictor, about: dict[str, Any]) -> str:
     """Name of the validation score; files of earlier versions leave it to be guessed."""
-    if isinstance(told.get("score"), str):
-        return str(told["score"])
+    if isinstance(about.get("score"), str):
+        return str(about["score"])
     from greedymiser.scoring.names import score_name
 
-    scoring = _parameters(told).get("scoring")
+    scoring = _parameters(about).get("scoring")
     return score_name(scoring if isinstance(scoring, str) else "loss", model.loss)
 
 
 def _about_trees(model: Predictor) -> dict[str, Any]:
     """What a file tells about the training of the trees, below the exits between them."""
-    told = dict(model.about)
-    while isinstance(told.get("base"), dict):
-        told = told["base"]
-    return told
+    about = dict(model.about)
+    while isinstance(about.get("base"), dict):
+        about = about["base"]
+    return about
 
 
-def _parameters(told: dict[str, Any]) -> dict[str, Any]:
-    found = told.get("parameters")
+def _parameters(about: dict[str, Any]) -> dict[str, Any]:
+    found = about.get("parameters")
     return found if isinstance(found, dict) else {}
 
 
@@ -123,8 +127,8 @@ def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _budget(model: Predictor, told: dict[str, Any]) -> str:
-    budget = _parameters(told).get("budget", "unknown")
+def _budget(model: Predictor, about: dict[str, Any]) -> str:
+    budget = _parameters(about).get("budget", "unknown")
     return price_of(budget, cost_unit(model)) if isinstance(budget, float) else _text(budget)
 
 
@@ -137,14 +141,14 @@ REASONS = {
 }
 
 
-def _why_stopped(model: Predictor, told: dict[str, Any]) -> str:
+def _why_stopped(model: Predictor, about: dict[str, Any]) -> str:
     """Why training ended, and where its rounds were cut."""
-    reason, most = _text(told.get("stopped", "unknown")), _parameters(told).get("max_iter")
+    reason, most = _text(about.get("stopped", "unknown")), _parameters(about).get("max_iter")
     if reason not in REASONS or not isinstance(most, int):
         return reason
     said, kept = f"{reason}: {REASONS[reason].format(max_iter=most)}", _rounds(model)
     if reason == "early stopping" or (reason == "max_iter" and kept < most):
-        why = ", after which the validation score is best" if "validation_score" in told else ""
+        why = ", after which the validation score is best" if "validation_score" in about else ""
         said += f"; kept are the first {kept}{why}"
     return said
 
@@ -188,7 +192,7 @@ def show_receipt(model: Predictor) -> None:
             ", ".join(line.resources),
             price_of(line.price, unit),
             price_of(line.spent, unit),
-            f"{line.gain:.3g}",
+            amount(line.gain),
         )
         for line in receipt
     ]
@@ -234,11 +238,11 @@ def show_features(model: Predictor) -> None:
 def show_settings(model: Predictor) -> None:
     """Print how a model was trained."""
     rows = []
-    told: Any = model.about
-    while isinstance(told, dict):
-        parameters, changed = _parameters(told), told.get("changed")
+    about: Any = model.about
+    while isinstance(about, dict):
+        parameters, changed = _parameters(about), about.get("changed")
         names = [str(name) for name in changed] if isinstance(changed, list) else []
         rows += [(name, _text(parameters[name])) for name in names if name in parameters]
-        told = told.get("base")
+        about = about.get("base")
     rows.append(("costs", str(model.costs).strip("<>")))
     show_table("Settings that are not the default", ["name", "value"], rows, left="name,value")

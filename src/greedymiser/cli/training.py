@@ -128,11 +128,11 @@ def fit_model(model: Model, job: TrainingData) -> None:
         given |= {"qid_val": valid.qid} if job.task is Task.ranking else {}
     else:
         model.set_params(early_stopping=True, validation_fraction=1 / HOLD_OUT, random_state=SEED)
-    with shown_progress("rounds") as told, warnings.catch_warnings():
+    with shown_progress("rounds") as report_progress, warnings.catch_warnings():
         warnings.simplefilter("always", BudgetWarning)  # the model is a constant: do say it
 
         def watch(progress: Progress) -> None:
-            told(progress.n_iter, progress.max_iter)
+            report_progress(progress.n_iter, progress.max_iter)
 
         try:
             model.fit(train.X, train.y, callbacks=[watch], **given)
@@ -159,12 +159,12 @@ def trained_curve(
         if job.task is Task.ranking:
             queries["qid_test"] = job.test.qid
     scoring = with_costs(estimator, job, scoring)
-    with shown_progress("steps") as told, warnings.catch_warnings():
+    with shown_progress("steps") as report_progress, warnings.catch_warnings():
         # The command says itself what an interruption has left.
         warnings.filterwarnings("ignore", "interrupted: ")
         trained = tradeoff_curve(
             estimator, job.train.X, job.train.y, X_val=job.valid.X, y_val=job.valid.y,
-            tradeoffs=tradeoffs, scoring=scoring, n_jobs=jobs, callback=told,
+            tradeoffs=tradeoffs, scoring=scoring, n_jobs=jobs, callback=report_progress,
             cost_unit=job.costs.unit or "", **queries, **tests, **more,
         )  # fmt: skip
     return trained
@@ -210,8 +210,10 @@ def best_by_cv(
     if budget is not None and not best.features_used_:
         _warn_of_constant(budget, job)
     name = plain_score_name(score_name(scoring or "loss", best.predictor_.loss))
-    told = f"cross-validation in {n_folds} folds: mean {name} {rounded_score(search.best_score_)}"
-    return best, told
+    summary = (
+        f"cross-validation in {n_folds} folds: mean {name} {rounded_score(search.best_score_)}"
+    )
+    return best, summary
 
 
 def _how_found(trained: TradeoffCurve, budget: float) -> str:
@@ -228,19 +230,21 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
     score = "validation score"
     if "choice_score" in points:
         score = "score of the validation rows and of cross-fitting together"
-    told = f"{tried} {were} tried within the budget; this model has the best {score}."
+    summary = f"{tried} {were} tried within the budget; this model has the best {score}."
     if best.get("found_by") == "gates":
-        return f"{told} It is a cascade of {best['n_iter']:g} sets, with gates between them"
+        return f"{summary} It is a cascade of {best['n_iter']:g} sets, with gates between them"
     if best.get("found_by") == "search":
         why = ": all features of the set may be used" if best["tradeoff"] == 0 else ""
-        return f"{told} It is one of the sets, trained with trade-off {best['tradeoff']:.3g}{why}"
-    return f"{told} It is the one with trade-off {best['tradeoff']:.3g}"
+        return (
+            f"{summary} It is one of the sets, trained with trade-off {best['tradeoff']:.3g}{why}"
+        )
+    return f"{summary} It is the one with trade-off {best['tradeoff']:.3g}"
 
 
 def _warn_of_constant(budget: float, job: TrainingData) -> None:
     """Say that a budget has bought nothing, and what the next feature costs that it lacks."""
     unit = job.costs.unit
-    told = (
+    warning = (
         f"a budget of {price_of(budget, unit)} buys no useful feature, so the model is a constant"
     )
     prices = job.costs.costs.prices()
@@ -249,5 +253,5 @@ def _warn_of_constant(budget: float, job: TrainingData) -> None:
         cheapest = int(np.argmin(np.where(prices > budget, prices, np.inf)))
         name = (job.costs.costs.feature_names or [])[cheapest]
         price = price_of(prices[cheapest], unit)
-        told += f"; the cheapest feature that it does not afford is {name!r} and costs {price}"
-    warn(told)
+        warning += f"; the cheapest feature that it does not afford is {name!r} and costs {price}"
+    warn(warning)

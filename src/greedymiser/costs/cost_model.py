@@ -526,6 +526,8 @@ def decimal_remainder(number: float) -> float:
     A float of at most 15 digits is read as that decimal, so that three times 0.1 is 0.3 and within
     a budget of 0.3. What has more digits was computed, and is taken as it is: its remainder is 0.
     """
+    if number.is_integer() and abs(number) < 2**53:
+        return 0.0  # as it would be found below, in a hundredth of the time
     shortest = Decimal(repr(number))
     if len(shortest.as_tuple().digits) > DECIMAL_DIGITS:
         return 0.0

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ErrorCosts:
-    """What it costs to say each answer of a row of each class. Made by ``as_error_costs``.
+    """What each answer costs for a row of each class. Made by ``as_error_costs``.
 
     Examples
     --------

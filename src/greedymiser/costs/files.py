@@ -30,6 +30,10 @@ Both may say what errors cost, by the true class and by what is said of it (0 wh
     [errors.well]
     ill = 10.0
 
+and which columns of a table are no features, and left out without a question:
+
+    not_features = ["patient_id"]
+
 CSV has the columns ``feature``, ``cost`` and perhaps ``group``. A line with a group and without a
 feature tells the entry price of the group.
 """
@@ -54,7 +58,9 @@ from greedymiser.costs.prices import first_repeated
 
 PathLike = str | os.PathLike[str]
 
-_TOML_KEYS = ("unit", "tree_cost", "features", "groups", "resources", "needs", "errors")
+_TOML_KEYS = (
+    "unit", "tree_cost", "features", "groups", "resources", "needs", "errors", "not_features"
+)  # fmt: skip
 _GROUP_KEYS = ("cost", "features")
 _CSV_COLUMNS = ("feature", "cost", "group")
 
@@ -68,7 +74,13 @@ _TEMPLATE_HEAD = """\
 unit = ""
 tree_cost = 0.0
 
-[features]
+"""
+
+_TEMPLATE_NO_FEATURES = """\
+# Columns that are left out. To use one as a feature, move it to the features, with a cost.
+not_features = [
+{lines}]
+
 """
 
 _TEMPLATE_TAIL = """
@@ -121,6 +133,8 @@ class CostFile:
     unit: str | None = None
     # What errors cost: by the true class, and by what is said; None if the file does not say.
     errors: dict[str, dict[str, float]] | None = None
+    # Columns of a table that are no features.
+    not_features: tuple[str, ...] = ()
 
 
 def read_costs(path: PathLike) -> CostFile:
@@ -168,7 +182,8 @@ def template(
 ) -> str:
     """Text of a cost file in which every feature costs 1, to be filled in by hand.
 
-    ``left_out`` has columns that are probably no features, with the reason: comments in TOML.
+    ``left_out`` has columns that are no features, with the reason or "": a list in TOML. CSV has
+    no place for them.
 
     Examples
     --------
@@ -181,10 +196,15 @@ def template(
     if suffix == ".csv":
         return _csv_text([_CSV_COLUMNS, *([name, "1.0", ""] for name in features)])
     if suffix == ".toml":
+        head = _TEMPLATE_HEAD
+        if left_out:
+            others = [
+                f"    {_toml_string(name)},{f'  # {reason}' if reason else ''}\n"
+                for name, reason in left_out.items()
+            ]
+            head += _TEMPLATE_NO_FEATURES.format(lines="".join(others))
         lines = [f"{_toml_key(name)} = 1.0\n" for name in features]
-        for name, reason in (left_out or {}).items():
-            lines.append(f"# {_toml_key(name)} = 1.0    # {reason}\n")
-        return _TEMPLATE_HEAD + "".join(lines) + _TEMPLATE_TAIL
+        return f"{head}[features]\n{''.join(lines)}{_TEMPLATE_TAIL}"
     raise ValueError(f"there are templates for .toml and .csv, not for {suffix!r}")
 
 
@@ -280,7 +300,12 @@ def _parse_toml(text: str) -> CostFile:
             "there are features or groups beside resources or needs; write one pair or the other"
         )
     read = _costs_by_resource if by_resource else _costs_by_group
-    return CostFile(read(data, tree_cost), unit or None, _errors(data))
+    costs = read(data, tree_cost)
+    others = _list_of_names("not_features", data.get("not_features", []))
+    for name in others:
+        if name in (costs.feature_names or ()):
+            raise ValueError(f"not_features names {name!r}, which has a cost as a feature")
+    return CostFile(costs, unit or None, _errors(data), tuple(others))
 
 
 def _errors(data: Mapping[str, Any]) -> dict[str, dict[str, float]] | None:

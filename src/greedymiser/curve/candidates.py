@@ -121,16 +121,16 @@ class Neighbourhood:
             return []
         return [a | b for a, b in combinations(bundles, 2)]
 
-    def smaller(self, have: ResourceBits, given: Floats) -> ResourceBits:
+    def smaller(self, have: ResourceBits, importances: Floats) -> ResourceBits:
         """What is left if the bundles that bring least per unit of cost go, many at once.
 
-        ``given`` is what each feature gave to the model of the set. A bundle costs what nothing
-        else in the set needs: an entry price that it shares counts for nothing.
+        ``importances`` are what each feature gave to the model of the set. A bundle costs what
+        nothing else in the set needs: an entry price that it shares counts for nothing.
         """
         worth: dict[ResourceBits, float] = {}
-        for f in np.flatnonzero(given).tolist():
+        for f in np.flatnonzero(importances).tolist():
             need = self.sets.needs[f]
-            worth[need] = worth.get(need, 0.0) + float(given[f])
+            worth[need] = worth.get(need, 0.0) + float(importances[f])
         worth.pop(0, None)
         once, twice = 0, 0
         for need in worth:
@@ -144,23 +144,25 @@ class Neighbourhood:
             n_kept -= 1
         return union(most_first[: max(n_kept, 0)])
 
-    def drops(self, have: ResourceBits, given: Floats) -> list[ResourceBits]:
+    def drops(self, have: ResourceBits, importances: Floats) -> list[ResourceBits]:
         """A set without one of the resources that bring least per unit of cost."""
-        least = self._least_first(have, given)
+        least = self._least_first(have, importances)
         return [self.sets.without(have, 1 << resource) for resource in least[:MOST_DROPS]]
 
-    def neighbours(self, have: ResourceBits, given: Floats, gains: Floats) -> list[ResourceBits]:
+    def neighbours(
+        self, have: ResourceBits, importances: Floats, gains: Floats
+    ) -> list[ResourceBits]:
         """What could be bought in addition, left out, exchanged.
 
-        ``given`` is what each feature gave to the model of the set, ``gains`` what it could bring
-        at the root of one more tree.
+        ``importances`` are what each feature gave to the model of the set, ``gains`` what it could
+        bring at the root of one more tree.
         """
-        least = self._least_first(have, given)
+        least = self._least_first(have, importances)
         additions = self._additions(have, gains)
         around = [have | purchase for purchase in additions]
-        around += self.drops(have, given)
+        around += self.drops(have, importances)
         if len(least) > MOST_DROPS:
-            around.append(self.smaller(have, given))
+            around.append(self.smaller(have, importances))
         around += [self._exchanged(have, purchase, least) for purchase in additions]
         return around
 
@@ -226,12 +228,12 @@ class Neighbourhood:
             return best.get(new, 0.0)
         return max((gain for missing, gain in best.items() if missing & ~new == 0), default=0.0)
 
-    def _least_first(self, have: ResourceBits, given: Floats) -> list[int]:
+    def _least_first(self, have: ResourceBits, importances: Floats) -> list[int]:
         """Resources in use, those first whose features bring least per unit of cost."""
         worth = dict.fromkeys(members(have), 0.0)
-        for f in np.flatnonzero(given).tolist():
+        for f in np.flatnonzero(importances).tolist():
             for r in members(self.sets.needs[f]):
-                worth[r] += given[f]
+                worth[r] += importances[f]
         return sorted(worth, key=lambda r: worth[r] / self.sets.price(1 << r))
 
     def _exchanged(

@@ -34,7 +34,7 @@ from greedymiser.curve.summary import (
 )
 from greedymiser.estimators import BudgetWarning, Miser, MiserRanker
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,8 +108,8 @@ class TradeoffCurve:
         before.
 
         The estimator that is returned is fitted, and its ``cost_`` is within the budget; with
-        ``charge="row"``, the mean cost of the validation rows is. 0 is a budget, too: it affords
-        what is free. Where a budget buys nothing useful the model is a constant, and a
+        ``charge="row"``, the mean cost of the validation rows is. With a budget of 0 the model uses
+        only free features. Where a budget buys nothing useful the model is a constant, and a
         ``BudgetWarning`` says so, as ``fit`` does.
 
         Parameters
@@ -253,10 +253,13 @@ class TradeoffCurve:
         front, told = self.pareto(), f"TradeoffCurve of {len(self.models)} models"
         if front.empty:
             return f"<{told}>"
+        ends = front.iloc[[0, -1]]
+        if self.scoring == TOTAL_COST:
+            first, last = (money(-score, self.cost_unit) for score in ends["score"])
+            return f"<{told}, features and errors from {first} to {last} a row>"
         first, last = (
-            f"{rounded_score(front['score'].iloc[i])} for "
-            f"{money(front['cost'].iloc[i], self.cost_unit)}"
-            for i in (0, -1)
+            f"{rounded_score(score)} for {money(cost, self.cost_unit)}"
+            for score, cost in zip(ends["score"], ends["cost"], strict=True)
         )
         return f"<{told}, {plain_score_name(self.scoring)} from {first} to {last}>"
 
@@ -267,6 +270,7 @@ class TradeoffCurve:
 
     def _repr_html_(self) -> str:
         heads, rows = step_table(self, front_steps(self))
+        rows = [[cell.replace("<- rec", "\N{LEFTWARDS ARROW} rec") for cell in row] for row in rows]
         caption = f"{repr(self).strip('<>')}: {recommendation(self)}"
         return html_table(caption, heads, rows, left={len(heads) - 1})
 
@@ -319,13 +323,14 @@ def tradeoff_curve(
         each new one where cost (in its logarithm) and score change most. A sequence asks for
         exactly these models: nothing is searched beyond them.
     search : {"frontier", "path"}
-        "path" for the path of trade-offs alone.
+        "path" for the path of trade-offs only.
     effort : float
         How long to search: 2 allows twice the work, 0.5 half of it. Work is counted, not timed, so
         the same data gives the same curve everywhere.
     checkpoint : path, optional
-        A folder where every finished model is kept. A run that was killed goes on from it, and ends
-        with the same bits. A folder of other data or settings is refused.
+        A folder where every finished model is kept. A run that was killed and is started again
+        continues from it, and ends with the same bits. A folder of other data or settings is an
+        error.
     scoring : scorer name or callable, optional
         As the estimator's ``scoring``, which it replaces.
     n_jobs : int, optional
@@ -341,8 +346,8 @@ def tradeoff_curve(
     Returns
     -------
     TradeoffCurve
-        An interruption returns the models of the path that were finished. The curve holds on to
-        X, which must not be changed while ``best`` may train more.
+        An interruption returns the models of the path that were finished. The curve keeps a
+        reference to X, which must not be changed while ``best`` may train more.
 
     Examples
     --------
@@ -365,9 +370,9 @@ def tradeoff_curve(
     with Threads(thread_count(blank.n_jobs)) as threads:
         models = CurveModels(
             blank,
-            Given(X, y, sample_weight, qid),
-            Given(X_val, y_val, sample_weight_val, qid_val),
-            Given(X_test, y_test, sample_weight_test, qid_test),
+            Inputs(X, y, sample_weight, qid),
+            Inputs(X_val, y_val, sample_weight_val, qid_val),
+            Inputs(X_test, y_test, sample_weight_test, qid_test),
             threads,
             checkpoint,
         )
@@ -499,15 +504,15 @@ def checked_tradeoffs(tradeoffs: Any) -> int | list[float]:
         raise TypeError(
             f"tradeoffs must be a number of them, or a sequence of numbers, got {tradeoffs!r}"
         )
-    given = list(tradeoffs)
-    if not given:
+    chosen = list(tradeoffs)
+    if not chosen:
         raise ValueError("tradeoffs must name at least one trade-off, got an empty sequence")
-    for value in given:
+    for value in chosen:
         if not isinstance(value, Real):
             raise TypeError(f"tradeoffs must be numbers, got {value!r}")
         if not 0 <= float(value) < np.inf:
             raise ValueError(f"tradeoffs must be finite and not negative, got {value}")
-    return list(dict.fromkeys(map(float, given)))
+    return list(dict.fromkeys(map(float, chosen)))
 
 
 def _unbeaten(rows: pd.DataFrame) -> pd.DataFrame:

@@ -17,12 +17,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.cascades.candidates import layers
+from greedymiser.cascades.candidates import FoldModels
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
@@ -77,13 +78,11 @@ FITS_TOGETHER = 16
 # suggest more of them.
 MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 
-# Where rows pay: sets of the frontier that count as paid, and trade-offs beyond each of them, in
-# terms of the one at which nothing pays at the first root. Where there are gates, fewer of both:
-# they are seldom as good, and the best of many is best by luck.
+# Where rows pay and there are no gates: sets of the frontier that count as paid, and trade-offs
+# beyond each of them, in terms of the one at which nothing pays at the first root.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
-FEW_OPENINGS, FEW_BEYOND = 4, (1.0, 0.25)
-# Cascades that come onto a curve: those that none of them beats, and the best without those.
-GATED_LAYERS = 2
+# Models whose rows pay that are cross-fitted, of those that are best by their validation rows.
+MOST_RIVALS = 8
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -109,8 +108,10 @@ class Candidate:
     # Best validation score so far, after every round; the last round improved it.
     best: Floats = field(default_factory=lambda: np.empty(0))
     is_expanded: bool = False
-    # Scores of the folds of the training rows, by models that have not seen them.
+    # Scores of the folds of the training rows, by models that have not seen them; and those, where
+    # somebody wants them.
     fold_scores: Floats | None = None
+    fold_models: Sequence[Model] = ()
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,8 @@ class FrontierSearch:
         self.archive: dict[ResourceBits, Candidate] = {}
         # Sets that are tried must cost more and less than this.
         self.above, self.below = -math.inf, math.inf
+        # Whether models of folds are kept: cascades are made of them.
+        self.keeps_folds = False
         # Sets of the frontier that there was no work left for.
         self.left_out: list[Candidate] = []
         self._trainer = trainer
@@ -229,12 +232,11 @@ class FrontierSearch:
 
         The dearest sets are expanded first. This search stays as it is.
         """
-        given = (self._pool, self.sets, self._final_params, self._starts, effort)
-        search = FrontierSearch(*given)
-        search.archive = {key: replace(found) for key, found in self.archive.items()}
+        search = FrontierSearch(self._pool, self.sets, self._final_params, self._starts, effort)
+        search.archive = {key: replace(candidate) for key, candidate in self.archive.items()}
         search.above, search.below = above, below
         search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
-        search._has_begun = self._has_begun
+        search._has_begun, search.folds = self._has_begun, self.folds
         return search
 
     def go_on(self) -> None:
@@ -259,11 +261,11 @@ class FrontierSearch:
             self.evaluate(left.values(), share, has_rivals=False)
             following = {}
             for package, part in left.items():
-                found = self.archive.get(part)
-                if found is None:  # beyond the budget, or the allowance: a smaller part may do
+                candidate = self.archive.get(part)
+                if candidate is None:  # beyond the budget, or the allowance: a smaller part may do
                     continue
-                self._around.chains.setdefault(package, []).append(found.used)
-                following[package] = self._around.smaller(found.used, found.gains)
+                self._around.chains.setdefault(package, []).append(candidate.used)
+                following[package] = self._around.smaller(candidate.used, candidate.gains)
             # What several bundles need may be all that is left: then nothing becomes smaller.
             left = {
                 package: part
@@ -274,8 +276,8 @@ class FrontierSearch:
     def _expand(self, order: Callable[[list[Candidate]], list[Candidate]]) -> None:
         """Expand sets of the frontier until all are, or the allowance is spent."""
         while not self.allowance.is_spent:
-            front = [found for found in self.frontier() if found.cost < self.below]
-            waiting = [found for found in order(front) if not found.is_expanded and found.model]
+            front = [candidate for candidate in self.frontier() if candidate.cost < self.below]
+            waiting = [one for one in order(front) if not one.is_expanded and one.model]
             if not waiting:
                 return
             candidate = waiting[0]
@@ -303,9 +305,9 @@ class FrontierSearch:
             some = self._next(new, left, USUAL_ROUNDS)
             known = self.frontier() if has_rivals else []
             tasks = [(resources, self._rival(resources, known)) for resources in some]
-            for found in self._pool.run(self._fit, tasks):
-                self.archive[found.resources] = found
-                self.allowance.cells -= found.cells
+            for candidate in self._pool.run(self._fit, tasks):
+                self.archive[candidate.resources] = candidate
+                self.allowance.cells -= candidate.cells
                 self.allowance.fits -= 1
             self._trainer.phases.reached(self.allowance.share_spent)
         kept = set(map(id, self.frontier()))
@@ -328,7 +330,7 @@ class FrontierSearch:
     def _rival(self, resources: ResourceBits, known: Sequence[Candidate]) -> Rival | None:
         """The best of a frontier that costs no more than a set; None where it has no rival."""
         price = self.sets.price(resources)
-        as_cheap = [found for found in known if found.cost <= price]
+        as_cheap = [candidate for candidate in known if candidate.cost <= price]
         if not as_cheap or not np.isfinite(as_cheap[-1].best).all():
             return None
         # Scores that differ by less may differ by luck.
@@ -379,40 +381,51 @@ class FrontierSearch:
         What comes onto the frontier by that is compared with what lacks one of its resources.
         """
         best = self._steps()
-        folds = self._pool.folds(self._n_folds, self._params) if self._n_folds else []
-        if not folds or not self._cross_fit(folds, best):
+        if not self.folds or not self._cross_fit(best):
             return best
         rivals = [*best, *self._close_to(best, self._behind())]
-        self._cross_fit(folds, rivals)
+        self._cross_fit(rivals)
         known = set(map(id, best))
         smaller = self._smaller([one for one in self._best_of(rivals) if id(one) not in known])
         smaller = self._close_to(best, smaller)
-        self._cross_fit(folds, smaller)
+        self._cross_fit(smaller)
         kept: list[Candidate] = []
         for candidate in self._best_of([*rivals, *smaller]):
             if not kept or self.is_clearly_better(candidate, kept[-1]):
                 kept.append(candidate)
         return kept
 
+    @cached_property
+    def folds(self) -> list[Trainer]:
+        """Trainers on parts of the rows; none where rows are many, or cannot be divided."""
+        return self._pool.folds(self._n_folds, self._params) if self._n_folds else []
+
+    def fold_models(self) -> FoldModels | None:
+        """What was cross-fitted and kept; None if nothing was."""
+        known = [candidate for candidate in self.archive.values() if candidate.fold_models]
+        if not known:
+            return None
+        return FoldModels(
+            self.folds, {candidate.resources: candidate.fold_models for candidate in known}
+        )
+
     def _steps(self) -> list[Candidate]:
         """The frontier without steps that are too small to be worth a model."""
-        best = [found for found in self.frontier() if found.cost < self.below]
-        scores = [found.score for found in best if found.score > -math.inf]
+        best = [candidate for candidate in self.frontier() if candidate.cost < self.below]
+        scores = [candidate.score for candidate in best if candidate.score > -math.inf]
         least = LEAST_STEP * (scores[-1] - scores[0]) if scores else 0.0
         kept: list[Candidate] = []
-        for found in best:
-            if not kept or found.score - kept[-1].score >= least:
-                kept.append(found)
+        for candidate in best:
+            if not kept or candidate.score - kept[-1].score >= least:
+                kept.append(candidate)
         return kept
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
         """Whether a dearer set is better by more than the noise of the folds."""
+        better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
         if dearer.fold_scores is None or cheaper.fold_scores is None:
             return True
-        differences = dearer.fold_scores - cheaper.fold_scores
-        error = differences.std(ddof=1) / math.sqrt(len(differences))
-        better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
-        return bool(better > NOISE * error)
+        return better > noise(dearer.fold_scores, cheaper.fold_scores)
 
     def shift(self, candidate: Candidate) -> float:
         """What to add to the validation score of a set to get the score that it is chosen by.
@@ -457,10 +470,10 @@ class FrontierSearch:
 
         They are behind it by little more than cross-fitting usually changes between neighbours.
         """
-        shifts = [self.shift(found) for found in best if found.fold_scores is not None]
+        shifts = [self.shift(candidate) for candidate in best if candidate.fold_scores is not None]
         changes = np.abs(np.diff(shifts))
         most = MOST_CHANGES * float(np.median(changes)) if len(changes) else math.inf
-        return [found for found in others if _score_for(best, found.cost) - found.score <= most]
+        return [one for one in others if _score_for(best, one.cost) - one.score <= most]
 
     def _behind(self) -> list[Candidate]:
         """What the search began with, the frontier without that, and the one behind it.
@@ -468,16 +481,16 @@ class FrontierSearch:
         Sets of which the same part is used count once.
         """
         left: dict[ResourceBits, Candidate] = {}
-        for found in sorted(self.archive.values(), key=lambda one: -one.score):
-            if self.above < found.cost < self.below:
-                left.setdefault(found.used, found)
-        for found in self.frontier():
-            left.pop(found.used, None)
+        for candidate in sorted(self.archive.values(), key=lambda one: -one.score):
+            if self.above < candidate.cost < self.below:
+                left.setdefault(candidate.used, candidate)
+        for candidate in self.frontier():
+            left.pop(candidate.used, None)
         behind: list[Candidate] = []
         for number in range(LAYERS):
             layer = pareto(left.values())
             if number == 0:
-                layer = [found for used, found in left.items() if used in self._starts]
+                layer = [candidate for used, candidate in left.items() if used in self._starts]
             behind += layer
             for candidate in layer:
                 del left[candidate.used]
@@ -491,12 +504,12 @@ class FrontierSearch:
             for some in self._around.drops(candidate.used, candidate.gains)
         ]
         new = [some for some in dict.fromkeys(sets) if some not in self.archive][:FITS_TOGETHER]
-        for found in self._pool.run(self._fit, [(some,) for some in new]):
-            self.archive[found.resources] = replace(found, model=None)
+        for candidate in self._pool.run(self._fit, [(some,) for some in new]):
+            self.archive[candidate.resources] = replace(candidate, model=None)
         tried = [self.archive[some] for some in dict.fromkeys(sets) if some in self.archive]
-        return [found for found in tried if found.fold_scores is None]
+        return [candidate for candidate in tried if candidate.fold_scores is None]
 
-    def _cross_fit(self, folds: Sequence[Trainer], candidates: Sequence[Candidate]) -> bool:
+    def _cross_fit(self, candidates: Sequence[Candidate]) -> bool:
         """Score candidates by models that have not seen the rows; whether any has such a score.
 
         The most important first, while there is work left. What is left over goes by its
@@ -506,34 +519,54 @@ class FrontierSearch:
         known = set(map(id, first))
         some: list[Candidate] = []
         work = 0.0
-        for found in [*_by_area(first), *(one for one in candidates if id(one) not in known)]:
-            work += self._n_folds * found.cells
+        for candidate in [*_by_area(first), *(one for one in candidates if id(one) not in known)]:
+            work += self._n_folds * candidate.cells
             if work > FOLDS_SHARE * self._allowed_cells and len(some) > 1:
                 break
-            if found.fold_scores is None and found.cost > self.above:
-                some.append(found)
+            if candidate.fold_scores is None and candidate.cost > self.above:
+                some.append(candidate)
         self._trainer.phases.begin(0.5, self._n_folds * len(some))
 
-        def fold_scores(trainer: Trainer) -> list[float]:
-            return [self._score_of_rest(trainer, found) for found in some]
+        def fitted(trainer: Trainer) -> list[Model]:
+            return [self._without_rest(trainer, candidate) for candidate in some]
 
-        for found, *scores in zip(some, *self._pool.run_on(fold_scores, folds), strict=True):
+        for candidate, *models in zip(some, *self._pool.run_on(fitted, self.folds), strict=True):
+            scores = [float(model.validation_score[-1]) for model in models]
             if np.isfinite(scores).all():
-                found.fold_scores = np.array(scores)
-        return any(found.fold_scores is not None for found in candidates)
+                candidate.fold_scores = np.array(scores)
+                candidate.fold_models = models if self.keeps_folds else ()
+        return any(candidate.fold_scores is not None for candidate in candidates)
 
-    def _score_of_rest(self, trainer: Trainer, found: Candidate) -> float:
-        """Score of the rows that a fold leaves out, by as many rounds as the validation rows want.
+    def _without_rest(self, trainer: Trainer, candidate: Candidate) -> Model:
+        """A model without the rows that a fold leaves out: as many rounds as validation rows want.
 
         So no round is chosen by the rows that are scored, and only the last has to be.
         """
-        n_iter = len(found.best) - 1
+        n_iter = len(candidate.best) - 1
         params = replace(self._params, max_iter=n_iter)
-        allowed = self.sets.features(found.resources)
+        allowed = self.sets.features(candidate.resources)
         model = trainer.train(params, allowed, False, record=Record(False, n_iter))
         if model.n_iter < n_iter:  # it ended before
             model = trainer.train(params, allowed, False, record=SHORT_RECORD)
-        return float(model.validation_score[-1])
+        return model
+
+    def shift_of(self, params: Parameters, opening: Opening | None) -> float:
+        """The same as ``shift``, of a model whose rows pay: quick ones are compared."""
+        quick = _faster(params, self.sets.costs, self._trainer.start.ensemble.n_outputs)
+        if opening is not None:
+            opening = opening._replace(n_iter=math.ceil(1.0 / quick.learning_rate))
+        model = self._trainer.train(quick, None, True, opening, SHORT_RECORD)
+        score, n_iter = float(model.validation_score[model.best_iter]), model.best_iter
+        quick = replace(quick, max_iter=n_iter)
+
+        def score_of_rest(trainer: Trainer) -> float:
+            rest = trainer.train(quick, None, False, opening, SHORT_RECORD)
+            return float(rest.validation_score[-1])
+
+        scores = self._pool.run_on(score_of_rest, self.folds) if n_iter else []
+        if not np.isfinite([score, *scores]).all() or not scores:
+            return self.cautious_shift
+        return self.weighed(float(np.mean(scores)) - score)
 
     # -- the models -------------------------------------------------------------------------------
 
@@ -545,7 +578,13 @@ class FrontierSearch:
         """
         params = replace(self._final_params, **changes)
         done: list[FlatModel] = []
-        waiting = [found.resources for found in _by_area(candidates) if found.used]
+        # Where rows pay, what is free for everybody is no model of the path.
+        is_wanted = params.charge == "row"
+        waiting = [
+            candidate.resources
+            for candidate in _by_area(candidates)
+            if candidate.used or (is_wanted and candidate.gains.any())
+        ]
         self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
             some = self._next(waiting, self._final_cells, params.max_iter // 2)
@@ -559,7 +598,7 @@ class FrontierSearch:
                 shift = self.shift(self.archive[resources])
                 done.append(FlatModel(resources, model, cost, score, shift))
         self.left_out = [self.archive[resources] for resources in waiting]
-        done.sort(key=lambda found: found.cost)
+        done.sort(key=lambda candidate: candidate.cost)
         return done
 
 
@@ -576,10 +615,15 @@ class Frontier:
     def __init__(self, path: TradeoffPath, effort: float):
         self.path = path
         self.models: CurveModels = path.models
+        # The same where all pay alike: what a set is worth to everybody is found from there.
+        self._flat_path = path
+        if self.models.params.charge == "row":
+            self._flat_path = TradeoffPath(self.models, charge="model")
         self.sets = ResourceSets(self.models.schema.costs)
         self._effort = effort
         self._search: FrontierSearch | None = None
         self._filled: set[float] = set()
+        self._has_gates = False
         self._lock = threading.Lock()
 
     def search(self, tell: Callable[[float], object] | None = None) -> None:
@@ -588,7 +632,7 @@ class Frontier:
         ``tell`` hears how much of all that is done.
         """
         with self._telling(tell):
-            self._search = self._run()
+            self._search = self._run(keeps_folds=self.models.params.charge == "row")
             self._add(self._search, self._search.judged())
 
     def flat_models(self) -> list[FlatModel]:
@@ -596,8 +640,12 @@ class Frontier:
 
         They are not handed to the curve.
         """
-        self._search = self._run()
+        self._search = self._run(keeps_folds=True)
         return self._search.finished(self._search.judged())
+
+    def fold_models(self) -> FoldModels | None:
+        """Models of folds that ``flat_models`` has trained to compare sets by."""
+        return None if self._search is None else self._search.fold_models()
 
     def find(self) -> list[Candidate]:
         """Search, and tell what the frontier is made of."""
@@ -629,7 +677,7 @@ class Frontier:
                 if _is_open(costs, scores, position):
                     self.models.trainer.phases.begin(0.6)
                     search.go_on()
-                    between = [found for found in search.judged() if low < found.cost < high]
+                    between = [one for one in search.judged() if low < one.cost < high]
                 else:
                     between = [f for f in self._search.left_out if low < f.cost < high]
                 self._add(search, between, (low, high, scores[position + 1]))
@@ -646,13 +694,20 @@ class Frontier:
         finally:
             phases.tell = None
 
-    def _run(self) -> FrontierSearch:
+    def _run(self, keeps_folds: bool = False) -> FrontierSearch:
         search = self._prepared()
+        search.keeps_folds = keeps_folds
         self.models.trainer.phases.begin(0.5)
         search.run()
         return search
 
     def _prepared(self) -> FrontierSearch:
+        if not self._flat_path.by_tradeoff:
+            n_tradeoffs = len(self.path.by_tradeoff)
+            self.models.trainer.phases.begin(0.1, n_tradeoffs)
+            for some in self._flat_path.choose(n_tradeoffs):
+                for _ in self._flat_path.train(*some):
+                    pass
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
@@ -668,8 +723,7 @@ class Frontier:
         params = replace(self.models.params, tradeoff=0.0)
         paid = {"charge": params.charge, "row_budget": params.row_budget}
         if box is None:
-            is_flat = params.charge == "model"
-            self.models.usual_shift = search.usual_shift if is_flat else search.cautious_shift
+            self.models.usual_shift = search.usual_shift
         # All that takes long comes first: an interruption must not leave half of it behind.
         flat = search.finished(candidates, **paid)
         gated: list[tuple[FittedCandidate, float]] = []
@@ -677,18 +731,31 @@ class Frontier:
             # Every set again, in folds.
             self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
             gated = self._gated(search, flat)
-        beyond = self._beyond(candidates, bool(gated)) if params.charge == "row" else []
-        for found in flat:
-            self.models.add(found.model, params, "search", box, found.shift)
+            self._has_gates = bool(gated)
+        beyond: list[tuple[Model, float, Opening]] = []
+        if params.charge == "row" and not self._has_gates:
+            beyond = self._beyond(candidates)
+        for one in flat:
+            self.models.add(one.model, params, "search", box, one.shift)
         for candidate, shift in gated:
-            if self._is_within(candidate):
-                self.models.add_fitted(candidate, shift)
+            self.models.add_fitted(candidate, shift)
         if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
             least = total_cost_candidate(self.models)
             if self._is_within(least):
                 self.models.add_fitted(least)
-        for model, tradeoff in beyond:
-            self.models.add(model, replace(params, tradeoff=tradeoff), "search", box)
+        for model, tradeoff, opening in beyond:
+            how = replace(params, tradeoff=tradeoff)
+            self.models.add(model, how, "search", box, opening=opening)
+        if params.charge == "row":
+            self._judge_rivals(search, MOST_RIVALS if box is None else 0)
+
+    def _judge_rivals(self, search: FrontierSearch, most: int) -> None:
+        """Cross-fit those models whose rows pay that would be chosen, and mistrust the others."""
+        while most > 0 and search.folds and (rivals := self.models.rivals()[:most]):
+            most -= len(rivals)
+            for entry in rivals:
+                entry.shift = search.shift_of(entry.params, entry.opening)
+        self.models.shift_others(search.usual_shift, search.cautious_shift)
 
     def _is_within(self, candidate: FittedCandidate) -> bool:
         """Whether a cascade keeps to the limits of the estimator."""
@@ -706,30 +773,38 @@ class Frontier:
         Their folds were scored by quicker models than they are served with. What that makes of the
         score of a flat model, which was compared with a quick one as well, is made up for.
         """
-        more = [found.resources for found in search.frontier()]
-        gated, plain = gated_candidates(self.models, self.sets, flat, more)
+        more = [candidate.resources for candidate in search.frontier()]
+        folds = search.fold_models()
+        gated, plain = gated_candidates(self.models, self.sets, flat, more, folds)
         known = [one for one in flat if one.resources in plain]
-        usual = [f.shift - search.weighed(plain[f.resources] - f.score) for f in known] or [0.0]
-        by = float(np.median(usual))
-        found = [(one, by + search.weighed(score - one.score)) for one, score in gated]
-        best = layers([(one.cost, one.score + shift) for one, shift in found], GATED_LAYERS)
-        return [found[i] for layer in best for i in layer]
+        by = [f.shift - search.weighed(plain[f.resources].mean() - f.score) for f in known] or [0.0]
+        # Cost, score to choose by and scores of folds of what is there already.
+        points = [(f.cost, f.score + f.shift, plain[f.resources]) for f in known]
+        kept = []
+        for one, scores in sorted(gated, key=lambda candidate: candidate[0].cost):
+            shift = float(np.median(by)) + search.weighed(float(scores.mean()) - one.score)
+            cheaper = [point for point in points if point[0] <= one.cost]
+            best = max(cheaper, key=lambda point: point[1], default=None)
+            point = one.cost, one.score + shift, scores
+            if best is not None and not point[1] - best[1] > noise(scores, best[2]):
+                continue
+            if self._is_within(one):
+                points.append(point)
+                kept.append((one, shift))
+        return kept
 
-    def _beyond(
-        self, candidates: Sequence[Candidate], has_gates: bool = False
-    ) -> list[tuple[Model, float]]:
+    def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float, Opening]]:
         """What rows pay beyond the sets that are worth it for everybody.
 
         A path of trade-offs buys greedily: for everybody what promises most for its price at the
         root, and then more. Here a set of the frontier is the beginning: some rounds make do with
         it, and have done with the rows for which it is enough. Then more is bought, for the others;
-        the set itself counts as paid.
+        the set itself counts as paid. Cascades do it better, where there can be any.
         """
         params = self.models.params
         # What a model does not use is no part of its set, and what uses nothing is no beginning.
-        used = [found for found in _by_area(candidates) if found.used]
-        most = FEW_OPENINGS if has_gates else MOST_OPENINGS
-        sets = sorted({found.used for found in used[:most]}, key=self.sets.price)
+        used = [candidate for candidate in _by_area(candidates) if candidate.used]
+        sets = sorted({candidate.used for candidate in used[:MOST_OPENINGS]}, key=self.sets.price)
         if self.sets.features(0).any():
             # What is free is a beginning, too: at any trade-off of the path some rows may buy more.
             sets = [0, *sets]
@@ -739,17 +814,19 @@ class Frontier:
         for paid in sets:
             features = self.sets.features(paid)
             opening = Opening(self.sets.marked(paid), features, n_iter)
-            for factor in FEW_BEYOND if has_gates else BEYOND:
+            for factor in BEYOND:
                 patient = replace(params, tradeoff=factor * highest, n_iter_no_change=LONG_PATIENCE)
                 tasks.append((patient, None, True, opening))
         self.models.trainer.phases.begin(0.5, len(tasks))
         models = self.models.pool.run(Trainer.train, tasks)
-        return [(model, task[0].tradeoff) for model, task in zip(models, tasks, strict=True)]
+        return [
+            (model, task[0].tradeoff, task[3]) for model, task in zip(models, tasks, strict=True)
+        ]
 
     def _starts(self) -> list[ResourceBits]:
         """Sets that the models of the path pass through, and some under hard budgets."""
         sets, prices, scores = [], [], []
-        for model in self.path.by_tradeoff.values():
+        for model in self._flat_path.by_tradeoff.values():
             bought: ResourceBits = 0
             uses = model.ensemble_.first_uses()
             for round_ in sorted(set(uses.values())):
@@ -765,43 +842,51 @@ class Frontier:
 
     def _budgeted(self) -> list[ResourceBits]:
         """What short fits under hard budgets would buy."""
-        sets, given = self.sets, self.models.params
+        sets, usual = self.sets, self.models.params
         most = sets.price(sets.owned(range(len(sets.needs))))
-        if given.budget is not None:
-            most = min(most, given.budget)
+        if usual.budget is not None:
+            most = min(most, usual.budget)
         if not sets.bundles or most < sets.price(sets.bundles[0]):
             return []
-        costs = {tradeoff: best_cost(model) for tradeoff, model in self.path.by_tradeoff.items()}
-        found = []
+        costs = {
+            tradeoff: best_cost(model) for tradeoff, model in self._flat_path.by_tradeoff.items()
+        }
+        purchases = []
         for budget in np.geomspace(sets.price(sets.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
             # A trade-off at which the path would go on buying.
             tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
             params = replace(
-                given,
+                usual,
                 charge="model",
                 row_budget=None,
                 tradeoff=tradeoff,
                 budget=budget,
-                max_iter=min(given.max_iter, BUDGETED_ROUNDS),
+                max_iter=min(usual.max_iter, BUDGETED_ROUNDS),
             )
             model = self.models.trainer.train(params, is_patient=False)
-            found.append(sets.owned(model.ensemble.features))
-        return found
+            purchases.append(sets.owned(model.ensemble.features))
+        return purchases
 
 
 def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
     """Positions of those that no other beats (as cheap, and better), the cheapest first."""
-    found: list[int] = []
+    best: list[int] = []
     for i in sorted(range(len(costs)), key=lambda i: (costs[i], -scores[i])):
-        if not found or scores[i] > scores[found[-1]]:
-            found.append(i)
-    return found
+        if not best or scores[i] > scores[best[-1]]:
+            best.append(i)
+    return best
 
 
 def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Those that no other beats, the cheapest first."""
     some = list(candidates)
     return [some[i] for i in front([c.cost for c in some], [c.score for c in some])]
+
+
+def noise(scores: Floats, others: Floats) -> float:
+    """How much better one must be in the mean than another, by the scores of the same folds."""
+    differences = scores - others
+    return float(NOISE * differences.std(ddof=1) / math.sqrt(len(differences)))
 
 
 def by_area(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
@@ -838,18 +923,21 @@ def _is_open(costs: Sequence[float], scores: Sequence[float], position: int) -> 
 
 
 def _by_area(candidates: Sequence[Candidate]) -> list[Candidate]:
-    order = by_area([found.cost for found in candidates], [found.score for found in candidates])
+    order = by_area([one.cost for one in candidates], [one.score for one in candidates])
     return [candidates[i] for i in order]
 
 
 def _most_for_work(candidates: list[Candidate]) -> list[Candidate]:
     """Those first whose loss would cost most, for the work that their neighbours may take."""
-    place = _log_costs([found.cost for found in candidates])
-    scores = np.nan_to_num([found.score for found in candidates], neginf=-1e300)
+    place = _log_costs([candidate.cost for candidate in candidates])
+    scores = np.nan_to_num([candidate.score for candidate in candidates], neginf=-1e300)
     steps = np.diff(scores, prepend=scores[0])
     areas = steps * np.diff(place, append=place[-1] + math.log(2.0))
     order = np.argsort(
-        [-area / max(found.cells, 1.0) for area, found in zip(areas, candidates, strict=True)]
+        [
+            -area / max(candidate.cells, 1.0)
+            for area, candidate in zip(areas, candidates, strict=True)
+        ]
     )
     return [candidates[i] for i in order]
 
@@ -873,4 +961,4 @@ def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
 
 def _score_for(best: Sequence[Candidate], cost: float) -> float:
     """Score that a frontier has for a cost."""
-    return max((found.score for found in best if found.cost <= cost), default=-math.inf)
+    return max((candidate.score for candidate in best if candidate.cost <= cost), default=-math.inf)

@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.curve.checkpoints import Checkpoint, fingerprints
-from greedymiser.curve.trainer import Trainer, TrainerPool
+from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
 from greedymiser.engines.interface import Floats, PlacedRows
 from greedymiser.estimators import Miser, fitted_like, validation_of, works_in_kernels
 from greedymiser.model.links import has_log_link
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.scoring.known import known_score
 from greedymiser.scoring.names import score_name
+from greedymiser.scoring.scores import known_score
 from greedymiser.training.boosting import Validation
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import (
-    Given,
     HeldOut,
+    Inputs,
     Schema,
     brought,
     check_same_queries,
@@ -72,7 +72,7 @@ class FittedCandidate:
 
 
 @dataclass
-class _Entry:
+class CurveEntry:
     """A model of the curve and the rows about it."""
 
     model: Any
@@ -83,6 +83,13 @@ class _Entry:
     found_by: str
     # What to add to validation scores to get those to choose by; None if it is the usual.
     shift: float | None = None
+    # How it was trained, where others may be trained in the same way.
+    params: Parameters | None = None
+    opening: Opening | None = None
+
+    @property
+    def pays_by_row(self) -> bool:
+        return self.params is not None and self.params.charge == "row"
 
 
 class CurveModels:
@@ -92,7 +99,7 @@ class CurveModels:
     ----------
     estimator : Miser
         Not fitted; all models are copies of it.
-    given, given_val, given_test : Given
+    inputs, inputs_val, inputs_test : Inputs
         Rows to learn from, to choose by and, if there are any, to report on.
     threads : Threads
     checkpoint : path, optional
@@ -102,18 +109,18 @@ class CurveModels:
     def __init__(
         self,
         estimator: Miser,
-        given: Given,
-        given_val: Given,
-        given_test: Given,
+        inputs: Inputs,
+        inputs_val: Inputs,
+        inputs_test: Inputs,
         threads: Threads,
         checkpoint: str | os.PathLike[str] | None = None,
     ):
-        if given_val.X is None or given_val.y is None:
+        if inputs_val.X is None or inputs_val.y is None:
             raise ValueError("tradeoff_curve needs X_val and y_val: rounds are chosen by them")
         self.blank = estimator
         self.threads = threads
         self.params = Parameters.of(estimator)
-        prepared = estimator.prepare(given, given_val, threads)
+        prepared = estimator.prepare(inputs, inputs_val, threads)
         kept = None
         if checkpoint is not None:
             kept = Checkpoint(checkpoint, fingerprints(prepared, estimator))
@@ -126,14 +133,14 @@ class CurveModels:
         self.prior_correction = 0.0
         self._shift: Floats = np.zeros(0)
         self._watch = watch
-        check_same_queries(given, given_test, "test")
-        given_test = brought(prepared.engine, given_test)
-        given_test = estimator.check_features(given_test, reset=False, part="test")
-        cases = encode_held_out(prepared.schema, given_test, "test")
+        check_same_queries(inputs, inputs_test, "test")
+        inputs_test = brought(prepared.engine, inputs_test)
+        inputs_test = estimator.check_features(inputs_test, reset=False, part="test")
+        cases = encode_held_out(prepared.schema, inputs_test, "test")
         self.test = None if cases is None else prepared.hold_out(cases)
         # What cross-fitting usually says beside validation; see ``FrontierSearch.shift``.
         self.usual_shift = 0.0
-        self._entries: list[_Entry] = []
+        self._entries: list[CurveEntry] = []
 
     @property
     def schema(self) -> Schema:
@@ -157,6 +164,7 @@ class CurveModels:
         found_by: str,
         within: tuple[float, float, float] | None = None,
         shift: float | None = None,
+        opening: Opening | None = None,
     ) -> Miser:
         """Take in a model with all its rounds; the estimator that it has become.
 
@@ -165,7 +173,7 @@ class CurveModels:
         added to the validation score is what the model is chosen by: the usual one if not given.
         """
         fitted = fitted_like(self.blank, self.schema, self.corrected(model))
-        fitted.tradeoff = params.tradeoff
+        fitted.tradeoff, fitted.charge = params.tradeoff, params.charge
         fitted.shopping_interval = params.shopping_interval
         trace = self._trace(fitted, model)
         if within is not None:
@@ -176,7 +184,9 @@ class CurveModels:
             if trace.empty:
                 return fitted
         cost = best_cost(fitted)
-        self._entries.append(_Entry(fitted, trace, float(params.tradeoff), cost, found_by, shift))
+        entry = CurveEntry(fitted, trace, float(params.tradeoff), cost, found_by, shift)
+        entry.params, entry.opening = params, opening
+        self._entries.append(entry)
         return fitted
 
     def _trace(self, fitted: Miser, model: Model) -> pd.DataFrame:
@@ -186,8 +196,8 @@ class CurveModels:
         if self.test is not None:
             (scores,), costs = self._replayed(model, self.test, [self.trainer.watch])
             trace["test_score"] = scores
-            if costs:
-                trace["test_cost"] = costs
+            if self.params.charge == "row":
+                trace["test_cost"] = costs or trace["cost"]
         return trace
 
     def add_fitted(self, candidate: FittedCandidate, shift: float | None = None) -> None:
@@ -210,7 +220,32 @@ class CurveModels:
         if candidate.test_cost is not None:
             row["test_cost"] = candidate.test_cost
         entry = (candidate.tradeoff, candidate.cost, candidate.found_by)
-        self._entries.append(_Entry(candidate.model, pd.DataFrame([row]), *entry, shift))
+        self._entries.append(CurveEntry(candidate.model, pd.DataFrame([row]), *entry, shift))
+
+    def rivals(self) -> list[CurveEntry]:
+        """Models that would be chosen for some budget, and were compared by validation rows alone.
+
+        The cheapest come first.
+        """
+        scores = [
+            entry.trace["score"] + (self.usual_shift if entry.shift is None else entry.shift)
+            for entry in self._entries
+        ]
+        sizes = [len(entry.trace) for entry in self._entries]
+        of = np.repeat(np.arange(len(sizes)), sizes)
+        cost = np.concatenate([entry.trace["cost"] for entry in self._entries])
+        score = np.nan_to_num(np.concatenate(scores), nan=-np.inf)
+        order = np.lexsort((-score, cost))
+        so_far = np.maximum.accumulate(score[order])
+        is_best = np.append(True, np.diff(so_far) > 0)
+        found = [self._entries[i] for i in dict.fromkeys(of[order[is_best]].tolist())]
+        return [entry for entry in found if entry.shift is None and entry.pays_by_row]
+
+    def shift_others(self, flat: float, by_row: float) -> None:
+        """Set the shifts of models that have none yet, by who pays."""
+        for entry in self._entries:
+            if entry.shift is None:
+                entry.shift = by_row if entry.pays_by_row else flat
 
     # -- classes that count equally ----------------------------------------------------------------
 
@@ -249,7 +284,7 @@ class CurveModels:
         ensemble = replace(model.ensemble, baseline=model.ensemble.baseline - self._shift)
         return replace(model, ensemble=ensemble)
 
-    def _correct(self, entry: _Entry, model: Model, scores: Floats) -> None:
+    def _correct(self, entry: CurveEntry, model: Model, scores: Floats) -> None:
         """Exchange the model of an entry for its corrected twin."""
         best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
         model = replace(model, validation_score=scores, best_iter=best)

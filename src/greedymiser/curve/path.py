@@ -11,6 +11,7 @@ import numpy as np
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.trainer import Trainer
 from greedymiser.estimators import Miser, warn_of_budget
+from greedymiser.model.predictor import Charge
 from greedymiser.scoring import TOTAL_COST
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Prepared, costs_of_columns
@@ -46,10 +47,13 @@ class TradeoffPath:
         Where models are trained, and handed in.
     may_skip : bool
         Whether models on large data may look at new features only every few rounds.
+    charge : {"model", "row"}, optional
+        Who pays; as in the estimator by default.
     """
 
-    def __init__(self, models: CurveModels, may_skip: bool = True):
+    def __init__(self, models: CurveModels, may_skip: bool = True, charge: Charge | None = None):
         self.models = models
+        self._charge = models.params.charge if charge is None else charge
         self.by_tradeoff: dict[float, Miser] = {}
         # The neighbours that a trade-off was put between.
         self._between: dict[float, tuple[float, float]] = {}
@@ -93,18 +97,18 @@ class TradeoffPath:
     def _widest_gaps(self) -> list[float]:
         """Trade-offs between the neighbours that differ most; none if none differ.
 
-        They differ by the logarithm of their costs, so that the cheap end counts as much as the
-        expensive one, and by their scores: where neither changes there is nothing to find. Where a
-        model between two others was one of them again, there is probably nothing, either.
+        They differ by their costs, half by how many units they are apart and half by the logarithm,
+        so that both ends of the curve have models; and by their scores: where neither changes there
+        is nothing to find. Where a model between two others was one of them again, there is
+        probably nothing, either.
         """
         known = sorted(self.by_tradeoff)
         costs = np.array([self._cost(tradeoff) for tradeoff in known])
         scores = np.array([self._score(tradeoff) for tradeoff in known])
         least = self.models.schema.costs.prices()
         floor = np.min(least[least > 0], initial=max(float(costs.max()), 1e-300)) / 2
-        place = np.log(np.maximum(costs, floor))
-        gaps = np.abs(np.diff(place)) / max(np.ptp(place), 1e-300)
-        gaps += np.abs(np.diff(scores)) / max(np.ptp(scores), 1e-300)
+        on_axes = ((costs, 0.5), (np.log(np.maximum(costs, floor)), 0.5), (scores, 1.0))
+        gaps = sum(share * np.abs(np.diff(x)) / max(np.ptp(x), 1e-300) for x, share in on_axes)
         gaps[np.diff(costs) == 0] = 0.0
         gaps *= [IN_VAIN ** self._n_misses(*ends) for ends in pairwise(known)]
         # Some gaps cannot be filled: what is sold in one piece has no price in between.
@@ -140,7 +144,9 @@ class TradeoffPath:
 
     def params(self, tradeoff: float) -> Parameters:
         """How the model of a trade-off is trained."""
-        params = replace(self.models.params, tradeoff=tradeoff)
+        params = replace(self.models.params, tradeoff=tradeoff, charge=self._charge)
+        if self._charge == "model":
+            params = replace(params, row_budget=None)
         # On large data most of the time is spent on features that nobody buys.
         n_cells = self.models.trainer.prepared.rows.n_rows * self.models.schema.n_features
         is_large = n_cells >= LARGE and params.shopping_interval == 1

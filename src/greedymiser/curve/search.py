@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from greedymiser._core.progress import PATIENCE, Bar, somebody_looks
 from greedymiser._core.threads import Threads, thread_count
+from greedymiser.cascades.gated import Gated, cost_and_score, gated_like
 from greedymiser.costs.cost_model import Feature, Receipt
 from greedymiser.curve.curve import (
     best_first,
@@ -29,7 +30,7 @@ from greedymiser.curve.curve import (
 from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff, tradeoff_in_money
-from greedymiser.curve.total_cost import least_total
+from greedymiser.curve.total_cost import REPEATS, least_total, members
 from greedymiser.data.tables import Parted
 from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
 from greedymiser.losses.ndcg import ndcg_depth
@@ -38,7 +39,7 @@ from greedymiser.model.protocols import Protocol
 from greedymiser.scoring import TOTAL_COST
 from greedymiser.scoring.errors import total_cost
 from greedymiser.training.parameters import Parameters
-from greedymiser.training.preparation import NOTHING_GIVEN, Given, brought, is_elsewhere
+from greedymiser.training.preparation import NO_INPUTS, Inputs, brought, is_elsewhere
 from greedymiser.training.train import blank_model, open_engine, train
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 # A search tries trade-offs from the highest that pays down to this fraction of it, and 0; where the
 # total counts, those between this fraction and this multiple of what money is worth.
 GRID_SPAN, MONEY_SPAN = 1e4, 16.0
+
+# Stands for gated cascades where sets have the names of their resources, in brackets.
+GATES = "gates"
 
 
 def _has_method(method: str) -> Callable[[Any], bool]:
@@ -182,13 +186,17 @@ class MiserSearchCV(BestModel):
     all data, within the budget as well. A fitted search is a model like any other: it predicts,
     tells its costs, and can be saved and exported.
 
+    Where rows pay for themselves (``charge="row"``), a gated cascade is fitted in every fold as
+    well, without the rows that it is scored by (see ``GatedClassifier``); where that is best, the
+    best model is one.
+
     With ``scoring="total_cost"`` and an estimator that has ``error_costs`` and ``charge="row"``, no
-    budget is needed: rows are asked for more as long as the saving that is expected exceeds the
-    price. Then the search learns whom to ask for what (see ``greedymiser.curve.total_cost``), and
-    the best model is a ``GatedClassifier``: at best a constant answer, which asks for nothing.
-    Parameters of the estimator that were left as they are become those that suit few rows. It
-    chooses among few small sets, so it takes seconds on some hundred rows. Where a budget or a list
-    of trade-offs is given, trade-offs and sets are searched as ever.
+    budget is needed: a row gets more features as long as the expected saving exceeds their price.
+    The search then learns which rows pay for what (see ``greedymiser.curve.total_cost``), and the
+    best model is a ``GatedClassifier``, or a constant answer where no feature pays. Parameters of
+    the estimator that have their default become those that suit few rows. It chooses among small
+    sets, so it takes seconds on some hundred rows. Where a budget or a list of trade-offs is given,
+    trade-offs and sets are searched as without error costs.
 
     Parameters
     ----------
@@ -199,7 +207,7 @@ class MiserSearchCV(BestModel):
         How many trade-offs to try: spaced evenly, in logarithm, from the one at which nothing pays,
         and 0. A sequence asks for exactly these: no sets are searched.
     search : {"frontier", "path"}
-        "path" for trade-offs alone.
+        "path" for trade-offs only.
     effort : float
         How long each fold searches; see ``tradeoff_curve``.
     cv : int or splitter
@@ -216,13 +224,15 @@ class MiserSearchCV(BestModel):
         Fitted on all data; its ``cost_`` is within the budget.
     best_params_ : dict
         ``tradeoff`` and ``max_iter`` of the best model; ``resources``, what it may use, if the
-        search has found it. Where the least total was learned row by row, ``resources`` alone: what
-        is bought one after another, a list for each state in which rows may stop.
+        search has found it. ``gate`` alone, if it is a gated cascade. Where the least total was
+        learned row by row, ``resources`` alone: what is bought one after another, a list for each
+        state in which rows may stop.
     best_score_ : float
         Its mean validation score.
     cv_results_ : DataFrame
         Mean and spread over folds of cost and score, for every trade-off, every set that was tried
-        in all folds (``resources``, empty for a trade-off), and every round. Where the least total
+        in all folds (``resources``, empty for a trade-off), and every round; "gates" for gated
+        cascades, whose trees are counted among what is bought. Where the least total
         was learned row by row: a line for each set, with its ``cost``, its ``errors`` and its
         ``score`` if all rows bought it.
     n_splits_ : int
@@ -301,18 +311,18 @@ class MiserSearchCV(BestModel):
         base = configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
         check_takes_queries(base, qid)
         with Threads(thread_count(base.n_jobs)) as threads:
-            given = Given(X, y, sample_weight, qid)
-            if is_elsewhere(given):
-                given = brought(open_engine(base.engine, [given], threads), given)
-            whole = _Whole(given, groups)
+            inputs = Inputs(X, y, sample_weight, qid)
+            if is_elsewhere(inputs):
+                inputs = brought(open_engine(base.engine, [inputs], threads), inputs)
+            whole = _Whole(inputs, groups)
             # What is wrong with all of the data must not be blamed on a fold.
-            clone(base).look_at(whole.given)
+            clone(base).look_at(whole.inputs)
             if self._asks_row_by_row(base, whole):
                 return self._fit_least_total(base, whole, threads)
             folds = self._folds(base, whole)
             self.n_splits_ = len(folds)
-            # Every fold has a path, a search, and the sets that any of them has found.
-            with Bar(3 * len(folds), "steps", is_shown=somebody_looks(), delay=PATIENCE) as bar:
+            # Every fold has a path, a search, the sets that any of them has found, and a cascade.
+            with Bar(4 * len(folds), "steps", is_shown=somebody_looks(), delay=PATIENCE) as bar:
                 traces, paths = self._train_folds(base, whole, folds, threads, bar)
                 sets = self._search_folds(paths, bar)
                 for path in paths:
@@ -320,10 +330,21 @@ class MiserSearchCV(BestModel):
                         features = np.frombuffer(allowed, dtype=bool)
                         traces.append(_trace_with(path, features).assign(resources=name))
                     bar.advance()
+                for path, fold in zip(paths, folds, strict=False):
+                    traces += self._gated(base, whole, path.models, *fold)
+                    bar.advance()
             self.cv_results_ = _mean_over_folds(traces, self.n_splits_)
             best = best_first(self.cv_results_).iloc[0]
             self.best_score_ = float(best["score"])
-            self.best_params_: dict[str, Any] = {
+            self.best_params_: dict[str, Any] = {}
+            if best["resources"] == GATES:
+                gated = self._cascade(base, self.effort)
+                assert gated is not None
+                inputs = whole.inputs
+                self.best_params_ = {"gate": gated.gate}
+                self.best_estimator_ = gated.fit(inputs.X, inputs.y, inputs.weight)
+                return self
+            self.best_params_ = {
                 "tradeoff": float(best["tradeoff"]),
                 "max_iter": int(best["n_iter"]),
             }
@@ -342,18 +363,23 @@ class MiserSearchCV(BestModel):
             and base.row_budget is None
             and self.search == "frontier"
             and isinstance(self.tradeoffs, Integral)
-            and not isinstance(whole.given.X, Parted)
+            and not isinstance(whole.inputs.X, Parted)
         )
 
     def _fit_least_total(self, base: Any, whole: _Whole, threads: Threads) -> Self:
         """Learn whom to ask for what, with models and gates that are judged by folds."""
-        folds = self._folds(base, whole)
-        found = least_total(base, whole.given, folds, threads)
+        folds, more = self._folds(base, whole), list[tuple[Any, Any]]()
+        if self.cv is None or isinstance(self.cv, Integral):
+            for repeat in range(1, REPEATS):
+                more += self._folds(base, whole, repeat)
+        found = least_total(base, whole.inputs, folds, threads, more)
         names = found.prepared.schema.costs.resource_names
         self.n_splits_ = len(folds)
         self.cv_results_ = found.table(names)
         self.best_score_ = -(found.mean_cost + found.mean_error)
-        self.best_params_ = {"resources": found.bought(names)}
+        self.best_params_ = {
+            "resources": [[names[r] for r in members(some)] for some in found.bought]
+        }
         self.best_estimator_ = found.classifier()
         return self
 
@@ -365,7 +391,7 @@ class MiserSearchCV(BestModel):
         traces: list[pd.DataFrame] = []
         paths: list[TradeoffPath] = []
         for learn, check in folds:
-            parts = (whole.take(learn), whole.take(check), NOTHING_GIVEN)
+            parts = (whole.take(learn), whole.take(check), NO_INPUTS)
             try:
                 models = CurveModels(clone(base), *parts, threads)
             except ValueError as error:
@@ -402,12 +428,36 @@ class MiserSearchCV(BestModel):
             bar.advance()
         return found
 
+    def _cascade(self, base: Miser, effort: float) -> Gated | None:
+        """A cascade within the budget, not fitted; None where rows do not pay for themselves."""
+        return gated_like(base, self.budget, effort) if base.charge == "row" else None
+
+    def _gated(
+        self, base: Miser, whole: _Whole, models: CurveModels, learn: Any, check: Any
+    ) -> list[pd.DataFrame]:
+        """What a cascade costs and scores that has not seen the rows of a fold."""
+        import pandas as pd
+
+        gated = self._cascade(base, self.effort / self.n_splits_)
+        if gated is None or isinstance(whole.inputs.X, Parted):
+            return []
+        known = whole.take(learn)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BudgetWarning)
+            gated.fit(known.X, known.y, known.weight)
+        cost, score = cost_and_score(gated, models, whole.take(check).X)
+        predictor = gated.predictor_
+        n_trees, n_features = predictor.stages[-1].n_trees, len(predictor.features)
+        row = {"tradeoff": 0.0, "n_iter": 0, "n_trees": n_trees, "feature_cost": cost}
+        row |= {"tree_cost": 0.0, "cost": cost, "score": score, "n_features": n_features}
+        return [pd.DataFrame([row]).assign(resources=GATES)]
+
     def _grid(self, base: Miser, whole: _Whole, threads: Threads) -> list[float]:
         tradeoffs = checked_tradeoffs(self.tradeoffs)
         if not isinstance(tradeoffs, int):
             return tradeoffs
         blank = clone(base).set_params(early_stopping=False)  # no row is set aside
-        prepared, params = blank.prepare(whole.given, NOTHING_GIVEN, threads), Parameters.of(blank)
+        prepared, params = blank.prepare(whole.inputs, NO_INPUTS, threads), Parameters.of(blank)
         highest = highest_tradeoff(prepared, params, blank_model(prepared, params))
         if tradeoffs == 1 or highest == 0:
             return [0.0]
@@ -419,23 +469,24 @@ class MiserSearchCV(BestModel):
             highest = min(highest, middle * MONEY_SPAN)
         return [0.0, *np.geomspace(highest, lowest, tradeoffs - 1)]
 
-    def _folds(self, base: Miser, whole: _Whole) -> list[tuple[Any, Any]]:
+    def _folds(self, base: Miser, whole: _Whole, repeat: int = 0) -> list[tuple[Any, Any]]:
+        """Rows to learn from and to check with; a number of folds has others in each repetition."""
         from sklearn.model_selection import check_cv
 
-        X, y, groups = whole.rows, whole.given.y, whole.groups
+        X, y, groups = whole.rows, whole.inputs.y, whole.groups
         splitter = 5 if self.cv is None else self.cv
         if isinstance(splitter, Integral):
-            together = groups is not None or whole.given.qid is not None
-            splitter = self._splitter(int(splitter), is_classifier(base), together)
+            together = groups is not None or whole.inputs.qid is not None
+            splitter = self._splitter(int(splitter), is_classifier(base), together, repeat)
         splitter = check_cv(splitter, y, classifier=is_classifier(base))
         if groups is not None:
             return list(splitter.split(X, y, groups))
         with warnings.catch_warnings():
             # Nobody has asked a splitter that does without groups to heed the queries.
             warnings.filterwarnings("ignore", message="The groups parameter is ignored")
-            return list(splitter.split(X, y, whole.given.qid))
+            return list(splitter.split(X, y, whole.inputs.qid))
 
-    def _splitter(self, n: int, classifies: bool, together: bool) -> Any:
+    def _splitter(self, n: int, classifies: bool, together: bool, repeat: int) -> Any:
         """Folds for a number of them: by group, by class, or at random."""
         from sklearn.model_selection import (
             GroupKFold,
@@ -446,7 +497,7 @@ class MiserSearchCV(BestModel):
 
         if together and not classifies:
             return GroupKFold(n)
-        seed = check_random_state(self.random_state).randint(2**31)
+        seed = check_random_state(self.random_state).randint(2**31, size=repeat + 1)[repeat]
         if together:
             return StratifiedGroupKFold(n, shuffle=True, random_state=seed)
         kind = StratifiedKFold if classifies else KFold
@@ -457,15 +508,15 @@ class MiserSearchCV(BestModel):
         model = clone(base).set_params(
             tradeoff=self.best_params_["tradeoff"], max_iter=max(n_iter, 1), early_stopping=False
         )
-        given = whole.given
-        qid = {} if given.qid is None else {"qid": given.qid}
+        inputs = whole.inputs
+        qid = {} if inputs.qid is None else {"qid": inputs.qid}
         with warnings.catch_warnings():
             if n_iter == 0:  # the search has chosen the constant: nothing to warn of
                 warnings.simplefilter("ignore", BudgetWarning)
             if allowed is None:
-                model.fit(given.X, given.y, given.weight, **qid)
+                model.fit(inputs.X, inputs.y, inputs.weight, **qid)
                 return model.truncate(min(n_iter, model.n_iter_))
-        fitted = _fitted_with(model, given, np.frombuffer(allowed, dtype=bool), threads)
+        fitted = _fitted_with(model, inputs, np.frombuffer(allowed, dtype=bool), threads)
         return fitted.truncate(min(n_iter, fitted.n_iter_))
 
     # -- what scikit-learn asks -------------------------------------------------------------------
@@ -490,10 +541,10 @@ class MiserSearchCV(BestModel):
 
 
 def _fitted_with(
-    estimator: Miser, given: Given, allowed: NDArray[np.bool_], threads: Threads
+    estimator: Miser, inputs: Inputs, allowed: NDArray[np.bool_], threads: Threads
 ) -> Miser:
     """A fitted estimator that uses only some features."""
-    prepared, params = estimator.prepare(given, NOTHING_GIVEN, threads), Parameters.of(estimator)
+    prepared, params = estimator.prepare(inputs, NO_INPUTS, threads), Parameters.of(estimator)
     watch = validation_of(estimator, prepared.schema)
     model = train(prepared, params, blank_model(prepared, params), watch, allowed=allowed)
     model.raise_if_cut_short()
@@ -510,31 +561,31 @@ def _trace_with(path: TradeoffPath, allowed: NDArray[np.bool_]) -> pd.DataFrame:
 class _Whole:
     """All data of a search, and parts of it."""
 
-    def __init__(self, given: Given, groups: Any):
+    def __init__(self, inputs: Inputs, groups: Any):
         # What splitters may look at: rows that are elsewhere have only their numbers here.
-        self.rows = np.arange(given.X.shape[0]) if isinstance(given.X, Parted) else given.X
-        others = (given.y, given.weight, given.qid, groups)
+        self.rows = np.arange(inputs.X.shape[0]) if isinstance(inputs.X, Parted) else inputs.X
+        others = (inputs.y, inputs.weight, inputs.qid, groups)
         # As scikit-learn's searches do it: what has no rows to choose from gets some.
         self.rows, *parts, self.groups = indexable(self.rows, *others)
-        X = given.X if isinstance(given.X, Parted) else self.rows
-        self.given = Given(X, *parts)
+        X = inputs.X if isinstance(inputs.X, Parted) else self.rows
+        self.inputs = Inputs(X, *parts)
 
-    def take(self, rows: Any) -> Given:
-        if isinstance(self.given.X, Parted):
+    def take(self, rows: Any) -> Inputs:
+        if isinstance(self.inputs.X, Parted):
             return self._weighed(rows)
-        values = (self.given.X, self.given.y, self.given.weight, self.given.qid)
+        values = (self.inputs.X, self.inputs.y, self.inputs.weight, self.inputs.qid)
         parts = [None if value is None else _safe_indexing(value, rows) for value in values]
-        return Given(*parts)
+        return Inputs(*parts)
 
-    def _weighed(self, rows: Any) -> Given:
+    def _weighed(self, rows: Any) -> Inputs:
         """Rows that stay where they are: the others weigh nothing, and are as good as not there."""
         if len(np.unique(rows)) < len(rows):
             raise ValueError("a fold has rows twice, which Dask collections do not allow")
-        given, n = self.given, len(self.rows)
-        weight = np.ones(n) if given.weight is None else np.asarray(given.weight, dtype=np.float64)
+        inputs, n = self.inputs, len(self.rows)
+        weight = np.ones(n) if inputs.weight is None else np.array(inputs.weight, dtype=np.float64)
         left_out = np.ones(n, dtype=bool)
         left_out[rows] = False
-        return Given(given.X, given.y, np.where(left_out, 0.0, weight), given.qid)
+        return Inputs(inputs.X, inputs.y, np.where(left_out, 0.0, weight), inputs.qid)
 
 
 def _mean_over_folds(traces: Sequence[pd.DataFrame], n_folds: int) -> pd.DataFrame:

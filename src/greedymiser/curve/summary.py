@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from greedymiser._core.amounts import money, rounded_score
 from greedymiser.costs.cost_model import CostModel
-from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
+from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable, Table, chosen
 from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from greedymiser.curve.curve import TradeoffCurve
+    from greedymiser.model.protocols import Protocol
     from greedymiser.training.preparation import Cases, Prepared
 
 # Models that a reader can take in.
@@ -118,12 +119,35 @@ def front_steps(curve: TradeoffCurve, most: int | None = MOST_STEPS) -> list[Fro
     front = curve.pareto()
     if front.empty:
         return []
+    return _steps(curve, front.iloc[_shown(curve, front, most)])
+
+
+def whole_front(curve: TradeoffCurve) -> tuple[list[FrontStep], list[int]]:
+    """All models of a curve that no other beats, and which of them ``front_steps`` has.
+
+    Standard errors are computed for those, and each of the others has that of the one before it:
+    they hardly differ, and a front may be long.
+    """
+    front = curve.pareto()
+    if front.empty:
+        return [], []
+    shown = _shown(curve, front, MOST_STEPS)
+    steps = _steps(curve, front, certain=shown)
+    error = None
+    for i, step in enumerate(steps):
+        error = step.error if i in shown else error
+        steps[i] = replace(step, error=error)
+    return steps, shown
+
+
+def _shown(curve: TradeoffCurve, front: pd.DataFrame, most: int | None) -> list[int]:
+    """Which models of a front that has some are shown."""
     by = "choice_score" if "choice_score" in front else "score"
     costs, scores = front["cost"].to_numpy(float), front[by].to_numpy(float)
     best = front.iloc[-1]
     error = score_error(curve, curve.position(best), int(best["n_iter"]))
-    kept = _kept(costs, scores, most, int(np.argmax(scores >= scores[-1] - _slack(scores, error))))
-    return _steps(curve, front.iloc[kept])
+    to_take = int(np.argmax(scores >= scores[-1] - _slack(scores, error)))
+    return _kept(costs, scores, most, to_take)
 
 
 def all_steps(curve: TradeoffCurve) -> list[FrontStep]:
@@ -132,10 +156,13 @@ def all_steps(curve: TradeoffCurve) -> list[FrontStep]:
     return _steps(curve, points.sort_values(["cost", "score"]))
 
 
-def _steps(curve: TradeoffCurve, rows: pd.DataFrame) -> list[FrontStep]:
+def _steps(
+    curve: TradeoffCurve, rows: pd.DataFrame, certain: Sequence[int] | None = None
+) -> list[FrontStep]:
+    """Models as steps, with the standard errors of some of them; of all by default."""
     steps: list[FrontStep] = []
-    for _, row in rows.iterrows():
-        step = _step(curve, row)
+    for i, (_, row) in enumerate(rows.iterrows()):
+        step = _step(curve, row, has_error=certain is None or i in certain)
         if not curve.models:  # of traces that were read from a file: nobody knows what was bought
             steps.append(step)
             continue
@@ -151,7 +178,7 @@ def _steps(curve: TradeoffCurve, rows: pd.DataFrame) -> list[FrontStep]:
     return steps
 
 
-def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
+def _step(curve: TradeoffCurve, row: Any, has_error: bool) -> FrontStep:
     position, n_iter = curve.position(row), int(row["n_iter"])
     used = model_at(curve, position, n_iter).resources_used_ if curve.models else ()
     test = float(row["test_score"]) if "test_score" in row else math.nan
@@ -160,7 +187,7 @@ def _step(curve: TradeoffCurve, row: Any) -> FrontStep:
         n_iter=n_iter,
         cost=float(row["cost"]),
         score=float(row["score"]),
-        error=score_error(curve, position, n_iter),
+        error=score_error(curve, position, n_iter) if has_error else None,
         test_score=test if math.isfinite(test) else None,
         choice_score=float(row["choice_score"]) if "choice_score" in row else None,
         is_total=curve.scoring == TOTAL_COST,
@@ -230,12 +257,18 @@ def step_table(
     has_test = any(step.test_score is not None for step in steps)
     rises = all(one.score <= other.score for one, other in pairwise(steps))
     has_choice = not rises and any(step.choice_score is not None for step in steps)
-    heads = ["cost", "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
+    cost = "mean cost" if is_by_row(curve) else "cost"
+    heads = [cost, "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
     if curve.scoring == TOTAL_COST:
         heads = ["bill", "errors", "together"] + ["chosen by"] * has_choice + ["test"] * has_test
     rows = []
     for i, step in enumerate(steps):
-        adds = step.change(most) or (first_purchases(step) if i == 0 else same_purchases(curve))
+        adds = step.change(most)
+        if i == 0:
+            adds = adds or first_purchases(step)
+        elif not step.adds:  # so rows are asked more of the same, where they pay for themselves
+            more = asked_more(*(asked_of_rows(curve, one) for one in steps[i - 1 : i + 1]))
+            adds = "; ".join(words for words in (adds, more) if words) or same_purchases(curve)
         if marked and (step.position, step.n_iter) == (marked.position, marked.n_iter):
             adds += "  <- recommended"
         cells = [money(step.cost, curve.cost_unit)]
@@ -257,6 +290,44 @@ def same_purchases(curve: TradeoffCurve, is_cheaper: bool = False) -> str:
     """What a step changes that buys nothing new."""
     more = "fewer" if is_cheaper else "more"
     return f"the same, for {more} rows" if is_by_row(curve) else f"{more} trees"
+
+
+def asked_of_rows(curve: TradeoffCurve, step: FrontStep) -> Protocol | None:
+    """Whom a model asks for what, of the validation rows; None where nobody knows, or all are."""
+    if not isinstance(curve.validation, ValidationRows):
+        return None
+    model = model_at(curve, step.position, step.n_iter).predictor_
+    if not model.has_protocol or model.compares_rows:
+        return None
+    protocol: Protocol = model.protocol(curve.validation.table)
+    return protocol
+
+
+def asked_more(before: Protocol | None, after: Protocol | None) -> str:
+    """What is asked of more rows, or of fewer: what makes most of the difference in cost."""
+    if before is None or after is None:
+        return ""
+    known = {line.resource: line for line in before.lines}
+    pairs = [(known[line.resource], line) for line in after.lines if line.resource in known]
+    if not pairs:
+        return ""
+    old, new = max(pairs, key=lambda pair: abs(pair[1].mean_cost - pair[0].mean_cost))
+    was, now = share_text(old.share), share_text(new.share)
+    return f"{new.resource}: {was} \N{RIGHTWARDS ARROW} {now} of rows" if was != now else ""
+
+
+def share_text(share: float) -> str:
+    """A share of the rows: 100%, 34%, 2.9%, less than 0.1%.
+
+    Examples
+    --------
+    >>> share_text(0.3421), share_text(0.0288), share_text(0.0001)
+    ('34%', '2.9%', '< 0.1%')
+    """
+    if 0 < share < 0.001:
+        return "< 0.1%"
+    percent = 100 * share
+    return f"{percent:.0f}%" if percent >= 9.95 or percent == 0 else f"{percent:.1f}%"
 
 
 def first_purchases(step: FrontStep) -> str:
@@ -409,7 +480,8 @@ def recommendation(curve: TradeoffCurve, steps: Sequence[FrontStep] | None = Non
         bought = "nearly the best score"
     else:
         bought = f"{_percent((reached - start) / (most - start))} of the gain of the best score"
-    return f"{cost} buys {bought}, which costs {whole}"
+    mean = " on average" if is_by_row(curve) else ""
+    return f"{cost}{mean} buys {bought}, which costs {whole}"
 
 
 def total_in_words(curve: TradeoffCurve) -> str:
@@ -466,6 +538,12 @@ class ValidationRows:
     def n_rows(self) -> int:
         return len(self._cases.y)
 
+    @property
+    def table(self) -> Table:
+        """The rows, as predictors take them."""
+        cases = self._cases
+        return cases.table if cases.rows is None else chosen(cases.table, cases.rows)
+
     @classmethod
     def of(cls, estimator: Any, prepared: Prepared) -> ValidationRows | None:
         """The validation rows; None where they are on a cluster."""
@@ -499,7 +577,7 @@ class ValidationRows:
 
     def _score_of(self, model: Any) -> Callable[[NDArray[np.intp]], float] | None:
         """From some units of the validation rows (queries, where there are some) to the score."""
-        from greedymiser.scoring.known import known_score
+        from greedymiser.scoring.scores import known_score
 
         cases, schema, scoring = self._cases, self._schema, self._scoring
         by_loss = scoring is None or scoring == "loss"

@@ -13,6 +13,10 @@ Rows are few where errors are dear, so what is compared must not be noisy:
   rare class would otherwise decide what all rows are asked for.
 * There are few sets: those that look best beforehand.
 * A departure from stopping must be better by half of its standard error.
+
+Beside the chain there is one candidate of another kind: the best small tree (``exact_tree``), whose
+next question depends on the answers so far. The chain is many models, so it must be better by half
+a standard error, too.
 """
 
 from __future__ import annotations
@@ -30,15 +34,23 @@ from greedymiser._core.threads import Threads
 from greedymiser.cascades.gated import GatedClassifier, gated_classifier, judged_candidate
 from greedymiser.cascades.gates import GateInputs
 from greedymiser.cascades.policy import Policy, States, induce, paired_error
-from greedymiser.costs.cost_model import CostModel
+from greedymiser.costs.cost_model import CostModel, Ledger, Purchase
 from greedymiser.costs.errors import ErrorCosts
+from greedymiser.curve.exact_tree import (
+    ExactTree,
+    Questions,
+    TreeSearch,
+    chosen_tree,
+    ensemble_of,
+    needs_of,
+)
 from greedymiser.curve.models import CurveModels, FittedCandidate
 from greedymiser.engines.cpu.engine import CpuEngine
-from greedymiser.estimators import MiserClassifier, validation_of
-from greedymiser.model.gating import said_of
+from greedymiser.estimators import MiserClassifier, fitted_like, validation_of
+from greedymiser.model.gating import output_features
 from greedymiser.model.links import probabilities
 from greedymiser.training.parameters import Parameters
-from greedymiser.training.preparation import NOTHING_GIVEN, Given, Prepared
+from greedymiser.training.preparation import NO_INPUTS, Inputs, Prepared
 from greedymiser.training.train import Model, Watch, blank_model, train
 
 if TYPE_CHECKING:
@@ -47,6 +59,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Bits = int
 """A set of resources: bit r is set where resource r is in it."""
+Folds = Sequence[tuple[NDArray[Any], NDArray[Any]]]
+"""Rows to learn from and rows to check with, by position, fold by fold."""
 
 # What models are like where the user has left a parameter as it is: few rows need small leaves, and
 # many small sets need few rounds.
@@ -67,6 +81,8 @@ FEWEST, MOST, WORK, OVERHEAD = 40, 100, 250_000, 300
 AT_A_TIME = 4
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
+# How often rows are divided to choose the size of the best small tree.
+REPEATS = 3
 # Standard errors by which a decision must be better than a simpler one.
 MARGIN = 0.5
 
@@ -77,7 +93,8 @@ class State:
 
     resources: Bits
     price: float
-    # Raw predictions (n_outputs, n), and the number of rounds that they were best with.
+    # Raw predictions (n_outputs, n), the mean over repeated folds, and the number of rounds that
+    # they were best with.
     raw: Floats
     n_iter: int
     # What its trees cost.
@@ -89,11 +106,14 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class LeastTotal:
-    """The chain of states with the least total, and all states that it was chosen from."""
+    """The chain of states with the least total, or the tree; and all states that there were."""
 
+    # Those of the chain; of the tree one, and then there is no policy.
     models: tuple[Model, ...]
-    policy: Policy
+    policy: Policy | None
     states: tuple[State, ...]
+    # What is bought one after another.
+    bought: tuple[Bits, ...]
     # The estimator of the models, and all rows as it has prepared them.
     estimator: MiserClassifier
     prepared: Prepared
@@ -103,8 +123,11 @@ class LeastTotal:
     # Weights of the rows; None where all count alike.
     weight: Floats | None = None
 
-    def classifier(self) -> GatedClassifier:
-        """The chain as an estimator."""
+    def classifier(self) -> GatedClassifier | MiserClassifier:
+        """The chain, or the tree, as an estimator."""
+        if self.policy is None:
+            blank = clone(self.estimator).set_params(charge="row")
+            return fitted_like(blank, self.prepared.schema, self.models[0])
         gated = [stage for stage in self.policy.stages if stage.gate is not None]
         return gated_classifier(
             self.estimator,
@@ -115,15 +138,6 @@ class LeastTotal:
             mean_cost=self.mean_cost,
             tradeoff=1.0,
         )
-
-    def bought(self, names: Sequence[str]) -> list[list[str]]:
-        """What rows have paid for in each state of the chain that they had not paid before."""
-        found, before = [], 0
-        for stage in self.policy.stages:
-            resources = self.states[stage.state].resources
-            found.append([names[r] for r in members(resources & ~before)])
-            before = resources
-        return found
 
     def table(self, names: Sequence[str]) -> pd.DataFrame:
         """What each set costs if all rows buy it, and what its errors cost then."""
@@ -183,9 +197,10 @@ def union(bundles: Iterable[Bits], without: Bits | None = None) -> Bits:
 
 def least_total(
     base: MiserClassifier,
-    given: Given,
-    folds: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+    inputs: Inputs,
+    folds: Folds,
     threads: Threads,
+    more_folds: Folds = (),
 ) -> LeastTotal:
     """Learn whom to ask for what.
 
@@ -193,34 +208,41 @@ def least_total(
     ----------
     base : MiserClassifier
         With ``error_costs``; not fitted.
-    given : Given
+    inputs : Inputs
         The rows to learn from.
     folds : pairs of arrays
         Rows to learn from, and rows to check with, by position: every row is checked
-        once, and learned from in all other folds.
+        once, and learned from in all other folds. They may be repeated, one repetition
+        after the other.
     threads : Threads
+    more_folds : pairs of arrays
+        Repetitions for what takes no time: the size of the best small tree.
     """
     estimator = _usual(base)
-    prepared = estimator.prepare(given, NOTHING_GIVEN, threads)
-    fold_of = _folds_of(folds, len(prepared.train.y))
-    return _learned(estimator, prepared, fold_of)
+    prepared = estimator.prepare(inputs, NO_INPUTS, threads)
+    n = len(prepared.train.y)
+    return _learned(estimator, prepared, _repeats_of(folds, n), _repeats_of(more_folds, n))
 
 
-def _folds_of(folds: Sequence[tuple[NDArray[Any], NDArray[Any]]], n: int) -> NDArray[np.intp]:
-    """The fold that checks each row."""
-    fold_of, checks = np.full(n, -1, dtype=np.intp), np.zeros(n, dtype=np.intp)
-    is_whole = True
-    for k, (learn, check) in enumerate(folds):
-        fold_of[check] = k
+def _repeats_of(folds: Folds, n: int) -> list[NDArray[np.intp]]:
+    """The fold that checks each row, once for each repetition."""
+    found, fold_of = list[NDArray[np.intp]](), np.full(n, -1, dtype=np.intp)
+    for learn, check in folds:
         uses = np.bincount(np.arange(n)[check], minlength=n)
-        checks += uses
-        is_whole &= bool((uses + np.bincount(np.arange(n)[learn], minlength=n) == 1).all())
-    if not is_whole or (checks != 1).any():
-        raise ValueError(
-            'scoring="total_cost" with charge="row" needs a cv with folds in which every row is '
-            "checked once and learned from otherwise, such as StratifiedKFold"
-        )
-    return fold_of
+        uses += np.bincount(np.arange(n)[learn], minlength=n)
+        if (uses != 1).any() or (fold_of[check] >= 0).any():
+            break
+        fold_of[check] = fold_of.max() + 1
+        if (fold_of >= 0).all():
+            found.append(fold_of)
+            fold_of = np.full(n, -1, dtype=np.intp)
+    else:
+        if (fold_of < 0).all():
+            return found
+    raise ValueError(
+        'scoring="total_cost" with charge="row" needs a cv with folds in which every row is '
+        "checked once and learned from otherwise, such as StratifiedKFold, or repetitions of that"
+    )
 
 
 def total_cost_candidate(models: CurveModels) -> FittedCandidate:
@@ -231,25 +253,39 @@ def total_cost_candidate(models: CurveModels) -> FittedCandidate:
     )
     y = prepared.train.y
     rng = np.random.default_rng(prepared.schema.seed)
-    fold_of = np.empty(len(y), dtype=np.intp)
-    fold_of[np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
-    gated = _learned(estimator, prepared, fold_of).classifier()
-    return judged_candidate(models, gated, FOUND_BY)
+    repeats = []
+    for _ in range(REPEATS):
+        repeats.append(np.empty(len(y), dtype=np.intp))
+        repeats[-1][np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
+    found = _learned(estimator, prepared, repeats[:1], repeats[1:])
+    return judged_candidate(models, found.classifier(), FOUND_BY)
 
 
 def _learned(
-    estimator: MiserClassifier, prepared: Prepared, fold_of: NDArray[np.intp]
+    estimator: MiserClassifier,
+    prepared: Prepared,
+    repeats: Sequence[NDArray[np.intp]],
+    more_repeats: Sequence[NDArray[np.intp]],
 ) -> LeastTotal:
-    learner = _Learner(estimator, prepared, fold_of)
+    learner = _Learner(estimator, prepared, repeats)
     states = learner.explore()
     policy = learner.induce(states)
+    totals, tree = learner.tree(states, [*repeats, *more_repeats])
+    saved = totals - policy.value
+    # Equals may differ by rounding: of those, and of constants, the chain knows more of the rows.
+    rounding = 1e-12 * learner.errors.worst
+    is_less = learner.mean(saved) + rounding < MARGIN * paired_error(saved, learner.weight)
+    if is_less and tree.models[0].n_iter:
+        return tree
     chain = [states[stage.state] for stage in policy.stages]
-    stopped = np.array([states[s].errors for s in range(len(states))])
+    stopped = np.array([state.errors for state in states])
     errors = np.take_along_axis(stopped, policy.stopped[None, :], axis=0)[0]
+    before = [0, *(state.resources for state in chain)]
     return LeastTotal(
         models=tuple(learner.final(state) for state in chain),
         policy=policy,
         states=tuple(states),
+        bought=tuple(state.resources & ~b for state, b in zip(chain, before, strict=False)),
         estimator=learner.estimator,
         prepared=learner.whole,
         mean_cost=learner.mean(_paid(states, policy)),
@@ -271,9 +307,11 @@ def _paid(states: Sequence[State], policy: Policy) -> Floats:
 class _Learner:
     """Trains models of sets of resources, on all rows and on folds of them."""
 
-    def __init__(self, estimator: MiserClassifier, plain: Prepared, fold_of: NDArray[np.intp]):
+    def __init__(
+        self, estimator: MiserClassifier, plain: Prepared, repeats: Sequence[NDArray[np.intp]]
+    ):
         self._threads = plain.threads
-        self.estimator, self.fold_of = estimator, fold_of
+        self.estimator, self.repeats = estimator, repeats
         errors = plain.schema.error_costs
         assert errors is not None
         self.errors: ErrorCosts = errors
@@ -287,21 +325,18 @@ class _Learner:
         weighed = replace(plain.train, weight=weight)
         self.whole = plain.with_rows(weighed)
         self._shift = np.log(stake) if len(stake) > 2 else np.log(stake[1:] / stake[:1])
-        self._folds = self.whole.divided(fold_of, int(fold_of.max()) + 1)
+        self._folds = [self.whole.divided(folds, int(folds.max()) + 1) for folds in repeats]
         self.sets = SetPrices(plain.schema.costs)
         self.params = Parameters.of(self.estimator)
+        self._bundles = list[Bits]()
         # (n, n_said): what each answer costs a row, by its soft class.
-        self._stakes = self._softened() @ errors.matrix
+        self._classes = self._softened()
+        self._stakes = self._classes @ errors.matrix
         self._prior = plain.schema.loss.prior(plain.train.y, plain.train.weight)
 
-    @property
-    def checked(self) -> NDArray[np.bool_]:
-        return self.fold_of >= 0
-
     def mean(self, values: Floats) -> float:
-        """Mean over rows that some fold has checked."""
-        weight = None if self.weight is None else self.weight[self.checked]
-        return float(np.average(values[self.checked], weights=weight))
+        """Mean over rows."""
+        return float(np.average(values, weights=self.weight))
 
     # -- models -----------------------------------------------------------------------------------
 
@@ -310,29 +345,35 @@ class _Learner:
 
     def cross_fitted(
         self, allowed: NDArray[np.bool_], params: Parameters, threads: Threads | None = None
-    ) -> tuple[Floats, int, float]:
+    ) -> tuple[list[Floats], int, float]:
         """Raw predictions by models that have not seen the rows; rounds, and the loss after them.
 
-        The number of rounds is the best for all folds together.
+        There are as many raw predictions of a row as repetitions. The number of rounds is the best
+        for all folds together.
         """
-        watch, n = self._watch(), len(self.codes)
-        learned: list[tuple[Prepared, Model]] = []
+        watch = self._watch()
+        learned: list[list[tuple[Prepared, Model]]] = []
         losses = np.zeros(params.max_iter + 1)
-        for part in self._folds:
-            if threads is not None:
-                part = part.twin(CpuEngine(threads), threads)
-            model = train(part, params, blank_model(part, params), watch, allowed=allowed)
-            model.raise_if_cut_short()
-            learned.append((part, model))
-            scores = model.validation_score
-            scores = np.append(scores, np.full(len(losses) - len(scores), scores[-1]))
-            assert part.validation is not None
-            losses -= scores * part.validation.cases.total_weight
+        for folds in self._folds:
+            learned.append([])
+            for part in folds:
+                if threads is not None:
+                    part = part.twin(CpuEngine(threads), threads)
+                model = train(part, params, blank_model(part, params), watch, allowed=allowed)
+                model.raise_if_cut_short()
+                learned[-1].append((part, model))
+                scores = model.validation_score
+                scores = np.append(scores, np.full(len(losses) - len(scores), scores[-1]))
+                assert part.validation is not None
+                losses -= scores * part.validation.cases.total_weight
         best = int(np.argmin(losses))
-        raw = np.zeros((self.whole.schema.loss.n_outputs, n))
-        for k, (part, model) in enumerate(learned):
-            raw[:, self.fold_of == k] = _raw_after(part, model, best)
-        return self._unweighted(raw), best, float(losses[best])
+        found = []
+        for fold_of, models in zip(self.repeats, learned, strict=True):
+            raw = np.empty((self.whole.schema.loss.n_outputs, len(fold_of)))
+            for k, (part, model) in enumerate(models):
+                raw[:, fold_of == k] = _raw_after(part, model, best)
+            found.append(self._unweighted(raw))
+        return found, best, float(losses[best])
 
     def _unweighted(self, raw: Floats) -> Floats:
         """What models would say that had been trained without the weights of classes."""
@@ -359,20 +400,21 @@ class _Learner:
         # Shallow trees where classes blur, deep ones where features must be seen together.
         teachers = (replace(self.params, **TEACHER), self.params)
         tried = [self.cross_fitted(everything, params) for params in teachers]
-        raw, _, _ = min(tried, key=lambda found: found[2])
+        raws, _, _ = min(tried, key=lambda found: found[2])
         loss = self.whole.schema.loss
-        return (1.0 - SOFT) * own + SOFT * probabilities(raw, loss, own.shape[1])
+        likely = np.mean([probabilities(raw, loss, own.shape[1]) for raw in raws], axis=0)
+        return (1.0 - SOFT) * own + SOFT * likely
 
     def state(self, resources: Bits, threads: Threads | None = None) -> State:
         """The state of a set of resources."""
-        raw, n_iter, _ = self.cross_fitted(self.sets.features(resources), self.params, threads)
-        value, errors = self._paid_for(raw)
+        raws, n_iter, _ = self.cross_fitted(self.sets.features(resources), self.params, threads)
+        value, errors = np.mean([self._paid_for(raw) for raw in raws], axis=0)
         return State(
             resources,
             self.sets.price(resources),
-            raw,
+            np.mean(raws, axis=0),
             n_iter,
-            entry=math.fsum(self.sets.costs.trees_bill(n_iter * len(raw))),
+            entry=math.fsum(self.sets.costs.trees_bill(n_iter * len(raws[0]))),
             value=value,
             errors=errors,
         )
@@ -393,7 +435,7 @@ class _Learner:
         """
         n, k = len(self.codes), self.whole.schema.loss.n_outputs
         most = int(np.clip(WORK // ((n + OVERHEAD) * k), FEWEST, MOST))
-        bundles = self._promising(most)
+        bundles = self._bundles = self._promising(most)
         sets = dict.fromkeys([0, *bundles, *self._given_up(bundles, most // 4)])
         found = {state.resources: state for state in self._states(list(sets)[:most])}
         singles = [found[bundle] for bundle in bundles if bundle in found]
@@ -471,38 +513,35 @@ class _Learner:
 
     def induce(self, states: Sequence[State]) -> Policy:
         """Whom to ask for what, from the largest sets backwards."""
-        rows = np.flatnonzero(self.checked)
         sets = [state.resources for state in states]
         # A larger set may follow a smaller one, however much is bought at once.
         within = np.array([[a != b and not a & ~b for b in sets] for a in sets], dtype=bool)
-        policy = induce(
+        return induce(
             States(
                 prices=np.array([state.price for state in states]),
                 within=within,
-                values=np.array([state.value[rows] for state in states]),
-                inputs=lambda i: self._inputs(states[i], rows),
-                folds=self.fold_of[rows],
-                weight=None if self.weight is None else self.weight[rows],
+                values=np.array([state.value for state in states]),
+                inputs=lambda i: self._inputs(states[i].resources, states[i].raw),
+                folds=self.repeats[0],
+                weight=self.weight,
                 entry=np.array([state.entry for state in states]),
             ),
             1.0,
             kinds=("tree",),
             margin=MARGIN,
         )
-        return replace(policy, price=_spread(policy.price, rows, len(self.codes)),
-                       stopped=_spread(policy.stopped, rows, len(self.codes)))  # fmt: skip
 
-    def _inputs(self, state: State, rows: NDArray[np.intp]) -> GateInputs:
-        schema = self.whole.schema
-        columns = np.flatnonzero(self.sets.features(state.resources)).tolist()
-        cases = self.whole.train.take(rows)
-        values = np.empty((0, len(rows)))
+    def _inputs(self, resources: Bits, raw: Floats | None = None) -> GateInputs:
+        """What is known of rows that have paid for a set: features, and what a model says."""
+        schema, cases = self.whole.schema, self.whole.train
+        columns = np.flatnonzero(self.sets.features(resources)).tolist()
+        known = np.empty((0, len(self.codes)))
         if columns:
-            values = cases.table.columns(columns, cases.rows)
-        said = said_of(state.raw[:, rows], schema.loss)
+            known = cases.table.columns(columns, cases.rows)
+        said = known[:0] if raw is None else output_features(raw, schema.loss)
         n = schema.n_features
         return GateInputs(
-            np.concatenate([values, said]).T,
+            np.concatenate([known, said]).T,
             (*columns, *range(n, n + len(said))),
             n_features=n,
             n_columns=n + len(said),
@@ -512,6 +551,62 @@ class _Learner:
                 if column in schema.categories
             },
         )
+
+    # -- the best small tree ----------------------------------------------------------------------
+
+    def tree(
+        self, states: Sequence[State], repeats: Sequence[NDArray[np.intp]]
+    ) -> tuple[Floats, LeastTotal]:
+        """The best small tree, and before it what it costs each row, by its soft class."""
+        costs = self.sets.costs
+        weight = np.ones(len(self.codes)) if self.weight is None else self.weight
+        questions = Questions.of(self._inputs(union(self._bundles)), self._stakes, weight)
+        needs = needs_of(costs, questions.features())
+        search = TreeSearch(questions.holds, needs, costs.resource_costs, self._stakes, weight)
+        found = chosen_tree(search, repeats, self.errors.worst, MARGIN)
+        ensemble = ensemble_of(found.tree, questions, self._classes, weight)
+        entry = math.fsum(costs.trees_bill(ensemble.n_iter))
+        paid = found.paid.mean(axis=0) + entry
+        model = Model(
+            ensemble,
+            purchases=_purchases(costs, questions, found),
+            charge="row",
+            train_cost=np.array([0.0, self.mean(paid)][: ensemble.n_iter + 1]),
+            has_copies=True,
+        )
+        bought, before = list[Bits](), 0
+        for depth, question in found.splits():
+            if depth == len(bought):
+                bought.append(0)
+            new = sum(1 << int(r) for r in np.flatnonzero(needs[question])) & ~before
+            bought[depth] |= new
+            before |= new
+        rows = np.arange(len(self.codes))
+        least = LeastTotal(
+            models=(model,),
+            policy=None,
+            states=tuple(states),
+            bought=tuple(some for some in bought if some) or (0,),
+            estimator=self.estimator,
+            prepared=self.whole,
+            mean_cost=self.mean(paid),
+            mean_error=self.mean(self.errors.matrix[self.codes, found.said].mean(axis=0)),
+            weight=self.weight,
+        )
+        return paid + self._stakes[rows, found.said].mean(axis=0), least
+
+
+def _purchases(costs: CostModel, questions: Questions, found: ExactTree) -> tuple[Purchase, ...]:
+    """What a tree buys, from its root downwards."""
+    ledger, features, lines = Ledger(costs), questions.features(), list[Purchase]()
+    for depth, question in found.splits():
+        feature = features[question]
+        price = float(ledger.prices[feature])
+        if costs.needs[feature] and not ledger.owned_features[feature]:
+            told = feature if costs.feature_names is None else costs.feature_names[feature]
+            bought = ledger.buy(feature)
+            lines.append(Purchase(0, 0, depth, told, bought, price, ledger.spent, 0.0))
+    return tuple(lines)
 
 
 def _raw_after(part: Prepared, model: Model, n_iter: int) -> Floats:
@@ -532,10 +627,3 @@ def _usual(base: MiserClassifier) -> MiserClassifier:
     return clone(base).set_params(
         **changes, charge="model", row_budget=None, budget=None, tradeoff=0.0, early_stopping=False
     )
-
-
-def _spread(values: NDArray[Any], rows: NDArray[np.intp], n: int) -> NDArray[Any]:
-    """Values of some rows, 0 for the others."""
-    found = np.zeros(n, dtype=values.dtype)
-    found[rows] = values
-    return found

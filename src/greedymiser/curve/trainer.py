@@ -192,15 +192,6 @@ class TrainerPool:
             return [work(*task) for task in tasks]
         return self._threads.run(work, tasks)
 
-    def run_folds(
-        self, function: Callable[[Trainer], Any], n_folds: int, params: Parameters
-    ) -> list[Any]:
-        """Call a function with trainers on parts of the rows, each of which validates on the rest.
-
-        Nothing comes back where the rows cannot be divided.
-        """
-        return self.run_on(function, self.folds(n_folds, params))
-
     def run_on(self, function: Callable[[Trainer], Any], folds: Sequence[Trainer]) -> list[Any]:
         """Call a function with each of some trainers that ``folds`` has made."""
         if not self.is_parallel:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from greedymiser._core.arithmetic import mix
 from greedymiser._core.compiling import njit
+from greedymiser._core.sorting import sort_floats
 from greedymiser._core.threads import Threads
 from greedymiser.data.tables import Rows, Table
 
@@ -310,10 +311,10 @@ def sample_rows(n_rows: int, rows: Rows) -> NDArray[np.intp] | None:
 def summarise(values: NDArray[np.float64], shares: NDArray[np.int64] | None) -> Summary:
     """Distinct values of a column and their weights; without ``shares`` every row weighs 1."""
     present = ~np.isnan(values)
-    is_full = bool(present.all())
-    known = values if is_full else values[present]
+    known = values[present]
     if shares is None:
-        ordered, weights = np.sort(known), np.empty(0, dtype=np.int64)
+        ordered, weights = known, np.empty(0, dtype=np.int64)
+        sort_floats(ordered)
     else:
         by_value = np.argsort(known, kind="stable")
         ordered, weights = known[by_value], shares[present][by_value]

@@ -9,16 +9,10 @@ Dask is imported only where one of its collections is passed, so that it is load
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from greedymiser.data.tables import is_lazy
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Answering(Protocol):
@@ -36,18 +30,6 @@ class Served(Protocol):
 
     def served_for(self, sample: Any) -> Answering:
         """The finished model, once it is known that it can read rows like these."""
-
-
-def or_lazily(method: Method) -> Method:
-    """Make a method of a model return a Dask collection where it is given one."""
-
-    @wraps(method)
-    def answer(self: Served, X: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_lazy(X):
-            return lazily(self, method.__name__, X)
-        return method(self, X, *args, **kwargs)
-
-    return cast(Method, answer)
 
 
 def lazily(model: Served, method: str, X: Any) -> Any:

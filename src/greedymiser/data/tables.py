@@ -11,9 +11,10 @@ import datetime as dt
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from numbers import Number
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import narwhals as nw
 import numpy as np
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.intp] | None
 """Chosen rows, by position; None for all of them."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 Categories = dict[int, NDArray[Any]]
 """The known categories of each categorical column, sorted, by position of the column."""
@@ -30,6 +33,9 @@ PLAIN_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 # So few rows of a frame are turned into an array at once: a call per column would take longer.
 FEW_ROWS = 64
+
+# So many rows are turned into columns at a time: they stay in the cache until the last column.
+ROWS_TURNED = 1024
 
 # Smaller integers are all different as floats.
 EXACT_INTEGERS = 2**53
@@ -83,7 +89,10 @@ class ArrayTable:
             part = self.array[:, first : last + 1]  # a view: neighbours are not copied twice
         else:
             part = self.array[:, wanted]
-        block = np.array(part.T if rows is None else part[rows].T, dtype=np.float64, order="C")
+        block = np.empty((len(wanted), self.n_rows if rows is None else len(rows)))
+        for start in range(0, block.shape[1], ROWS_TURNED):
+            some = slice(start, start + ROWS_TURNED)
+            block[:, some] = (part[some] if rows is None else part[rows[some]]).T
         for i, column in enumerate(wanted):
             if column in self.categories:
                 block[i] = codes_of_labels(block[i], self.categories[column])
@@ -235,6 +244,20 @@ def refuse_dates(X: Any) -> None:
 def is_lazy(X: Any) -> bool:
     """Whether X is a Dask collection."""
     return hasattr(type(X), "__dask_graph__")
+
+
+def or_lazily(method: Method) -> Method:
+    """Make a method of a model return a Dask collection where it is given one."""
+
+    @wraps(method)
+    def answer(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_lazy(X):
+            from greedymiser.data.lazy import lazily
+
+            return lazily(self, method.__name__, X)
+        return method(self, X, *args, **kwargs)
+
+    return cast(Method, answer)
 
 
 def refuse_lazy(X: Any) -> None:

@@ -51,7 +51,7 @@ def read_table(
     features: Iterable[str] = (),
     text: Collection[str] = (),
     literal: Collection[str] = (),
-    told: Callable[[dict[str, list[str]]], object] | None = None,
+    on_missing_words: Callable[[dict[str, list[str]]], object] | None = None,
 ) -> Any:
     r"""Read a CSV, Parquet or SVMlight (LETOR) file, told by its suffix, into a pandas DataFrame.
 
@@ -72,9 +72,9 @@ def read_table(
     literal : collection of str
         Columns of a CSV file in which nothing but an empty cell is missing: in a target, None may
         be the name of a class. In all others, ``MISSING_WORDS`` are missing too.
-    told : callable, optional
-        Is told which words of a CSV file were taken for missing values: a list for each column that
-        has any.
+    on_missing_words : callable, optional
+        Is called with the words of a CSV file that were taken for missing values: a list for each
+        column that has any.
 
     Raises
     ------
@@ -105,8 +105,8 @@ def read_table(
         raise ValueError(f"{str(path)!r} is empty")
     if suffix in TEXT_SEPARATORS:
         frame, words = _read_csv(path, TEXT_SEPARATORS[suffix], text, literal)
-        if words and told is not None:
-            told(words)
+        if words and on_missing_words is not None:
+            on_missing_words(words)
     elif suffix in PARQUET_SUFFIXES:
         frame = _read_parquet(path)
     else:

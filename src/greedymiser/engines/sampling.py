@@ -8,7 +8,8 @@ was interrupted and continued.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +86,11 @@ class RoundRule:
     subsample: float = 1.0
     # Number (int) or share (float) of features that are not owned.
     max_features: float = 1.0
+
+    @cached_property
+    def differ(self) -> bool:
+        """Whether there are rounds in which not everything is in play."""
+        return replace(self, seed=0) != ALGORITHM_1
 
     def round(self, number: int) -> Round:
         """What is in play in a round; the first is round 0."""

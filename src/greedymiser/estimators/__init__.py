@@ -28,7 +28,7 @@ from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import decisions
 from greedymiser.training.boosting import Callback
 from greedymiser.training.parameters import ClassifierParameters, RegressorParameters
-from greedymiser.training.preparation import Given
+from greedymiser.training.preparation import Inputs
 
 __all__ = [
     "BudgetWarning",
@@ -214,8 +214,8 @@ class MiserRanker(Miser):
             Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
         """
         return self._fit(
-            Given(X, y, sample_weight, qid),
-            Given(X_val, y_val, sample_weight_val, qid_val),
+            Inputs(X, y, sample_weight, qid),
+            Inputs(X_val, y_val, sample_weight_val, qid_val),
             callbacks,
         )
 

@@ -27,7 +27,7 @@ from greedymiser.training.parameters import (
     parameter,
 )
 from greedymiser.training.preparation import (
-    Given,
+    Inputs,
     Part,
     Prepared,
     brought,
@@ -69,7 +69,7 @@ class Miser(Fitted, TrainingParameters):
     init : {"prior", "zero"}
         Start from the best constant, or from 0 as in the paper.
     learning_rate : float
-        What the values of every tree are multiplied by: less takes more rounds.
+        What the values of every tree are multiplied by: a smaller one needs more rounds.
     max_iter : int
         Most rounds of boosting. A round has one tree, or one for each class where there are more
         than two.
@@ -80,7 +80,7 @@ class Miser(Fitted, TrainingParameters):
     min_samples_leaf : int
         Fewest training rows in a leaf.
     l2_regularization : float
-        Added to the sum of Hessians of a leaf, so that leaves with few rows say less.
+        Added to the sum of Hessians of a leaf, so that leaves with few rows get smaller values.
     max_bins : int
         Most bins of values per feature, at most 255.
     categorical_features : "from_dtype", array-like of bool, int or str, or None
@@ -99,20 +99,20 @@ class Miser(Fitted, TrainingParameters):
     tol : float
         What a round must add to the score to count as an improvement.
     shopping_interval : int
-        Features that are not owned yet are looked at, and bought, in rounds 0, k, 2k, ... only;
-        the rounds between make do with what is owned, which is quicker. 1 is Algorithm 1. A
-        round in which nothing that is owned pays goes shopping all the same.
+        Features that are not bought yet are considered in rounds 0, k, 2k, ... only; the rounds
+        between use features that are bought or free, which is quicker. 1 is Algorithm 1. A round
+        that finds no split among these considers the others as well.
     subsample : float
         Share of the rows that each round learns from, drawn anew; where there are queries, whole
         queries are drawn.
     max_features : float or int
-        Share (float) or number (int) of the features not owned yet that each node may choose from,
-        drawn anew for every node. Owned features are always in play.
+        Share (float) or number (int) of the features not bought yet that each node may choose from,
+        drawn anew for every node. Features that are bought are always available.
     interaction_cst : {"pairwise", "no_interactions"}, sequence of sets of int or str, or None
-        Features that may meet on the way from a root to a leaf: those of one set, by position or
-        name. Features in no set may meet each other.
+        Features that may be on one path from a root to a leaf: those of one set, by position or
+        name. Features in no set form one more set.
     charge : {"model", "row"}
-        Who pays: the model, once for everybody, or every row for what its own paths ask. With
+        Who pays: the model, once for all rows, or each row for the features on its own paths. With
         "row", ``tradeoff`` is the drop in mean loss that a unit of mean cost per row must bring.
         Rows count by their ``sample_weight``; ``class_weight`` is about errors, not about costs.
     row_budget : float or None
@@ -123,16 +123,16 @@ class Miser(Fitted, TrainingParameters):
     warm_start : bool
         Continue from the previous fit. What was bought is not charged again.
     random_state : int, RandomState or None
-        Sets validation data aside and draws the rows and features of each round. It is asked once,
-        by the first fit: a continued fit draws as one longer fit would have drawn.
+        Draws validation rows, and the rows and features of each round. It is read once, by the
+        first fit: a continued fit draws as one longer fit would have drawn.
     verbose : int
         1 shows a progress bar.
     n_jobs : int or None
         Threads; None for all cores. The model does not depend on it.
     engine : {"auto", "cpu", "cuda", "dask"}
         Where training runs: on the cores of this machine, on its GPU, or on the workers of a Dask
-        cluster. The model is the same to the last bit. "auto" is "dask" where X or what belongs to
-        it is a Dask collection, and else "cpu".
+        cluster. The model is the same to the last bit. "auto" is "dask" where X, y or another
+        argument is a Dask collection, and otherwise "cpu".
 
     Attributes
     ----------
@@ -205,10 +205,10 @@ class Miser(Fitted, TrainingParameters):
             Each is told of every round, and may stop the fit (``greedymiser.training.boosting``).
         """
         return self._fit(
-            Given(X, y, sample_weight), Given(X_val, y_val, sample_weight_val), callbacks
+            Inputs(X, y, sample_weight), Inputs(X_val, y_val, sample_weight_val), callbacks
         )
 
-    def _fit(self, data: Given, data_val: Given, callbacks: Sequence[Callback]) -> Self:
+    def _fit(self, data: Inputs, data_val: Inputs, callbacks: Sequence[Callback]) -> Self:
         """Work on a copy, and take it over in one step: a fit that fails leaves no trace."""
         callbacks = _checked_callbacks(callbacks)
         draft = copy.copy(self)
@@ -226,7 +226,7 @@ class Miser(Fitted, TrainingParameters):
                 warn_of_budget(prepared, params, start)
         return self
 
-    def prepare(self, data: Given, data_val: Given, threads: Threads) -> Prepared:
+    def prepare(self, data: Inputs, data_val: Inputs, threads: Threads) -> Prepared:
         """Check everything, learn what y and the columns mean, and place the rows to learn from.
 
         For curves and searches, which train several models on the same data. It sets the number and
@@ -256,14 +256,14 @@ class Miser(Fitted, TrainingParameters):
             check_budget(self, prepared)
         return prepared
 
-    def look_at(self, data: Given) -> None:
+    def look_at(self, data: Inputs) -> None:
         """Raise what is wrong with some data, and learn nothing from it."""
         data = copy.copy(self).check_features(data, reset=True)
         head = data.X.head if isinstance(data.X, Parted) else data.X
         names = None if not is_frame(head) else tuple(map(str, head.columns))
         learn_schema(Parameters.of(self), self._kind, type(self).__name__, names, 0)(check(data))
 
-    def check_features(self, data: Given, reset: bool, part: Part | None = None) -> Given:
+    def check_features(self, data: Inputs, reset: bool, part: Part | None = None) -> Inputs:
         """Check X as scikit-learn does; with ``reset``, learn the names of its columns."""
         if data.X is None and part is not None:
             return data
@@ -278,7 +278,7 @@ class Miser(Fitted, TrainingParameters):
             if part is not None:
                 note_part(error, part)
             raise
-        return Given(X, data.y, data.weight, data.qid)
+        return Inputs(X, data.y, data.weight, data.qid)
 
     def _is_continued(self) -> bool:
         return self.warm_start and "model_" in self.__dict__

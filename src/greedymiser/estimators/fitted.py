@@ -14,13 +14,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from greedymiser.costs.cost_model import CostModel, Feature, Receipt
-from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import (
     Categories,
     Parted,
     Table,
     is_frame,
     opened,
+    or_lazily,
     readable,
     refuse_dates,
     refuse_lazy,
@@ -155,7 +155,7 @@ class Fitted(ModelBacked):
         return table_for(self, X)
 
     def _raw_predict(self, X: Any) -> Floats:
-        return self.predictor_.raw_predict(self._table(X))
+        return self.predictor_.run(self._table(X))[0]
 
     def _staged_raw_predict(self, X: Any) -> Iterator[Floats]:
         """The same after each round."""

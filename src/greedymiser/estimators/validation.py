@@ -67,7 +67,7 @@ def _scores_by_loss(estimator: Miser) -> bool:
 def _known_score(estimator: Miser, schema: Schema) -> Any:
     """The built-in score of an estimator's ``scoring``; None if only scikit-learn knows it."""
     # Here, since most programs that import the estimators never need them.
-    from greedymiser.scoring.known import known_score
+    from greedymiser.scoring.scores import known_score
 
     return known_score(estimator.scoring, schema.kind, schema.loss, schema.classes)
 

@@ -62,7 +62,7 @@ def to_ltr(model: Any, features: Any, *, name: str = "greedymiser") -> LtrBodies
     Raises
     ------
     ValueError
-        If a feature is missing, or the plugin has no place for something in the model: several
+        If a feature is missing, or the format cannot express something in the model: several
         classes, categories, early exits.
 
     Notes

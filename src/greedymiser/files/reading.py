@@ -66,7 +66,7 @@ from greedymiser.files.reading_trees import (
 from greedymiser.losses import KNOWN_LOSSES, Kind, Loss
 from greedymiser.model.exit_rules import Above, Confident, ExitRule, FirstOfQuery, Proximity
 from greedymiser.model.family import ModelFamily
-from greedymiser.model.gating import Gate, Gates, n_said
+from greedymiser.model.gating import Gate, Gates, n_output_features
 from greedymiser.model.links import gives_probabilities
 from greedymiser.model.predictor import Charge, Predictor, Stage
 from greedymiser.model.trees import CATEGORY_WORDS, Ensemble
@@ -75,7 +75,7 @@ from greedymiser.model.trees import CATEGORY_WORDS, Ensemble
 def load(path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Predictor:
     """Read a model that ``save`` has written.
 
-    No code is run that the file could bring along, and nothing of scikit-learn is needed.
+    No code from the file is ever run, and scikit-learn is not needed.
 
     Parameters
     ----------
@@ -427,7 +427,7 @@ def _gates(shared: Mapping[str, Any], stages: Sequence[Stage], arrays: Arrays) -
     require(shared["kind"] != "ranker", "a ranker has no gates")
     n_features, loss = shared["n_features"], shared["loss"]
     _require_states(stages)
-    categorical = np.zeros(n_features + n_said(stages[0].ensemble.n_outputs), dtype=bool)
+    categorical = np.zeros(n_features + n_output_features(stages[0].ensemble.n_outputs), dtype=bool)
     categorical[list(shared["categories"])] = True
     thresholds = arrays.take("rule.thresholds", FLOAT, (len(stages) - 1,))
     require(np.isfinite(thresholds).all(), "the threshold of a gate is not a number")

@@ -59,7 +59,7 @@ def to_vespa(
     Raises
     ------
     ValueError
-        If Vespa has no place for something in a model: several classes, categories that are not
+        If the format cannot express something in a model: several classes, categories that are not
         text, early exits, columns without names.
 
     Examples

@@ -72,8 +72,8 @@ def save(
     Raises
     ------
     ValueError
-        If the model holds something that has no place in a file, such as categories that are
-        neither text nor numbers.
+        If the model holds something that cannot be saved, such as categories that are neither text
+        nor numbers.
 
     Examples
     --------

@@ -80,8 +80,8 @@ def to_xgboost(model: Any) -> str:
     Raises
     ------
     ValueError
-        If XGBoost has no place for something in the model: early exits, or a loss with a
-        ``response`` that none of its objectives has.
+        If the format cannot express something in the model: early exits, or a loss with a
+        ``response`` that none of XGBoost's objectives has.
 
     Notes
     -----

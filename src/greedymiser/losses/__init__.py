@@ -76,12 +76,12 @@ class Loss:
         """Raise ValueError if the loss is not defined for this target."""
 
     def adapted(self, y: Floats, weight: Floats | None) -> Loss:
-        """Return the loss with what it wants to know of the training data, once per fit."""
+        """Return the loss with parameters taken from the training data, once per fit."""
         return self
 
     @property
     def formula(self) -> Formula | None:
-        """How kernels know the loss; None for one that only Python knows."""
+        """The loss for compiled code; None for one that is written in Python."""
         return None
 
     def leaf_value(self, residuals: Floats, weight: Floats | None) -> float:

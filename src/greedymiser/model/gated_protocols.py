@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from greedymiser.data.tables import Table, chosen
 from greedymiser.model.conditions import Conditions
 from greedymiser.model.exit_rules import FirstOfQuery
-from greedymiser.model.gating import Gate, Gates, said_names
+from greedymiser.model.gating import Gate, Gates, output_feature_names
 from greedymiser.model.protocols import Line, Protocol, Reason, Step
 from greedymiser.model.row_costs import mean_cost
 from greedymiser.model.trees import Ensemble, row_blocks
@@ -82,7 +82,7 @@ class _GatedCount:
     def __init__(self, model: Predictor, table: Table, left: NDArray[np.intp], min_share: float):
         self._model, self._table, self._left = model, table, left
         self._least = min_share * table.n_rows
-        said = said_names(model.stages[0].ensemble.n_outputs, model.classes)
+        said = output_feature_names(model.stages[0].ensemble.n_outputs, model.classes)
         self._names = [*(_name(model, f) for f in range(model.n_features)), *said]
 
     def start(self) -> Step:

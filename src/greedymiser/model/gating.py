@@ -61,11 +61,11 @@ class Gates:
         return gate.estimates(self.extended(raw, rows)) > gate.threshold
 
     def extended(self, raw: Floats, rows: NDArray[np.floating]) -> Floats:
-        """Rows, and behind them what their model says: (n, n_features + number of said columns)."""
-        said = said_of(raw, self.loss)
-        out = np.empty((raw.shape[1], self.n_features + len(said)))
+        """Rows, and behind them what their model says: (n, n_features + n_output_features)."""
+        outputs = output_features(raw, self.loss)
+        out = np.empty((raw.shape[1], self.n_features + len(outputs)))
         out[:, : self.n_features] = rows
-        out[:, self.n_features :] = said.T
+        out[:, self.n_features :] = outputs.T
         return out
 
     def features(self, stage: int) -> list[int]:
@@ -81,13 +81,13 @@ class Gates:
         return "more would not be worth its price"
 
 
-def n_said(n_outputs: int) -> int:
-    """How many columns ``said_of`` has."""
+def n_output_features(n_outputs: int) -> int:
+    """How many columns ``output_features`` makes."""
     return 1 if n_outputs == 1 else n_outputs + 1
 
 
-def said_of(raw: Floats, loss: Loss) -> Floats:
-    """What a model says of rows, as gates read it: (n_said, n).
+def output_features(raw: Floats, loss: Loss) -> Floats:
+    """What a model says of rows, as gates read it: (n_output_features, n).
 
     Of two classes the probability of the second; of more, that of each, and the largest of them; of
     numbers the prediction. A loss without probabilities has its raw predictions instead.
@@ -101,8 +101,8 @@ def said_of(raw: Floats, loss: Loss) -> Floats:
     return np.concatenate([columns, columns.max(axis=0)[None]])
 
 
-def said_names(n_outputs: int, classes: NDArray[np.generic] | None) -> list[str]:
-    """Names of the columns of ``said_of``."""
+def output_feature_names(n_outputs: int, classes: NDArray[np.generic] | None) -> list[str]:
+    """Names of the columns of ``output_features``."""
     if classes is None:
         return ["prediction"]
     labels = [str(label) for label in classes.tolist()]

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.costs.cost_model import CostModel, Feature, Ledger, Purchase, Receipt
 from greedymiser.costs.errors import ErrorCosts
-from greedymiser.data.lazy import or_lazily
 from greedymiser.data.tables import (
     ArrayTable,
     Categories,
@@ -29,6 +28,7 @@ from greedymiser.data.tables import (
     Table,
     chosen,
     is_frame,
+    or_lazily,
     readable,
 )
 from greedymiser.losses import Kind, Loss

@@ -25,7 +25,7 @@ MOST_QUESTIONS = 24
 
 
 class Reason(NamedTuple):
-    """A way on which a question is met.
+    """One of the ways in which rows come to a question.
 
     Examples
     --------
@@ -148,10 +148,10 @@ class Protocol:
         return pd.DataFrame(self.lines, columns=list(Line._fields))
 
     def without_free(self) -> Protocol:
-        """The protocol of what costs something: free questions are passed over.
+        """The protocol without requests for free features.
 
-        What they lead to stays, with all its conditions, and hangs on the question before. Rows
-        that are asked for the same thing after it are counted together.
+        Requests that follow them stay, with all their conditions, below the request before. Rows
+        that then have the same next request are counted together.
 
         Examples
         --------
@@ -183,7 +183,7 @@ class Protocol:
         lines = [f"{self.n_rows} rows at {costs}"]
         for depth, step in self.start.each():
             if depth > 0:
-                lines.append(f"{'  ' * depth}{self._said(step, depth)}")
+                lines.append(f"{'  ' * depth}{self._step_text(step, depth)}")
         done = self.start.n_done
         if done:
             nothing = "nothing" if self.shows_free else "nothing that costs"
@@ -201,9 +201,9 @@ class Protocol:
             )
         return "\n".join(lines)
 
-    def _said(self, step: Step, depth: int) -> str:
+    def _step_text(self, step: Step, depth: int) -> str:
         whom = "all" if step.n_rows == self.n_rows else f"the {self.share(step.n_rows)}"
-        if conditions := said_conditions(step):
+        if conditions := conditions_text(step):
             whom += f" with {conditions}"
         ends = f"; {self.share(step.n_done)} end here" if step.steps and step.n_done else ""
         first = "first" if depth == 1 else "then"
@@ -232,17 +232,17 @@ class Protocol:
                 f"{step.price:.4g}",
                 self.share(step.n_rows),
                 self.share(step.n_done),
-                said_conditions(step),
+                conditions_text(step),
             ]
             for depth, step in self.start.each()
             if depth > 0
         ]
-        heads = ["asked for", "price", "of the rows", "end here", "if"]
+        heads = ["asked for", "price", "of the rows", "end here", "with"]
         caption = ";".join([f"Protocol: {head}", *notes])
         return html_table(caption, heads, rows, left={0, 4})
 
 
-def said_conditions(step: Step, most: int = 3) -> str:
+def conditions_text(step: Step, most: int = 3) -> str:
     """The main way to a question in words, and how many others there are."""
     if not step.reasons or not step.reasons[0].conditions:
         return ""

@@ -58,10 +58,10 @@ async def run_on_loop(scheduler: Scheduler, caller: LoopCaller) -> None:
     else:
         tasks = _AsyncioTasks(caller)
         _Tasks(scheduler, caller, tasks).start()
-        found = await tasks.join()
-        if found is None:
+        failure = await tasks.join()
+        if failure is None:
             return
-        error = found
+        error = failure
     if isinstance(error, Exit):
         raise error.reason from None
     raise error from error.__cause__
@@ -388,7 +388,7 @@ class LoopCaller:
             return await self._admitted(call, None)
         source = call.source
         health = self._place.health[source.name]
-        refused = health.refusal(self._deadline, begins=True)
+        refused = health.refusal(self._deadline, call)
         if refused is not None:
             self._tell.ended(source.name, len(call.requests), refused)
             return refused
@@ -397,9 +397,9 @@ class LoopCaller:
             outcome = await self._admitted(call, policy)
         finally:
             if outcome is None or outcome.is_callers_fault:
-                health.release()
+                health.release(call)
             else:
-                health.note(outcome)
+                health.note(call, outcome)
         return outcome
 
     async def _admitted(self, call: Call, policy: SourcePolicy | None) -> Outcome:

@@ -51,7 +51,7 @@ def read_fallbacks(fallbacks: Any, model: ServedModel, sources: Sources) -> list
             )
         return []
     is_list = isinstance(fallbacks, list | tuple)
-    found = []
+    models = []
     for i, predictor in enumerate(_predictors(fallbacks)):
         _check_alike(i, predictor, model.predictor)
         served = ServedModel(predictor, sources)
@@ -63,8 +63,8 @@ def read_fallbacks(fallbacks: Any, model: ServedModel, sources: Sources) -> list
                     "source of it fails"
                 )
             continue
-        found.append(served)
-    return found
+        models.append(served)
+    return models
 
 
 def _predictors(fallbacks: Any) -> Iterable[Predictor]:

@@ -439,7 +439,7 @@ class Fetcher:
     ):
         if on_error not in POLICIES:
             raise ValueError(f"on_error must be one of {list(POLICIES)}, got {on_error!r}")
-        found = read_policies(policies, timeout, sources, plan)
+        by_source = read_policies(policies, timeout, sources, plan)
         threads = thread_count(n_jobs)
         if concurrency is not None:
             concurrency = whole_number("concurrency", concurrency, 1)
@@ -450,11 +450,11 @@ class Fetcher:
         self._most_objects: float = max(threads, at_once if has_coroutines else 1)
         if any(source.is_batch for source in plan):
             self._most_objects = math.inf
-        self._is_plain = threads == 1 and not has_coroutines and not found
+        self._is_plain = threads == 1 and not has_coroutines and not by_source
         self._settlement = Settlement(labelled, on_error == "raise" and not has_fallbacks)
         self._has_fallbacks = has_fallbacks
         self._tell = Observers() if observers is None else observers
-        self._workplace = Workplace(sources.raw, plan, found, threads, concurrency, self._tell)
+        self._workplace = Workplace(sources.raw, plan, by_source, threads, concurrency, self._tell)
 
     def close(self) -> None:
         """End the threads that wait for work."""

@@ -84,10 +84,10 @@ class CostTable(Sequence[Timing]):
     def __getitem__(self, index: Any) -> Any:
         """A line by position or by name, or a table of some lines by a slice."""
         if isinstance(index, str):
-            found = [timing for timing in self._timings if timing.name == index]
-            if not found:
+            timings = [timing for timing in self._timings if timing.name == index]
+            if not timings:
                 raise KeyError(index)
-            return found[0]
+            return timings[0]
         chosen = self._timings[index]
         return CostTable(chosen) if isinstance(index, slice) else chosen
 
@@ -163,11 +163,11 @@ def measure_costs(
     """Time every source and intermediate on some objects.
 
     The clock runs only while a function does, not while what it needs is made, so shared
-    intermediates count once. It is the process' CPU time (all threads of a BLAS included) or the
-    wall. Per object the median over the repeats counts; the cost is the median (or mean) over the
+    intermediates count once. It is the process' CPU time (all threads of a BLAS included) or wall
+    time. Per object the median over the repeats counts; the cost is the median (or mean) over the
     objects. Fast functions are called several times in a row, so that the clock can tell. The
     garbage collector is off while the clock runs. Coroutines wait for others, so they are charged
-    by the wall. Functions that remember results are charged for remembering: pass them unwrapped.
+    by wall time. For functions with a cache only the lookup is measured: pass them unwrapped.
 
     Parameters
     ----------

@@ -155,7 +155,7 @@ class PrometheusObserver(Observer):
     prefix : str
     expected : mapping from source to share, optional
         Shares of rows for which sources are called, as ``asked_shares`` of a predictor has them;
-        how the shares of late depart from them is then a gauge.
+        how far recent shares differ from them is then a gauge.
 
     Examples
     --------

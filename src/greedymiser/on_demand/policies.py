@@ -114,8 +114,8 @@ def read_policies(
     policies: Mapping[str, SourcePolicy] | None, timeout: Any, sources: Sources, plan: Plan
 ) -> dict[str, SourcePolicy]:
     """The policy of each source that has one; raise if one names what is not a source."""
-    found = dict(policies or {})
-    for name, policy in found.items():
+    by_source = dict(policies or {})
+    for name, policy in by_source.items():
         if name not in sources:
             raise ValueError(f"policies names {name!r}, which is not a source")
         if not isinstance(policy, SourcePolicy):
@@ -128,10 +128,10 @@ def read_policies(
                 "for many objects at once; cache inside the source, or register it without batch"
             )
     for name, seconds in read_timeouts(timeout, sources, plan).items():
-        given = found.get(name, _PLAIN)
-        if given.timeout is None:
-            found[name] = SourcePolicy(**{**vars(given), "timeout": seconds})
-    return {name: policy for name, policy in found.items() if not policy.is_plain}
+        policy = by_source.get(name, _PLAIN)
+        if policy.timeout is None:
+            by_source[name] = SourcePolicy(**{**vars(policy), "timeout": seconds})
+    return {name: policy for name, policy in by_source.items() if not policy.is_plain}
 
 
 def read_timeouts(timeout: Any, sources: Sources, plan: Plan) -> dict[str, float]:
@@ -142,20 +142,20 @@ def read_timeouts(timeout: Any, sources: Sources, plan: Plan) -> dict[str, float
         unknown = [name for name in timeout if name not in sources]
         if unknown:
             raise ValueError(f"timeout names {unknown[0]!r}, which is not a source")
-        given = dict(timeout)
+        timeouts = dict(timeout)
     else:
-        given = {source.name: timeout for source in plan}
-    return {name: check_seconds(f"timeout of {name!r}", value) for name, value in given.items()}
+        timeouts = {source.name: timeout for source in plan}
+    return {name: check_seconds(f"timeout of {name!r}", value) for name, value in timeouts.items()}
 
 
 def check_seconds(argument: str, seconds: Any) -> float:
     """Check an argument that is a positive number of seconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, Real):
         raise TypeError(f"{argument} must be a number of seconds, got {seconds!r}")
-    found = float(seconds)
-    if not (found > 0 and math.isfinite(found)):
+    checked = float(seconds)
+    if not (checked > 0 and math.isfinite(checked)):
         raise ValueError(f"{argument} must be positive and finite, got {seconds}")
-    return found
+    return checked
 
 
 def whole_number(argument: str, value: Any, least: int) -> int:
@@ -200,13 +200,15 @@ class Health:
         self._began = 0.0
         # When the breaker was opened; None while it is closed.
         self._opened: float | None = None
-        # When the call began that is tried although the breaker is open; None if there is none.
-        self._trial: float | None = None
+        # The call that is tried although the breaker is open, and when it began; None if there is
+        # none.
+        self._trial: tuple[object, float] | None = None
 
-    def refusal(self, deadline: Deadline | None, *, begins: bool = False) -> Outcome | None:
+    def refusal(self, deadline: Deadline | None, call: object | None = None) -> Outcome | None:
         """Why the source is not called now, if so.
 
-        Who begins a call hands back what came of it: ``note``, or ``release`` if nothing did.
+        Who begins a call names it, and says later what came of it: ``note``, or ``release`` if
+        nothing did.
         """
         if deadline is not None:
             left = deadline.left
@@ -219,33 +221,41 @@ class Health:
                     f"{left:.3g} s are left"
                 )
         # Last, since a call that is admitted here as the trial must be made.
-        if self._opened is not None and not self._may_try(begins):
+        if self._opened is not None and not self._may_try(call):
             return refusal(
                 f"it was not called, since its last {self._n_failures} calls failed; one is tried "
                 f"every {self._policy.breaker_reset:g} s"
             )
-        if begins:
+        if call is not None:
             self._began = time.perf_counter()
         return None
 
-    def _may_try(self, begins: bool) -> bool:
+    def _may_try(self, call: object | None) -> bool:
         with self._lock:
             if self._opened is None:
                 return True
             now = time.perf_counter()
-            since = self._opened if self._trial is None else self._trial
+            since = self._opened if self._trial is None else self._trial[1]
             if now - since < self._policy.breaker_reset:
                 return False
-            if begins:
-                self._trial = now  # nobody else tries before this one has ended, or hangs
+            if call is not None:
+                self._trial = call, now  # nobody else tries before this one has ended, or hangs
             return True
 
-    def release(self) -> None:
+    def release(self, call: object) -> None:
         """A call has told nothing of the source: it was not made, or its caller has gone.
 
-        If it was the trial, the next call is. (If another one is, two are tried.)
+        If it was the trial, the next call is.
         """
-        self._trial = None
+        with self._lock:
+            self._end_trial(call)
+
+    def _end_trial(self, call: object) -> bool:
+        """End the trial if this call is it, and say whether it was. The caller has the lock."""
+        is_trial = self._trial is not None and self._trial[0] is call
+        if is_trial:
+            self._trial = None
+        return is_trial
 
     def _fastest(self) -> float:
         """The least time that an answer took of late; 0 where nothing is known."""
@@ -260,19 +270,23 @@ class Health:
         with self._lock:
             return [seconds for when, seconds in self._answers if when >= since]
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, call: object, outcome: Outcome) -> None:
         """Take how a call ended."""
-        self._trial = None
-        if not outcome.was_made:
-            return
         with self._lock:
+            was_trial = self._end_trial(call)
+            if not outcome.was_made:
+                return
+            now = time.perf_counter()
             if outcome.error is None:
-                self._answers.append((time.perf_counter(), outcome.seconds))
-                self._n_failures, self._opened = 0, None
+                self._answers.append((now, outcome.seconds))
+                self._n_failures, self._opened, self._trial = 0, None, None
                 return
             self._n_failures += 1
-            if self._policy.breaker is not None and self._n_failures >= self._policy.breaker:
-                self._opened = time.perf_counter()
+            if self._policy.breaker is None or self._n_failures < self._policy.breaker:
+                return
+            # Calls that began before the breaker opened, and fail now, put no trial off.
+            if self._opened is None or was_trial:
+                self._opened = now
 
 
 def retry_wait(policy: SourcePolicy, attempt: int) -> float:

@@ -32,13 +32,13 @@ Floats = NDArray[np.float64]
 
 
 class OnDemandPredictor:
-    """Predicts from raw objects and fetches only what the model looks at.
+    """Predicts from raw objects and fetches only the features that the model needs.
 
     Each source and intermediate is called at most once per object. A model with early exits or a
     cascade fetches what a stage looks at when an object gets there, and nothing for an object that
     has left. Predictions are those that the model makes of ``build_matrix(sources, objects)``, to
-    the last bit. The objects of a batch go through the stages together, so one that is waited for
-    holds up the others of its batch; ``batch_size=1`` lets each go at its own pace.
+    the last bit. The objects of a batch go through the stages together, so a slow one delays the
+    others of its batch; with ``batch_size=1`` they do not wait for each other.
 
     A model with ``charge="row"`` goes tree by tree, each object at its own pace, and calls a source
     only when the object's own path asks for one of its columns. Receipts then read as a protocol:
@@ -64,9 +64,9 @@ class OnDemandPredictor:
         first time.
     timeout : float, mapping from source to float, or None
         Seconds that a call may take, from its start. A coroutine is cancelled, as by a cancel
-        scope of anyio; one that does not let itself be cancelled is waited for. An answer that is
-        there is taken, even if the event loop hears of it too late. A function cannot be
-        cancelled: it is left alone on its thread, takes nobody's place, and its answer is ignored.
+        scope of anyio; one that ignores its cancellation is waited for. An answer that arrived in
+        time counts, even if the event loop notices it late. A function cannot be cancelled: it
+        keeps running on its thread, no longer counts in ``n_jobs``, and its answer is ignored.
         Once 4 * n_jobs calls of a source are left behind and still hang, it fails at once, without
         a call, until one of them returns.
     n_jobs : int or None
@@ -89,19 +89,19 @@ class OnDemandPredictor:
         says what happens. Receipts tell which model it was, and why.
     deadline : float, optional
         Seconds after which the answer must be there, for each call of ``predict`` and the like,
-        which take their own, too. A tenth of it (at most 20 ms) is kept for the model. What of late
-        has always taken longer than what is left is not begun (but for one call a second, which
-        finds out whether it still does); what has not come in time fails, so early that a fallback
-        can still fetch what it needs.
+        which may have their own. A tenth of it (at most 20 ms) is kept for the model. If the recent
+        calls of a source all took longer than the time that is left, it is not called (except for
+        one call a second, to see whether it is still slow). A call is given up early enough for a
+        fallback to fetch what it needs.
     prefetch : float, optional
         Fetch at once what at least this share of the rows of ``sample`` needs, instead of when an
-        object gets there: faster, and more expensive. Receipts tell what was bought in vain.
+        object gets there: faster, and more expensive. Receipts list what was not needed after all.
     sample : array or data frame, optional
         Rows like those that will be served, with the columns of the model.
     policies : mapping from source to SourcePolicy, optional
         Time-outs, limits, retries, breakers, caches and batches of single sources.
     observers : sequence of Observer, optional
-        Who is told of calls and answers: metrics and traces.
+        Objects that are told of calls and answers, for metrics and traces.
 
     Examples
     --------
@@ -247,7 +247,7 @@ class OnDemandPredictor:
     ) -> Any:
         """As ``predict``, on the running event loop, of asyncio or trio.
 
-        Everything that is known to be needed runs side by side, functions on threads.
+        Everything that is known to be needed runs concurrently, functions on threads.
         """
         return await self._arun(self.predictor.respond, objects, qid, return_receipts, deadline)
 

@@ -54,7 +54,7 @@ class ObjectReceipt:
 
     The cost is the price of the object's path through the model, so that the sum over objects is
     that of ``prediction_costs``. It includes resources of sources that failed, and of those in
-    ``not_called``, for which nobody will have to be paid.
+    ``not_called``, which need not be paid.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class ObjectReceipt:
 
     @property
     def total_seconds(self) -> float:
-        """Measured wall time of all calls; some may have run side by side."""
+        """Measured wall time of all calls; some may have run concurrently."""
         return math.fsum(self.seconds.values())
 
     def protocol(self) -> str:
@@ -381,14 +381,14 @@ class Bills:
     def receipts(self, walk: ObjectWalk | FallbackWalk) -> list[ObjectReceipt]:
         if not isinstance(walk, FallbackWalk):
             return self._main.receipts(walk)
-        found = self._main.receipts(walk.main)
+        receipts = self._main.receipts(walk.main)
         for i, request in enumerate(walk.main.requests):
             detour = walk.detours.get(request.index)
             if detour is not None:
                 if detour.fallback is not None:
-                    found[i] = self._fallbacks[detour.fallback].receipts(detour.walk)[0]
-                found[i] = self._with_detour(found[i], request, detour)
-        return found
+                    receipts[i] = self._fallbacks[detour.fallback].receipts(detour.walk)[0]
+                receipts[i] = self._with_detour(receipts[i], request, detour)
+        return receipts
 
     def _with_detour(
         self, receipt: ObjectReceipt, request: Request, detour: Detour

@@ -242,8 +242,8 @@ def _sentence(error: str, status: int) -> JSONResponse:
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 async def _unless_disconnected(
@@ -280,19 +280,19 @@ async def _answer(
     predictor = served.predictor
 
     def say(raw: Any) -> dict[str, Any]:
-        told = {"predictions": predictor.respond(raw).tolist()}
+        answer = {"predictions": predictor.respond(raw).tolist()}
         if predictor.kind == "classifier":
-            told["classes"] = predictor.classes_.tolist()
-            told["probabilities"] = predictor.probabilities(raw).tolist()
+            answer["classes"] = predictor.classes_.tolist()
+            answer["probabilities"] = predictor.probabilities(raw).tolist()
         if predictor.error_costs is not None:  # a prediction may be no class, such as "refer"
-            told["answers"] = predictor.said_.tolist()
-            told["expected_costs"] = predictor.expected_errors(raw).tolist()
-        return told
+            answer["answers"] = predictor.said_.tolist()
+            answer["expected_costs"] = predictor.expected_errors(raw).tolist()
+        return answer
 
-    found = await served._arun(say, objects, None, wants_receipts, deadline)
+    result = await served._arun(say, objects, None, wants_receipts, deadline)
     if not wants_receipts:
-        return dict(found)
-    answer, receipts = found
+        return dict(result)
+    answer, receipts = result
     return {**answer, "receipts": [receipt_as_json(receipt) for receipt in receipts]}
 
 

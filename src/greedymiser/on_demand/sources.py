@@ -431,12 +431,12 @@ class Sources:
 def _name_of(function: Any, name: str | None) -> str:
     if not callable(function):
         raise TypeError(f"a source must be a function, got {_short.repr(function)}")
-    found = name if name is not None else getattr(function, "__name__", None)
-    if found is None or found == "<lambda>":
+    known_as = name if name is not None else getattr(function, "__name__", None)
+    if known_as is None or known_as == "<lambda>":
         raise ValueError(f"{_short.repr(function)} has no name of its own; pass name=")
-    if not isinstance(found, str) or not found:
-        raise TypeError(f"name must be a string, got {found!r}")
-    return found
+    if not isinstance(known_as, str) or not known_as:
+        raise TypeError(f"name must be a string, got {known_as!r}")
+    return known_as
 
 
 def _needs_of(

@@ -365,8 +365,8 @@ class RowWalk:
     def _stages_of(self, places: Places) -> list[int]:
         if len(self._predictor.stages) == 1:
             return [0] if len(places) else []
-        found: list[int] = np.unique(self._stage[places]).tolist()
-        return found
+        stages: list[int] = np.unique(self._stage[places]).tolist()
+        return stages
 
     def _settle(self, ended: Places) -> Places:
         """Decide who goes on after its stage; those enter the next one."""

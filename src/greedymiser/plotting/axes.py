@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike, NDArray
@@ -39,10 +40,15 @@ def spread_over(n: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int)).tolist()
 
 
+def new_figure(size: tuple[float, float]) -> Figure:
+    """A figure with some room around what is drawn, so that words on a page do not touch it."""
+    return Figure(figsize=size, layout=ConstrainedLayoutEngine(h_pad=0.1))
+
+
 def drawn_axes(ax: Axes | None) -> Axes:
     """The Axes to draw into, with a grid; in a figure of their own if there are none."""
     if ax is None:
-        ax = Figure(figsize=SIZE, layout="constrained").add_subplot()
+        ax = new_figure(SIZE).add_subplot()
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
     return ax
@@ -187,13 +193,8 @@ def label_score(ax: Axes, scoring: str, kind: str = "") -> None:
     without_math(ax.set_ylabel(("\n" if narrow else " ").join(words), fontsize=size))
 
 
-def focus(ax: Axes, chosen: Floats, others: Floats, pad: float = 0.06) -> None:
-    """Show the chosen scores in full, and what is below them unless it is very far."""
-    ax.set_ylim(*score_limits(chosen, others, pad))
-
-
-def score_limits(chosen: Floats, others: Floats, pad: float = 0.06) -> tuple[float, float]:
-    """The ends of an axis of scores."""
+def score_limits(chosen: Floats, others: Floats, pad: float) -> tuple[float, float]:
+    """The ends of an axis that has all chosen scores, and others unless they are far below."""
     chosen, others = chosen[np.isfinite(chosen)], others[np.isfinite(others)]
     every = np.concatenate([chosen, others])
     if not len(chosen) or np.ptp(every) == 0:

@@ -30,10 +30,10 @@ from greedymiser.plotting.axes import (
     add_legend,
     cost_axis,
     drawn_axes,
-    focus,
     found_by_search,
     label_score,
     note_below,
+    score_limits,
     set_title,
     shades,
     spread_over,
@@ -59,6 +59,9 @@ PRICES_IGNORED = "prices ignored"
 # What costs less than this part of the most expensive change of a step is not in its label, and a
 # step that gains less than this part of all that can be gained has none.
 CHEAP, LITTLE = 0.2, 0.02
+
+# Room above and below the scores, as a part of the axis.
+PAD = 0.09
 
 # Beyond so many times the cost of the best model, a reference is told in words only.
 FAR = 1.5
@@ -108,7 +111,7 @@ def plot_curve(
     last = _right_end(curve, costs[-1], list(others.values()), paths)
     cost_axis(
         ax,
-        [costs, [last]],
+        [[step.cost for step in steps], [last]],
         curve.cost_unit,
         "mean cost of one prediction" if is_by_row(curve) else "cost of one prediction",
     )
@@ -116,8 +119,7 @@ def plot_curve(
     handles += _draw_steps(ax, curve, steps, costs, scores, last)
     handles += _draw_baselines(ax, others, curve.cost_unit)
     reached = [step.test_score for step in steps if step.test_score is not None]
-    beside = [*reached, *(score for _, score in others.values()), *_band(steps[1:])]
-    focus(ax, scores[1:] if len(scores) > 1 else scores, np.array([scores[0], *beside]), 0.09)
+    ax.set_ylim(*score_range(scores, steps, [score for _, score in others.values()]))
     note_below(ax, scores[0], "what is free" if steps[0].n_features else "a constant")
     label_score(ax, curve.scoring, "" if reached else "validation")
     set_title(ax, recommendation(curve, steps))
@@ -237,6 +239,23 @@ def _right_end(
     return max([best, *near])
 
 
+def score_range(
+    line: Floats, steps: Sequence[FrontStep], others: Sequence[float]
+) -> tuple[float, float]:
+    """The ends of the axis of scores, for a line, its models and others to compare with.
+
+    What is free is often far below the rest; where it is shown, its standard error is, too.
+    """
+    reached = [step.test_score for step in steps if step.test_score is not None]
+    beside = np.array([line[0], *reached, *others, *_band(steps[1:])])
+    bottom, top = score_limits(line[1:] if len(line) > 1 else line, beside, PAD)
+    ends = _band(steps[:1])
+    if not ends or steps[0].score < bottom:
+        return bottom, top
+    pad = PAD * (top - bottom)
+    return min(bottom, ends[0] - pad), max(top, ends[1] + pad)
+
+
 def _band(steps: Sequence[FrontStep]) -> list[float]:
     """The ends of the standard errors."""
     known = [(step.score, step.error) for step in steps if step.error is not None]
@@ -290,11 +309,12 @@ def _draw_steps(
                if tested else named, **look)
     ]  # fmt: skip
     if all(step.error is not None for step in steps):
-        errors = np.array([step.error for step in steps])
-        at, middle = [step.cost for step in steps], np.array([step.score for step in steps])
+        # Between two of the steps, that of the cheaper one.
+        last_step = np.searchsorted([step.cost for step in steps], costs, side="right") - 1
+        errors = np.array([step.error for step in steps])[last_step]
+        lower, upper = scores - errors, scores + errors
         ax.fill_between(
-            [*at, end], np.append(middle - errors, middle[-1] - errors[-1]),
-            np.append(middle + errors, middle[-1] + errors[-1]), step="post",
+            [*costs, end], [*lower, lower[-1]], [*upper, upper[-1]], step="post",
             color=colour, alpha=0.2, linewidth=0, zorder=1,
         )  # fmt: skip
         handles.append(Patch(color=colour, alpha=0.3, label="± 1 standard error"))
@@ -326,10 +346,10 @@ def _write_labels(
     costs, scores = line
     end = ax.get_xlim()[1]
     placer.avoid_line([*costs, end], [*scores, scores[-1]])
-    placer.avoid_points([s.cost for s in steps], [s.score for s in steps])
+    placer.avoid_points([s.cost for s in steps], [s.score for s in steps], are_labelled=True)
     tested = [step for step in steps if step.test_score is not None]
     placer.avoid_points([s.cost for s in tested], [s.test_score or 0.0 for s in tested])
-    placer.avoid_points([cost for cost, _ in others], [score for _, score in others])
+    placer.avoid_points([cost for cost, _ in others], [score for _, score in others], 11.0)
     placer.avoid_text(ax.texts)
     chosen = recommended(steps)
     gains = [0.0, *np.diff([step.score for step in steps]).tolist()]
@@ -341,7 +361,10 @@ def _write_labels(
 
 
 def step_labels(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> list[list[str]]:
-    """What each step adds, in fewer and fewer words; none for those that gain next to nothing."""
+    """What each step adds, in fewer and fewer words; none for those that gain next to nothing.
+
+    The recommended one is called that where it has nothing else to be called by.
+    """
     if not curve.models:  # traces that were read from a file know of no resources
         return [[] for _ in steps]
     costs = curve.models[0].costs_
@@ -349,10 +372,15 @@ def step_labels(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> list[list[s
     chosen = recommended(steps)
     gains = [0.0, *np.diff([step.score for step in steps]).tolist()]
     least = LITTLE * (max(step.score for step in steps) - steps[0].score)
-    return [
-        _phrases(step, prices) if i and (i == chosen or not gains[i] < least) else []
+    # Where rows pay for themselves, a step that only drops something asks more rows for the rest.
+    by_row = is_by_row(curve)
+    labels = [
+        _phrases(step, prices) if i and not gains[i] < least and (step.adds or not by_row) else []
         for i, step in enumerate(steps)
     ]
+    # What it adds may be little; that it is the one to take is not.
+    labels[chosen] = labels[chosen] or ["recommended"]
+    return labels
 
 
 def _phrases(step: FrontStep, prices: Mapping[str, float]) -> list[str]:
@@ -376,9 +404,9 @@ def _draw_baselines(ax: Axes, others: Mapping[str, tuple[float, float]], unit: s
     for i, (name, (cost, score)) in enumerate(others.items()):
         words = f"{short(name, 30)}: {rounded_score(score)} for {money(cost, unit)}"
         colour = ink_of(ax) if name == PRICES_IGNORED else COLOURS[2 + i % 3]
-        look: dict[str, Any] = {"marker": "X", "markersize": 7, "linestyle": "none"}
-        if cost <= end:
-            ax.plot([cost], [score], color=colour, zorder=5, **look)
+        look: dict[str, Any] = {"marker": "X", "markersize": 9, "linestyle": "none"}
+        if cost <= end:  # below the points of the line, which are smaller
+            ax.plot([cost], [score], color=colour, zorder=3.8, **look)
         else:
             look = {"linewidth": 0.9, "dashes": (1, 2)}
             ax.axhline(score, color=colour, zorder=1, **look)
@@ -387,7 +415,7 @@ def _draw_baselines(ax: Axes, others: Mapping[str, tuple[float, float]], unit: s
 
 
 def compare_curves(curves: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """Draw the curves of several methods, measured with one meter.
+    """Draw the curves of several methods, whose costs are computed by the same rules.
 
     Parameters
     ----------

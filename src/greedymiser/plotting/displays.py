@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ProtocolDisplay:
-    """Who is asked what, after what, and at which cost: see ``plotting.plot_protocol``.
+    """Which rows are asked for what, in which order, at what cost; see ``plotting.plot_protocol``.
 
     Parameters
     ----------

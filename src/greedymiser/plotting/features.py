@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from greedymiser._core.amounts import money
 from greedymiser.curve.summary import front_steps, recommended, resource_groups
+from greedymiser.plotting.axes import new_figure
 from greedymiser.plotting.style import COLOURS, figure_of, ink_of, short, without_math
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
 
     Columns are the models that no other beats, with their costs; the recommended one is framed.
     What is shared (a blood draw, a report) comes before what needs it. What no model buys is not
-    shown.
+    shown, nor is what is free.
 
     Parameters
     ----------
@@ -40,19 +40,18 @@ def plot_features(curve: TradeoffCurve, ax: Axes | None = None) -> Axes:
     -------
     matplotlib Axes
     """
-    steps = [step for step in front_steps(curve) if step.resources]
+    steps = [step for step in front_steps(curve) if step.cost > 0]
     costs = curve.models[0].costs_
+    bought = {name for step in steps for name in step.resources}
     lines = [
-        line
-        for group in resource_groups(costs, {name for step in steps for name in step.resources})
-        for line in group.lines
+        line for group in resource_groups(costs, bought) for line in group.lines if line.price > 0
     ]
     uses = {line.name: sum(line.name in step.resources for step in steps) for line in lines}
     hidden = sorted(lines, key=lambda line: -uses[line.name])[MOST_LINES:]
     lines = [line for line in lines if line not in hidden]
     if ax is None:
         size = (NAMES + COLUMN * max(len(steps), 3), HEAD + LINE * max(len(lines), 3))
-        ax = Figure(figsize=size, layout="constrained").add_subplot()
+        ax = new_figure(size).add_subplot()
     if not lines:
         ax.set_axis_off()
         ax.text(0.5, 0.5, "nothing is bought", transform=ax.transAxes, ha="center", va="center")

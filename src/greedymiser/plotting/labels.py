@@ -16,7 +16,7 @@ from greedymiser.plotting.style import figure_of, ink_of, without_math
 Floats = NDArray[np.float64]
 
 # Points between a label and what it is about, and how many lines it may be moved away.
-GAP, MOST_LINES_AWAY = 6.0, 7
+GAP, MOST_LINES_AWAY = 6.0, 5
 
 
 class LabelPlacer:
@@ -34,6 +34,7 @@ class LabelPlacer:
         self._room = ax.get_window_extent()
         self._taken: list[Bbox] = []
         self._words: list[Bbox] = []
+        self._labelled: list[tuple[float, float]] = []
 
     def avoid_line(self, xs: Sequence[float], ys: Sequence[float]) -> None:
         """Keep labels off a line of steps."""
@@ -43,13 +44,21 @@ class LabelPlacer:
             self._taken.append(_box(x0, y0 - 1.5, x1, y0 + 1.5))
             self._taken.append(_box(x1 - 1.5, y0, x1 + 1.5, y1))
 
-    def avoid_points(self, xs: Iterable[float], ys: Iterable[float], size: float = 8.0) -> None:
-        """Keep labels off marks of so many points."""
+    def avoid_points(
+        self,
+        xs: Iterable[float],
+        ys: Iterable[float],
+        size: float = 8.0,
+        are_labelled: bool = False,
+    ) -> None:
+        """Keep labels off marks of so many points; a label is nearest to the mark that it names."""
         half = size * self._scale / 2
         places = np.column_stack([list(xs), list(ys)]).reshape(-1, 2)
         for x, y in self.ax.transData.transform(places):
             if np.isfinite(x) and np.isfinite(y):
                 self._taken.append(_box(x - half, y - half, x + half, y + half))
+                if are_labelled:
+                    self._labelled.append((x, y))
 
     def avoid_text(self, texts: Iterable[Any]) -> None:
         """Keep labels off other words."""
@@ -79,6 +88,9 @@ class LabelPlacer:
                 if any(_overlap(side_by_side, other) for other in self._words):
                     continue
                 box = _box(left - 1, bottom - 1, left + size.width + 1, bottom + size.height + 1)
+                # Words that are nearer to another mark would be read as about that one.
+                if lines and self._is_nearer_to_another(box, (at_x, at_y)):
+                    continue
                 leader = self._leader(box, side, (at_x, at_y)) if lines else []
                 if self._is_free(box) and not self._crosses_words(leader):
                     self._taken += [box, *leader]
@@ -118,6 +130,10 @@ class LabelPlacer:
         places = [tuple(np.asarray(start) + share * np.subtract(at, start)) for share in shares]
         return [_box(x - 1, y - 1, x + 1, y + 1) for x, y in places]
 
+    def _is_nearer_to_another(self, box: Bbox, at: tuple[float, float]) -> bool:
+        own = _distance(box, at)
+        return any(_distance(box, other) < own - 1 for other in self._labelled)
+
     def _crosses_words(self, leader: Sequence[Bbox]) -> bool:
         return any(_overlap(part, words) for part in leader for words in self._words)
 
@@ -130,6 +146,11 @@ class LabelPlacer:
 
 def _box(x0: float, y0: float, x1: float, y1: float) -> Bbox:
     return Bbox([[min(x0, x1), min(y0, y1)], [max(x0, x1), max(y0, y1)]])
+
+
+def _distance(box: Bbox, at: tuple[float, float]) -> float:
+    x, y = at
+    return float(np.hypot(max(box.x0 - x, 0.0, x - box.x1), max(box.y0 - y, 0.0, y - box.y1)))
 
 
 def _overlap(one: Bbox, other: Bbox) -> bool:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from greedymiser.model.protocols import MOST_QUESTIONS, Step, said_conditions
+from greedymiser.model.protocols import MOST_QUESTIONS, Step, conditions_text
 from greedymiser.plotting.style import COLOURS, figure_of, ink_of, number, short, without_math
 
 if TYPE_CHECKING:
@@ -176,11 +176,11 @@ class _Picture:
 def _fitting(step: Step, letters: int) -> str:
     """The conditions of a question, as many as there is room for."""
     for most in (3, 2, 1):
-        said = said_conditions(step, most)
-        if said and len(said) + 3 <= letters:
-            return f"if {said}"
-    said = said_conditions(step, 1)
-    return f"if {said}"[: letters - 1].rstrip() + "…" if said else ""
+        said = conditions_text(step, most)
+        if said and len(said) + 5 <= letters:
+            return f"with {said}"
+    said = conditions_text(step, 1)
+    return f"with {said}"[: letters - 1].rstrip() + "…" if said else ""
 
 
 def _inches(ax: Axes) -> tuple[float, float]:

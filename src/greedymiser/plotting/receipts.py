@@ -46,8 +46,8 @@ def plot_receipt(
 ) -> Axes:
     """Draw what a model bought, when, at what price, and the score that it had after each round.
 
-    The most expensive purchases are named beside the staircase. Where scores are known, a second
-    panel under it shows them.
+    The most expensive purchases are named beside the line of costs. Where scores are known, a
+    second panel below shows them.
 
     Parameters
     ----------
@@ -56,12 +56,12 @@ def plot_receipt(
         Scores by round, entry 0 that of the constant model; a curve has those of its models. By
         default ``model.validation_score_``, if the model was fitted with validation data.
     ax : matplotlib Axes, optional
-        It gives part of its room to the scores.
+        Part of its area is used for the scores.
 
     Returns
     -------
     matplotlib Axes
-        The one with the staircase.
+        The one with the costs.
     """
     ax = drawn_axes(ax)
     ink, n_iter, lines = ink_of(ax), model.n_iter_, list(model.receipt())

@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +26,9 @@ from greedymiser._core.files import write_file
 from greedymiser._core.version import __version__
 from greedymiser.curve.summary import (
     FrontStep,
+    ResourceLine,
     ValidationRows,
+    asked_more,
     first_purchases,
     front_steps,
     is_by_row,
@@ -37,20 +39,34 @@ from greedymiser.curve.summary import (
     resource_groups,
     same_purchases,
     score_text,
+    share_text,
+    shortlist,
+    whole_front,
 )
 from greedymiser.model.predictor import as_predictor
-from greedymiser.model.protocols import said_conditions
-from greedymiser.plotting.axes import cost_scale, nice_costs, score_limits, tick_label
-from greedymiser.plotting.curves import FAR, reference_models, staircase, step_labels
+from greedymiser.model.protocols import conditions_text
+from greedymiser.plotting.axes import cost_scale, nice_costs, tick_label
+from greedymiser.plotting.curves import (
+    FAR,
+    PRICES_IGNORED,
+    reference_models,
+    score_range,
+    staircase,
+    step_labels,
+)
 from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:
+    from greedymiser.costs.cost_model import CostModel
     from greedymiser.curve.curve import TradeoffCurve
     from greedymiser.model.protocols import Protocol
 
 __all__ = ["write_report"]
 
 MINUS = "\N{MINUS SIGN}"
+
+# Questions of a protocol that a reader can take in.
+MOST_QUESTIONS = 12
 
 
 def write_report(
@@ -74,8 +90,8 @@ def write_report(
     path : path of the file, which is replaced if it exists
     title : str, optional
     X : array, sparse matrix or data frame, optional
-        Rows over which the protocols of models with ``charge="row"`` are counted; without them,
-        the page has no protocols.
+        Rows over which it is counted whom models with ``charge="row"`` ask for what; by default
+        the validation rows. A curve that was read from a file has none.
     baselines : mapping from name to (cost, score) or to fitted model, optional
         Models to compare with, as in ``plot_curve``.
     about : mapping from str to Any, optional
@@ -142,40 +158,90 @@ def _write_report(target: Path, content: bytes) -> None:
 # -- the data ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Report:
+    """What a page tells, and of whom."""
+
+    curve: TradeoffCurve
+    # Every model that no other beats: the line, the slider and a typed budget go by all of them.
+    steps: list[FrontStep]
+    # The few that tables have, in the order of ``steps``.
+    main: list[int]
+    # Each step as a model, and whom it asks for what; None where all rows are asked for the same.
+    models: list[Any]
+    protocols: list[Protocol | None]
+
+    @property
+    def unit(self) -> str:
+        return str(self.curve.cost_unit or "")
+
+    @property
+    def costs(self) -> CostModel:
+        costs: CostModel = self.curve.models[0].costs_
+        return costs
+
+    def main_before(self, i: int) -> int | None:
+        """The last of the few that is cheaper."""
+        return max((k for k in self.main if k < i), default=None)
+
+    def main_after(self, i: int) -> int | None:
+        """The first of the few that costs more."""
+        return min((k for k in self.main if k > i), default=None)
+
+    def change(self, before: int, after: int) -> str:
+        """From one model to another, in words."""
+        old, new = self.steps[before], self.steps[after]
+        adds, drops = (
+            named_purchases(self.costs, set(one.resources) - set(other.resources))
+            for one, other in ((new, old), (old, new))
+        )
+        told = [replace(new, adds=adds, drops=drops).change(4)]
+        if not adds or (new.cost < old.cost and not drops):  # so it must be about other rows
+            told.append(asked_more(self.protocols[before], self.protocols[after]))
+        told = [words for words in told if words]
+        return "; ".join(told) or same_purchases(self.curve, is_cheaper=new.cost < old.cost)
+
+
 def _data(
     curve: TradeoffCurve, X: Any, baselines: Mapping[str, Any], about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    steps = front_steps(curve)
+    steps, main = whole_front(curve)
     if not steps:
         raise ValueError("no model of the curve has a score, so there is nothing to report")
-    costs = curve.models[0].costs_
+    if X is None and isinstance(curve.validation, ValidationRows):
+        X = curve.validation.table
+    models = [model_at(curve, step.position, step.n_iter) for step in steps]
+    protocols = [_protocol_of(model, X) for model in models]
+    report = _Report(curve, steps, main, models, protocols)
     line = np.column_stack(staircase(curve)).tolist()
     others = reference_models(curve, baselines)
+    unit, costs = report.unit, report.costs
     bought = {name for step in steps for name in step.resources}
-    by_row = is_by_row(curve)
-    unit = str(curve.cost_unit or "")
-    labels = step_labels(curve, steps)
+    lines = [
+        line for group in resource_groups(costs, bought) for line in group.lines if line.price > 0
+    ]
+    few = front_steps(curve)
+    labels = dict(zip(main, step_labels(curve, few), strict=True))
     return {
         "scoring": _score_name(curve),
         "unit": unit,
-        "by_row": by_row,
+        "by_row": is_by_row(curve),
         "heading": _heading(curve),
-        "lead": _lead(curve, steps),
+        "lead": _lead(curve, few),
         "provenance": _provenance(curve, about),
         "total": costs.total(range(costs.n_features)),
-        "axes": _axes(curve, steps, line, others),
+        "axes": _axes(curve, few, line, others),
         "line": line,
-        "steps": [_step_entry(curve, steps, i, X, labels[i]) for i in range(len(steps))],
-        "recommended": recommended(steps),
-        "columns": [i for i, step in enumerate(steps) if step.resources],
+        "steps": [_step_entry(report, i, lines, labels.get(i, [])) for i in range(len(steps))],
+        "recommended": main[recommended(few)],
         "lines": [
             {"name": line.name, "is_part": line.is_part, "price_text": money(line.price, unit)}
-            for group in resource_groups(costs, bought)
-            for line in group.lines
+            for line in lines
         ],
         "baselines": [
             {
-                "name": str(name),
+                "name": "a model that ignores prices" if name == PRICES_IGNORED else str(name),
+                "ignores_prices": name == PRICES_IGNORED,
                 "cost": cost,
                 "score": score,
                 "cost_text": money(cost, unit),
@@ -200,18 +266,28 @@ def _heading(curve: TradeoffCurve) -> str:
 
 
 def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
+    """What to take, beside spending nothing and beside all that is for sale."""
     said = recommendation(curve, steps)
-    costs = curve.models[0].costs_
+    costs, first = curve.models[0].costs_, steps[0]
     whole = money(costs.total(range(costs.n_features)), curve.cost_unit)
-    return f"{said[:1].upper()}{said[1:]}. All {costs.n_features} features would cost {whole}."
+    told = [f"{said[:1].upper()}{said[1:]}."]
+    if first.cost == 0 and recommended(steps) > 0 and not first.is_total:
+        free = "What is free" if first.n_features else "A constant"
+        told.append(f"{free} scores {score_text(curve, first.score)}.")
+    told.append(f"All {costs.n_features} features would cost {whole}.")
+    return " ".join(told)
 
 
 def _provenance(curve: TradeoffCurve, about: Mapping[str, Any]) -> str:
     """Where it comes from: what is told, the rows, the date and the version."""
-    told = [f"{name}: {value}" for name, value in about.items()]
+    told = [
+        f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}"
+        for name, value in about.items()
+    ]
     if isinstance(curve.validation, ValidationRows):
         told.append(f"validation rows: {curve.validation.n_rows:,}")
-    told += [f"{date.today():%d %B %Y}", f"greedymiser {__version__}"]
+    today = date.today()
+    told += [f"{today.day} {today:%B %Y}", f"greedymiser {__version__}"]
     return " \N{MIDDLE DOT} ".join(told)
 
 
@@ -222,22 +298,11 @@ def _axes(
     others: Mapping[str, tuple[float, float]],
 ) -> dict[str, Any]:
     """Scales of the picture, and its ticks."""
-    costs = np.array([cost for cost, _ in line])
-    near = [cost for cost, _ in others.values() if cost <= FAR * costs[-1]]
-    values = np.unique([*costs, *near])
+    near = [cost for cost, _ in others.values() if cost <= FAR * steps[-1].cost]
+    values = np.unique([*(step.cost for step in steps), *near])
     low, high, power = cost_scale(values)
     scores = np.array([score for _, score in line])
-    beside = [step.test_score for step in steps if step.test_score is not None]
-    beside += [score for _, score in others.values()]
-    beside += [
-        step.score + sign * step.error
-        for step in steps[1:]
-        if step.error is not None
-        for sign in (-1, 1)
-    ]
-    bottom, top = score_limits(
-        scores[1:] if len(scores) > 1 else scores, np.array([scores[0], *beside]), 0.09
-    )
+    bottom, top = score_range(scores, steps, [score for _, score in others.values()])
     what = "mean cost of one prediction" if is_by_row(curve) else "cost of one prediction"
     unit = str(curve.cost_unit or "")
     return {
@@ -255,29 +320,24 @@ def _axes(
 
 
 def _step_entry(
-    curve: TradeoffCurve, steps: Sequence[FrontStep], i: int, X: Any, labels: list[str]
+    report: _Report, i: int, lines: Sequence[ResourceLine], labels: list[str]
 ) -> dict[str, Any]:
-    step, unit = steps[i], curve.cost_unit
-    model = model_at(curve, step.position, step.n_iter)
-    neighbours = {
-        k: {
-            "change": _change(curve, steps[k], step),
-            "score": _difference(curve, step.score - steps[k].score),
-        }
-        for k in (i - 1, i + 1)
-        if 0 <= k < len(steps)
-    }
-    trees = model.costs_.tree_cost * step.n_trees
-    note = "It asks for nothing that costs anything." if not step.resources else ""
-    if step.is_total:
-        parts = [money(part, unit) for part in (step.cost, step.errors, -step.score)]
-        note = f"{parts[0]} for features and {parts[1]} for errors: {parts[2]} a row. {note}"
-    if trees:
-        note = f"{note} {step.n_trees} trees cost {money(trees, unit)} more.".strip()
+    curve, step, unit = report.curve, report.steps[i], report.unit
+    model, protocol = report.models[i], report.protocols[i]
+    before = report.main_before(i)
+    adds = first_purchases(step) if before is None else report.change(before, i)
+    cost_text = money(step.cost, unit)
     return {
         "cost": step.cost,
-        "cost_text": money(step.cost, unit),
-        "budget": _rounded_up(step.cost),
+        "cost_text": cost_text,
+        # What is printed, as a number: whoever types it gets this model.
+        "printed": cost_text.removeprefix(currency(unit))
+        .removesuffix(unit)
+        .replace(",", "")
+        .strip(),
+        "budget": _rounded_up(
+            step.cost, report.steps[i + 1].cost if i + 1 < len(report.steps) else None
+        ),
         "score": step.score,
         "score_text": score_text(curve, step.score),
         "error": step.error,
@@ -286,15 +346,45 @@ def _step_entry(
         "test_text": score_text(curve, step.test_score),
         "n_trees": step.n_trees,
         "n_features": step.n_features,
-        "change": step.change(3),
+        "is_main": i in report.main,
         "labels": labels,
-        "adds": step.change(6) or (first_purchases(step) if i == 0 else same_purchases(curve)),
-        "resources": list(step.resources),
-        "list": _shopping_list(model, step, unit),
-        "note": note,
-        "score_difference_from": neighbours,
-        "protocol": _protocol_of(model, X, unit),
+        "adds": adds,
+        "bought": [k for k, line in enumerate(lines) if line.name in step.resources],
+        "names": list(step.resources),
+        "list": _shopping_list(model, step, lines, protocol, unit),
+        "asked": None if protocol is None else _asked_entry(protocol, unit),
+        "free": _free_features(model),
+        "note": _note(model, step, protocol, unit),
+        "beside": [
+            {
+                "step": k,
+                "change": report.change(i, k),
+                "score": _difference(curve, report.steps[k].score - step.score),
+            }
+            for k in (before, report.main_after(i))
+            if k is not None
+        ],
+        "protocol": None if protocol is None else _protocol_entry(protocol.without_free(), unit),
     }
+
+
+def _note(model: Any, step: FrontStep, protocol: Protocol | None, unit: str) -> str:
+    """What a list of purchases does not tell."""
+    told = []
+    if step.is_total:
+        parts = [money(part, unit) for part in (step.cost, step.errors, -step.score)]
+        told.append(f"{parts[0]} for features and {parts[1]} for errors: {parts[2]} a row.")
+    if step.cost == 0:
+        told.append("It asks for nothing that costs anything.")
+    trees = model.costs_.tree_cost * step.n_trees
+    if trees:
+        told.append(f"{step.n_trees} trees cost {money(trees, unit)} more.")
+    if protocol is not None and step.cost > 0:
+        told.append(
+            f"Each row pays for what it is asked for: {money(protocol.mean_cost, unit)} on average "
+            f"over {protocol.n_rows:,} rows, {money(protocol.max_cost, unit)} at most."
+        )
+    return " ".join(told)
 
 
 def _error_text(error: float | None) -> str:
@@ -302,23 +392,14 @@ def _error_text(error: float | None) -> str:
     return said if said.strip("0.") else ""
 
 
-def _change(curve: TradeoffCurve, before: FrontStep, after: FrontStep) -> str:
-    """From one model to another, in words."""
-    costs = curve.models[after.position].costs_
-    old, new = set(before.resources), set(after.resources)
-    adds, drops = named_purchases(costs, new - old), named_purchases(costs, old - new)
-    return replace(after, adds=adds, drops=drops).change(4) or same_purchases(
-        curve, is_cheaper=after.cost < before.cost
-    )
-
-
 def _difference(curve: TradeoffCurve, difference: float) -> str:
     """How much a score rises, or a total."""
     if curve.scoring == TOTAL_COST:
         sign = "+" if difference <= 0 else MINUS
         return f"total {sign}{money(abs(difference), curve.cost_unit)}"
-    size = abs(difference) if abs(difference) >= 0.0005 else 0.0
-    return f"score {'+' if difference >= 0 else MINUS}{rounded_score(size)}"
+    if abs(difference) < 0.0005:
+        return "the same score"
+    return f"score {'+' if difference >= 0 else MINUS}{rounded_score(abs(difference))}"
 
 
 def _beside(curve: TradeoffCurve, step: FrontStep, cost: float, score: float) -> str:
@@ -328,34 +409,61 @@ def _beside(curve: TradeoffCurve, step: FrontStep, cost: float, score: float) ->
     return f"{saved}, {_difference(curve, step.score - score)}"
 
 
-def _rounded_up(cost: float) -> float:
-    """A short number that is not less than the cost, so that the model still fits."""
+def _rounded_up(cost: float, below: float | None) -> float:
+    """A short number that is not less than the cost, and less than what the next model costs."""
     if cost == 0:
         return 0.0
-    digits = 5 - math.floor(math.log10(cost))
-    short = round(cost, digits)
-    return short if short >= cost else round(short + 10.0**-digits, digits)
+    for places in range(max(2, 2 - math.floor(math.log10(cost))), 18):
+        short = round(cost, places)
+        short = short if short >= cost else round(short + 10.0**-places, places)
+        if below is None or short < below:
+            return short
+    return cost
 
 
-def _shopping_list(model: Any, step: FrontStep, unit: str) -> list[dict[str, Any]]:
-    """What a model buys by what it shares; with the running total and the share of the gain."""
-    costs = model.costs_
+def _shopping_list(
+    model: Any,
+    step: FrontStep,
+    lines: Sequence[ResourceLine],
+    protocol: Protocol | None,
+    unit: str,
+) -> list[list[Any]]:
+    """What a model buys: which line it is, and two things about it.
+
+    Where rows pay for themselves, these are the share of rows that is asked, and what that adds to
+    the mean cost; elsewhere the running total, and the share of the gain.
+    """
+    bought = [(k, line) for k, line in enumerate(lines) if line.name in step.resources]
+    if protocol is not None:
+        asked = {line.resource: line for line in protocol.lines}
+        return [
+            [k, share_text(asked[line.name].share), money(asked[line.name].mean_cost, unit)]
+            for k, line in bought
+            if line.name in asked
+        ]
     shares = _gain_shares(model)
-    entries, total = [], 0.0
-    for group in resource_groups(costs, step.resources):
-        for line in group.lines:
-            total += line.price
-            share = shares.get(line.name)
-            entries.append(
-                {
-                    "name": line.name,
-                    "is_part": line.is_part,
-                    "price_text": money(line.price, unit),
-                    "total_text": money(total, unit),
-                    "share_text": "" if share is None else f"{100 * share:.0f}%",
-                }
-            )
-    return entries
+    totals = np.cumsum([line.price for _, line in bought])
+    return [
+        [k, money(float(total), unit), _percent_text(shares.get(line.name))]
+        for (k, line), total in zip(bought, totals, strict=True)
+    ]
+
+
+def _percent_text(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f}%"
+
+
+def _free_features(model: Any) -> dict[str, Any]:
+    """The features of a model that cost nothing, and their share of the gain."""
+    costs, predictor = model.costs_, as_predictor(model)
+    prices = costs.resource_costs
+    free = [f for f in predictor.features if not any(prices[need] for need in costs.needs[f])]
+    names = [str(f) if predictor.names is None else predictor.names[f] for f in free]
+    gains = getattr(model, "feature_importances_", None)
+    share = None
+    if gains is not None and np.sum(gains) > 0:
+        share = float(np.sum(np.asarray(gains)[free]) / np.sum(gains))
+    return {"names": shortlist(names, 12), "n": len(free), "share_text": _percent_text(share)}
 
 
 def _gain_shares(model: Any) -> dict[str, float]:
@@ -375,33 +483,47 @@ def _gain_shares(model: Any) -> dict[str, float]:
     return {name: share / whole for name, share in shares.items()}
 
 
-def _protocol_of(model: Any, X: Any, unit: str) -> dict[str, Any] | None:
-    if X is None or not as_predictor(model).has_protocol:
+def _protocol_of(model: Any, rows: Any) -> Protocol | None:
+    """Whom a model asks for what; None where all rows are asked for the same."""
+    predictor = as_predictor(model)
+    if rows is None or not predictor.has_protocol or predictor.compares_rows:
         return None
-    return _protocol_entry(model.protocol(X), unit)
+    return predictor.protocol(rows)
 
 
-def _protocol_entry(protocol: Protocol, unit: str) -> dict[str, Any]:
+def _asked_entry(protocol: Protocol, unit: str) -> dict[str, str]:
+    """What a list of what is asked of some rows adds up to."""
+    trees = money(protocol.tree_cost, unit) if protocol.tree_cost else ""
+    return {"trees_text": trees, "mean_text": money(protocol.mean_cost, unit)}
+
+
+def _protocol_entry(protocol: Protocol, unit: str) -> dict[str, Any] | None:
+    """The questions to most rows, in their order."""
+    questions = [(depth, step) for depth, step in protocol.start.each() if depth > 0]
+    if not questions:
+        return None
+    # A question comes before those that follow from it, which go to no more rows than it does.
+    most = sorted((step for _, step in questions), key=lambda step: -step.n_rows)[:MOST_QUESTIONS]
+    shown = {id(step) for step in most}
     rare = sum(step.n_rare for _, step in protocol.start.each())
     far = sum(step.n_far for _, step in protocol.start.each())
     return {
-        "n_rows": protocol.n_rows,
-        "mean_cost": protocol.mean_cost,
-        "mean_text": money(protocol.mean_cost, unit),
-        "max_text": money(protocol.max_cost, unit),
-        "rare": rare / protocol.n_rows,
-        "far": far / protocol.n_rows,
+        "none_text": share_text(protocol.start.n_done / protocol.n_rows),
+        "n_hidden": len(questions) - len(most),
+        "rare_text": share_text(rare / protocol.n_rows),
+        "far_text": share_text(far / protocol.n_rows),
         "steps": [
             {
                 "depth": depth - 1,
                 "name": step.name,
                 "share": step.n_rows / protocol.n_rows,
+                "share_text": share_text(step.n_rows / protocol.n_rows),
                 "ends": step.n_done / protocol.n_rows,
-                "conditions": said_conditions(step),
+                "conditions": conditions_text(step),
                 "price_text": money(step.price, unit),
             }
-            for depth, step in protocol.start.each()
-            if depth > 0
+            for depth, step in questions
+            if id(step) in shown
         ],
     }
 

@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._core.arithmetic import exact_sum
-from greedymiser.scoring._kernels import pairs_in_order, precision_steps, sort_floats
-from greedymiser.scoring.rows import Floats, ScoreOf, Truth, undefined
+from greedymiser._core.sorting import sort_floats
+from greedymiser.scoring._kernels import pairs_in_order, precision_steps
+from greedymiser.scoring.truth import Floats, ScoreOf, Truth, undefined
 
 # Bits of the integers that weights become, all of them together.
 MASS_BITS = 61
-
-# Numbers from which on they are sorted by their digits, whose counts take time to clear.
-MANY = 1000
 
 
 class Side:
@@ -43,10 +41,7 @@ class Side:
         """Predictions of these rows in their order, given those of all."""
         mine = values.take(self.at)
         if not len(self.mass):
-            if len(mine) < MANY:
-                mine.sort()
-            else:
-                sort_floats(mine)
+            sort_floats(mine)
             return Sorted(mine, self.mass, self)
         order = np.argsort(mine)
         return Sorted(mine[order], self.mass[order], self)

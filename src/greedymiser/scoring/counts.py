@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from greedymiser._core.arithmetic import exact_sum
 from greedymiser.scoring._kernels import count_classes, weigh_classes
-from greedymiser.scoring.rows import Floats, ScoreOf, Truth
+from greedymiser.scoring.truth import Floats, ScoreOf, Truth
 
 
 class Counts(NamedTuple):

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from greedymiser._core.arithmetic import exact_sum
 from greedymiser.costs.errors import ErrorCosts, as_error_costs
 from greedymiser.losses import Loss
-from greedymiser.scoring.rows import Floats
+from greedymiser.scoring.truth import Floats
 
 
 def error_score(
@@ -31,10 +31,10 @@ def error_score(
     codes, mass = y.astype(np.intp), float(len(y)) if weight is None else exact_sum(weight)
 
     def score(raw: Floats) -> float:
-        given = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
-        if given.ndim == 1:  # of the second class
-            given = np.stack([1.0 - given, given])
-        paid = errors.realised(codes, np.ascontiguousarray(given.T))
+        chances = np.asarray(loss.response(raw[0] if len(raw) == 1 else raw))
+        if chances.ndim == 1:  # of the second class
+            chances = np.stack([1.0 - chances, chances])
+        paid = errors.realised(codes, np.ascontiguousarray(chances.T))
         return -exact_sum(paid if weight is None else paid * weight) / mass
 
     return score
@@ -71,7 +71,7 @@ def total_cost(
     error_costs: Any = None,
     sample_weight: ArrayLike | None = None,
 ) -> TotalCost:
-    """What a model costs on some rows: the mean of their bills, and that of its errors.
+    """What a model costs on some rows: the mean cost of features, and the mean cost of errors.
 
     Parameters
     ----------

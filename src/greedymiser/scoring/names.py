@@ -68,8 +68,8 @@ COMMON = (
 
 def _with_that_word(scoring: str, known: Sequence[str]) -> str:
     """The first name that has what was given among its words, or begins with it."""
-    given = scoring.lower().replace("-", "_").replace(" ", "_")
+    word = scoring.lower().replace("-", "_").replace(" ", "_")
     for name in known:
-        if given and (given in name.split("_") or name.startswith(given)):
+        if word and (word in name.split("_") or name.startswith(word)):
             return f"; did you mean {name!r}?"
     return ""

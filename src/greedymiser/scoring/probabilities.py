@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from greedymiser.scoring.rows import EPS, Floats, ScoreOf, Truth, undefined
+from greedymiser.scoring.truth import EPS, Floats, ScoreOf, Truth, undefined
 
 
 def log_loss(rows: Truth) -> ScoreOf:

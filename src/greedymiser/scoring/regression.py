@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from greedymiser.scoring.rows import Floats, ScoreOf, Truth, undefined
+from greedymiser.scoring.truth import Floats, ScoreOf, Truth, undefined
 
 
 def mean_squared_error(rows: Truth) -> ScoreOf:

@@ -41,8 +41,8 @@ class Account(Protocol):
     def plant(self, is_whole: bool) -> None:
         """A tree begins, which grows on all rows or on some; its rows are those of node 0."""
 
-    def price(self, nodes: NDArray[np.int64], n_trees: int) -> tuple[Floats, Columns]:
-        """Prices of features at the nodes of a level, and whether nothing must be bought."""
+    def price(self, nodes: NDArray[np.void], n_trees: int) -> tuple[Floats, Columns]:
+        """Prices of features at the open nodes of a level, and whether nothing must be bought."""
 
     def payable(self, within: Columns, bounds: Floats | None, tradeoff: float) -> Columns:
         """Features that can be afforded, and are worth it if gains reach the nodes' bounds."""
@@ -79,6 +79,11 @@ class ModelAccount:
         self._n_trees = 0
         # What the ledger keeps up to date, as one row for all nodes.
         self._level = ledger.prices[None], ledger.owned_features[None]
+        # Whether a purchase can make another feature cheaper.
+        needs = [resource for some in marks_of(self.costs).of_feature for resource in some]
+        self._shares = len(set(needs)) < len(needs)
+        # The bill, where it is the same for any number of trees; None until somebody asks.
+        self._bill: float | None = None
 
     @property
     def spent(self) -> float:
@@ -87,7 +92,7 @@ class ModelAccount:
     def plant(self, is_whole: bool) -> None:
         pass
 
-    def price(self, nodes: NDArray[np.int64], n_trees: int) -> tuple[Floats, Columns]:
+    def price(self, nodes: NDArray[np.void], n_trees: int) -> tuple[Floats, Columns]:
         self._n_trees = n_trees
         return self._level
 
@@ -95,15 +100,18 @@ class ModelAccount:
         """Prices fall for all nodes when one buys, so that the largest bound counts for all."""
         if bounds is None:
             return within & self._reachable
-        most, reachable = bounds.max(), (within & self._reachable)[0]
+        most, reachable = max(bounds.tolist()), within & self._reachable
         payable = reachable & (most > tradeoff * self.ledger.prices)
-        while len(bounds) > 1 and not (payable == reachable).all():
-            prices = self.ledger.prices_if(payable)
+        # More and more of what is reachable: so many are the same ones.
+        n_payable = np.count_nonzero(payable)
+        while self._shares and len(bounds) > 1 and n_payable < np.count_nonzero(reachable):
+            prices = self.ledger.prices_if(payable[0])
             wider = reachable & (most > tradeoff * prices * (1 - 1e-12))
-            if (wider == payable).all():
+            n_wider = np.count_nonzero(wider)
+            if n_wider == n_payable:
                 break
-            payable = wider
-        return payable[None]
+            payable, n_payable = wider, n_wider
+        return payable
 
     def can_afford(self, row: int, feature: int) -> bool:
         if self._budget is None:
@@ -117,13 +125,18 @@ class ModelAccount:
 
     def buy(self, feature: int, row: int) -> tuple[tuple[str, ...], float]:
         price = float(self.ledger.prices[feature])
+        self._bill = None
         return self.ledger.buy(feature), price
 
     def settle_round(self, is_whole: bool) -> None:
         pass
 
     def total(self, n_trees: int = 0) -> float:
-        return self.ledger.total(n_trees)
+        if self.costs.tree_cost > 0:
+            return self.ledger.total(n_trees)
+        if self._bill is None:
+            self._bill = self.ledger.total()
+        return self._bill
 
     def is_within(self, n_trees: int) -> bool:
         return self._budget is None or self.total(n_trees) <= self._budget
@@ -213,18 +226,17 @@ class RowAccount:
             root = self._rows.marked(np.zeros(1, dtype=np.int64), ())
             self._root_weight = max(int(root[0, 0]), 1)
 
-    def price(self, nodes: NDArray[np.int64], n_trees: int) -> tuple[Floats, Columns]:
-        self._n_trees = n_trees
+    def price(self, nodes: NDArray[np.void], n_trees: int) -> tuple[Floats, Columns]:
+        self._n_trees, self._nodes = n_trees, nodes["node"]
         shape = len(nodes), self.costs.n_features
         self._lacking = np.empty((len(nodes), len(self._begun)), dtype=np.int64)
         self._dues, self._prices = np.empty(shape), np.empty(shape)
         self._owned = np.empty(shape, dtype=np.bool_)
-        begun, weights = self._weigh(nodes)
+        begun, weights = self._weigh(self._nodes)
         splitting.price(
             weights, begun, self._pairs, self.costs.resource_costs, self._weighed,
             self._root_weight, self._lacking, self._dues, self._prices, self._owned,
         )  # fmt: skip
-        self._nodes = nodes
         self._reachable = self._within_budgets()
         return self._prices, self._owned
 

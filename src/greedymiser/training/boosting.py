@@ -155,13 +155,16 @@ def boost(
     nothing pays then. An interruption leaves in ``history`` the rounds that were finished.
     """
     start = time.perf_counter()
+    round_ = EVERYTHING
     for t in range(first, max_iter):
         n_trees = (t + 1) * loss.n_outputs
         if not grower.account.is_within(n_trees):
             history.stopped = "budget"
             return
-        growths = _grow_round(grower, loss, n_trees, rounds.round(t))
-        if not growths and rounds.round(t) != EVERYTHING:
+        if rounds.differ:
+            round_ = rounds.round(t)
+        growths = _grow_round(grower, loss, n_trees, round_)
+        if not growths and round_ != EVERYTHING:
             growths = _grow_round(grower, loss, n_trees, EVERYTHING)
         if not growths:
             history.stopped = "budget" if grower.account.is_held_back else "nothing pays"
@@ -208,15 +211,15 @@ def _grow_round(grower: Grower, loss: Loss, n_trees: int, round_: Round) -> list
             lower, upper = growth.bounds.T
             values[growth.leaves] = grower.params.learning_rate * np.clip(best, lower, upper)
         # H <- H + eta h_t.
-        if not growth.tree.is_leaf and round_.rows is None:
+        if not growth.is_leaf and round_.rows is None:
             grower.rows.add_leaves(growth.leaves, values[growth.leaves])
-        elif not growth.tree.is_leaf:
+        elif not growth.is_leaf:
             grower.rows.add_tree(growth.tree, k)
         growths.append(growth)
-    if all(growth.tree.is_leaf for growth in growths):
+    if all(growth.is_leaf for growth in growths):
         return []
     for k, growth in enumerate(growths):
-        if growth.tree.is_leaf:
+        if growth.is_leaf:
             grower.rows.add_tree(growth.tree, k)
     grower.account.settle_round(round_.rows is None)
     return growths

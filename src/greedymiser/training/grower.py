@@ -29,6 +29,8 @@ from greedymiser.training import splitting
 from greedymiser.training.accounts import Account
 from greedymiser.training.splitting import DRAFT_DTYPE, SETTINGS_DTYPE
 
+NO_SETS = np.zeros((0, CATEGORY_WORDS), dtype=np.uint64)
+
 
 @dataclass(frozen=True)
 class Interactions:
@@ -93,6 +95,11 @@ class Growth:
     bounds: Floats
     bought: list[Bought]
 
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the tree never split."""
+        return len(self.leaves) == 1
+
 
 class _OpenLevel(NamedTuple):
     """Nodes of a tree that may be split, all of one depth."""
@@ -148,8 +155,8 @@ class Grower:
         self._knows_bounds = params.rules.bound_gains and monotone is None
         # The tree that grows: one record of splitting.DRAFT_DTYPE per node.
         self._draft = np.zeros(31, dtype=DRAFT_DTYPE)
-        self._sets = np.zeros((0, CATEGORY_WORDS), dtype=np.uint64)
-        self._allowed = np.ones(n_features, dtype=bool) if allowed is None else allowed
+        self._sets = NO_SETS
+        self._allowed = (np.ones(n_features, dtype=bool) if allowed is None else allowed)[None]
 
     def grow(self, output: int, n_trees: int, round_: Round = EVERYTHING) -> Growth:
         """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
@@ -169,7 +176,7 @@ class Grower:
 
     def root_prices(self) -> Floats:
         """What each feature costs now at the root of the tree that was begun last."""
-        return self.account.price(np.zeros(1, dtype=np.int64), 0)[0][0]
+        return self.account.price(np.zeros(1, dtype=OPEN_DTYPE), 0)[0][0]
 
     def _plant(self, output: int, round_: Round = EVERYTHING) -> _OpenLevel:
         """Begin a tree; return its root."""
@@ -178,17 +185,17 @@ class Grower:
         # A mean over the rows that were drawn stands for the mean over all.
         share = 1.0 if round_.rows is None else root.n_rows / self.rows.n_rows
         self._total_weight = self.params.total_weight * share
-        self._settings["total_weight"] = self._total_weight
         # Features that splits on the way to a node were on; only kept where they matter.
         self._paths: dict[int, frozenset[int]] = {0: frozenset()}
         self._n_nodes = 1
-        self._sets = self._sets[:0]
-        grid = self.rows.grid
-        self._settings["gradient"], self._settings["hessian"] = grid.gradient, grid.hessian
-        splitting.plant(self._draft, *root)
+        self._sets = NO_SETS
         self.account.plant(round_.rows is None)
-        nodes = np.empty(1, dtype=OPEN_DTYPE)
-        return _OpenLevel(nodes[: splitting.write_open(self._draft, 0, 1, self._fewest, nodes)], 0)
+        nodes, grid = np.empty(1, dtype=OPEN_DTYPE), self.rows.grid
+        n_open = splitting.plant(
+            self._draft, self._settings, (grid.gradient, grid.hessian), self._total_weight,
+            tuple(root), self._fewest, nodes,
+        )  # fmt: skip
+        return _OpenLevel(nodes[:n_open], 0)
 
     # -- one level ------------------------------------------------------------------------------
 
@@ -198,14 +205,13 @@ class Grower:
         """Split what pays; return the children, None if there are none."""
         if len(level.nodes) == 0:
             return None
-        self._prices, self._owned = self.account.price(level.nodes["node"], n_trees)
+        self._prices, self._owned = self.account.price(level.nodes, n_trees)
         columns = self._columns_in_play(level.nodes)
-        if not columns.any():
+        if np.count_nonzero(columns) == 0:
             return None
         last = level.depth + 1 == self.params.max_depth
         table = self.rows.split_table(level.nodes, columns, last)
-        chosen, n_chosen = self._settle(level, table, bought)
-        return self._divide(level, table, chosen, n_chosen, last) if n_chosen else None
+        return self._divide(level, table, last, bought)
 
     def _columns_in_play(self, nodes: NDArray[np.void]) -> Columns:
         """Features that could pay at the nodes of a level.
@@ -213,15 +219,14 @@ class Grower:
         A node's impurity bounds the raw gain of all its splits, so a feature whose price exceeds
         the bound cannot be chosen, unless another node of the level makes it cheaper.
         """
-        within = self._allowed[None]
+        within = self._allowed
         if not self._round.shops:
             within = within & self._free
         bounds = None
         if self._knows_bounds:
             bounds = np.empty(len(nodes))
             n_rows = self.rows.n_rows
-            splitting.bound_impurities(self._draft, nodes, self._settings, n_rows, bounds)
-            bounds = 0.5 * bounds / self._total_weight
+            splitting.bound_gains(self._draft, nodes, self._settings, n_rows, bounds)
         payable = self.account.payable(within, bounds, self.params.tradeoff)
         if self._round.features is not None or self.params.interactions is not None:
             payable = self._narrowed(payable, nodes["node"])
@@ -242,7 +247,7 @@ class Grower:
         free = np.broadcast_to(self._free, shape)
         interactions, lot = self.params.interactions, self._round.features
         for row, owned, node in zip(columns, free, nodes.tolist(), strict=True):
-            may = self._allowed
+            may = self._allowed[0]
             if interactions is not None:
                 may = may & interactions.allowed(self._paths[node], len(row))
             if lot is not None:
@@ -252,56 +257,36 @@ class Grower:
             row &= may
         return columns
 
-    def _settle(
-        self, level: _OpenLevel, table: SplitTable, bought: list[Bought]
-    ) -> tuple[NDArray[np.int64], int]:
-        """Choose splits best first while they pay.
-
-        Returns the feature of each node (-1 for none), and how many have one. ``splitting.settle``
-        goes on by itself while what it chooses is paid for (eq. 5, from raw gains), and comes back
-        when something must be bought.
-        """
-        chosen = np.empty(len(level.nodes), dtype=np.int64)
-        chosen.fill(-1)
-        n_leaves = (self._n_nodes + 1) // 2
-        room = (self.params.max_leaf_nodes or 2**62) - n_leaves
-        tradeoff, total_weight = self.params.tradeoff, self._total_weight
-        while True:
-            row, feature, n_chosen = splitting.settle(
-                table.candidates, self._prices, self._owned, tradeoff, total_weight, room, chosen
-            )
-            if row < 0:
-                return chosen, n_chosen
-            if self.account.can_afford(row, feature):
-                chosen[row] = feature
-                gain = float(table.candidates["gain"][row, feature]) / total_weight
-                resources, price = self.account.buy(feature, row)
-                line = Bought(level.depth, feature, resources, price, self.account.spent, gain)
-                bought.append(line)
-            else:
-                self.account.refuse(row, feature, table.candidates["gain"])
-
     def _divide(
-        self,
-        level: _OpenLevel,
-        table: SplitTable,
-        chosen: NDArray[np.int64],
-        n_chosen: int,
-        last: bool,
-    ) -> _OpenLevel:
-        """Give the split nodes their children; return those as the next level."""
-        first = self._n_nodes
-        self._n_nodes += 2 * n_chosen
-        if self._n_nodes > len(self._draft):
-            self._draft = np.append(self._draft, np.zeros(self._n_nodes, dtype=DRAFT_DTYPE))
-        splits = np.empty(n_chosen, dtype=SPLIT_DTYPE)
-        sets = np.zeros((n_chosen, CATEGORY_WORDS), dtype=np.uint64)
-        children = np.empty(2 * n_chosen, dtype=OPEN_DTYPE)
-        n_sets, n_children = splitting.write_children(
-            self._draft, level.nodes, table.candidates, table.category_sets, chosen, first,
-            self._set_of_feature, self._monotone, self._settings, len(self._sets), splits, sets,
-            self.used, self._fewest, children,
-        )  # fmt: skip
+        self, level: _OpenLevel, table: SplitTable, last: bool, bought: list[Bought]
+    ) -> _OpenLevel | None:
+        """Choose splits best first while they pay; return the children as the next level.
+
+        ``splitting.split_level`` goes on by itself while what it chooses is paid for (eq. 5, from
+        raw gains), and comes back when something must be bought.
+        """
+        first, most = self._n_nodes, len(level.nodes)
+        if first + 2 * most > len(self._draft):
+            self._draft = np.append(self._draft, np.zeros(first + 2 * most, dtype=DRAFT_DTYPE))
+        room = (self.params.max_leaf_nodes or 2**62) - (first + 1) // 2
+        chosen = np.empty(most, dtype=np.int64)
+        chosen.fill(-1)
+        splits = np.empty(most, dtype=SPLIT_DTYPE)
+        sets = np.zeros((most, CATEGORY_WORDS), dtype=np.uint64)
+        children = np.empty(2 * most, dtype=OPEN_DTYPE)
+        while True:
+            row, feature, n_splits, n_sets, n_children = splitting.split_level(
+                self._draft, self._settings, level.nodes, *table, self._prices, self._owned,
+                self.params.tradeoff, room, chosen, first, self._set_of_feature, self._monotone,
+                len(self._sets), splits, sets, self.used, self._fewest, children,
+            )  # fmt: skip
+            if row < 0:
+                break
+            self._pay(level, table, row, feature, chosen, bought)
+        if n_splits == 0:
+            return None
+        self._n_nodes += 2 * n_splits
+        splits, sets = splits[:n_splits], sets[:n_splits]
         if n_sets > len(self._sets):
             self._sets = np.concatenate([self._sets, sets[splits["bin"] < 0]])
         if self.params.interactions is not None:
@@ -312,6 +297,25 @@ class Grower:
         if self._knows_bounds and not last:
             self._draft["energy"][first : self._n_nodes] = energies.ravel()
         return _OpenLevel(children[:n_children], level.depth + 1)
+
+    def _pay(
+        self,
+        level: _OpenLevel,
+        table: SplitTable,
+        row: int,
+        feature: int,
+        chosen: NDArray[np.int64],
+        bought: list[Bought],
+    ) -> None:
+        """Buy what a split needs and let its node have it, or take it out of the level."""
+        gains = table.candidates["gain"]
+        if not self.account.can_afford(row, feature):
+            self.account.refuse(row, feature, gains)
+            return
+        chosen[row] = feature
+        gain = float(gains[row, feature]) / self._total_weight
+        resources, price = self.account.buy(feature, row)
+        bought.append(Bought(level.depth, feature, resources, price, self.account.spent, gain))
 
     # -- the finished tree ----------------------------------------------------------------------
 

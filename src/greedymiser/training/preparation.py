@@ -1,6 +1,6 @@
 """Data on its way to training: checked, encoded, divided, binned and placed in an engine.
 
-``Given`` is what a user passes; ``Cases`` are rows in the loss' terms; ``Schema`` is what was
+``Inputs`` is what a user passes; ``Cases`` are rows in the loss' terms; ``Schema`` is what was
 learned of columns and targets, and all that a model keeps of its data; ``Prepared`` is ready to
 learn from, by any number of models.
 """
@@ -58,7 +58,7 @@ MANY_ROWS = 10_000
 
 
 @dataclass(frozen=True)
-class Given:
+class Inputs:
     """X, y and what goes with them, as a user passes them. X has been looked at already."""
 
     X: Any
@@ -67,7 +67,7 @@ class Given:
     qid: Any = None
 
 
-NOTHING_GIVEN = Given(None, None)
+NO_INPUTS = Inputs(None, None)
 
 
 @dataclass(frozen=True)
@@ -268,18 +268,18 @@ class Prepared:
 def prepare(
     params: Parameters,
     learn: Callable[[Checked], Schema],
-    given: Given,
-    given_val: Given,
+    inputs: Inputs,
+    inputs_val: Inputs,
     engine: Engine,
     threads: Threads,
 ) -> Prepared:
     """Check, encode, set aside, bin and place; ``learn`` says what columns and target mean."""
-    checked = check(given)
+    checked = check(inputs)
     schema = learn(checked)
     train = _weighed(schema.encode(checked), schema, params)
     _check_scale(train.weight)
-    held_out = encode_held_out(schema, given_val)
-    check_same_queries(given, given_val)
+    held_out = encode_held_out(schema, inputs_val)
+    check_same_queries(inputs, inputs_val)
     is_patient = _is_patient(params, train, held_out)
     if is_patient and held_out is None and params.validation_fraction is not None:
         train, held_out = _set_aside(train, schema, params.validation_fraction)
@@ -307,8 +307,8 @@ def learn_schema(
     def learn(checked: Checked) -> Schema:
         target = learn_target(kind, estimator, checked.y)
         n_features = checked.X.shape[1]
-        given = params.categorical_features
-        categorical = read_categorical_features(given, checked.X, n_features, columns)
+        setting = params.categorical_features
+        categorical = read_categorical_features(setting, checked.X, n_features, columns)
         categories = learn_categories(checked.X, categorical, checked.rows, params.max_bins)
         loss = target.loss(params.loss, params.quantile)
         costs = costs_of_columns(params, n_features, columns)
@@ -320,9 +320,9 @@ def learn_schema(
     return learn
 
 
-def read_error_costs(given: Any, target: Target, loss: Loss) -> ErrorCosts | None:
+def read_error_costs(setting: Any, target: Target, loss: Loss) -> ErrorCosts | None:
     """What errors cost, by the classes of the target; None where nobody says."""
-    if given is None:
+    if setting is None:
         return None
     assert isinstance(target, Classes)  # only the classifier has the parameter
     if not gives_probabilities(loss):
@@ -330,7 +330,7 @@ def read_error_costs(given: Any, target: Target, loss: Loss) -> ErrorCosts | Non
             "error_costs need class probabilities, and the loss "
             f"{type(getattr(loss, '_loss', loss)).__name__} gives none: it has no response"
         )
-    return as_error_costs(given, target.labels)
+    return as_error_costs(setting, target.labels)
 
 
 def _placed(engine: Engine, binned: BinnedMatrix, cases: Cases, loss: Loss) -> PlacedRows:
@@ -363,16 +363,16 @@ def _mapper(max_bins: int, schema: Schema) -> BinMapper:
 # -- data that is elsewhere ------------------------------------------------------------------------
 
 
-def is_elsewhere(given: Given) -> bool:
+def is_elsewhere(inputs: Inputs) -> bool:
     """Whether any of it is a Dask collection, or was one."""
-    values = (given.X, given.y, given.weight, given.qid)
-    return isinstance(given.X, Parted) or any(map(is_lazy, values))
+    values = (inputs.X, inputs.y, inputs.weight, inputs.qid)
+    return isinstance(inputs.X, Parted) or any(map(is_lazy, values))
 
 
-def brought(engine: Engine, given: Given) -> Given:
+def brought(engine: Engine, inputs: Inputs) -> Inputs:
     """What is needed here of data that is elsewhere: all but X, which stays where it is."""
-    if not is_elsewhere(given):
-        return given
+    if not is_elsewhere(inputs):
+        return inputs
     from greedymiser.engines.dask.engine import DaskEngine
 
     if not isinstance(engine, DaskEngine):
@@ -380,40 +380,40 @@ def brought(engine: Engine, given: Given) -> Given:
             "test data is a Dask collection, but the data to learn from is not; pass "
             "engine='dask', or bring the test data here with compute()"
         )
-    return Given(*engine.take(given.X, given.y, given.weight, given.qid))
+    return Inputs(*engine.take(inputs.X, inputs.y, inputs.weight, inputs.qid))
 
 
 # -- checks ---------------------------------------------------------------------------------------
 
 
-def check(given: Given) -> Checked:
+def check(inputs: Inputs) -> Checked:
     """Check the shapes, and leave out the rows of weight 0: they are as good as not there."""
-    y = column_or_1d(given.y, warn=True)
-    check_consistent_length(given.X, y)
-    weight = _check_weight(given.weight, given.X)
-    qid = _check_qid(given.qid, given.X)
+    y = column_or_1d(inputs.y, warn=True)
+    check_consistent_length(inputs.X, y)
+    weight = _check_weight(inputs.weight, inputs.X)
+    qid = _check_qid(inputs.qid, inputs.X)
     rows = None
     if weight is not None and not weight.all():
         rows = np.flatnonzero(weight)
         y, weight, qid = y[rows], weight[rows], None if qid is None else qid[rows]
     if weight is not None and (weight == 1).all():
         weight = None  # which is faster
-    return Checked(given.X, rows, y, weight, qid)
+    return Checked(inputs.X, rows, y, weight, qid)
 
 
-def encode_held_out(schema: Schema, given: Given, part: Part = "val") -> Cases | None:
+def encode_held_out(schema: Schema, inputs: Inputs, part: Part = "val") -> Cases | None:
     """Validation or test data that a user gave; None if there is none."""
-    if given.X is None and given.y is None:
-        if given.weight is not None or given.qid is not None:
+    if inputs.X is None and inputs.y is None:
+        if inputs.weight is not None or inputs.qid is not None:
             raise ValueError(f"sample_weight_{part} and qid_{part} need X_{part} and y_{part}")
         return None
-    if given.X is None or given.y is None:
-        missing = "X" if given.X is None else "y"
+    if inputs.X is None or inputs.y is None:
+        missing = "X" if inputs.X is None else "y"
         raise ValueError(
             f"X_{part} and y_{part} must be given together, but {missing}_{part} is missing"
         )
     try:
-        return schema.encode(check(given))
+        return schema.encode(check(inputs))
     except ValueError as error:
         note_part(error, part)
         raise
@@ -425,11 +425,11 @@ def note_part(error: Exception, part: Part) -> None:
     error.add_note(f"This is about the {what} data (X_{part}, y_{part}, ...).")
 
 
-def check_same_queries(given: Given, other: Given, part: Part = "val") -> None:
+def check_same_queries(inputs: Inputs, other: Inputs, part: Part = "val") -> None:
     """Queries on one side only would make the other side one giant query."""
-    if other.X is not None and (given.qid is None) != (other.qid is None):
+    if other.X is not None and (inputs.qid is None) != (other.qid is None):
         there, missing = f"qid_{part}", "qid"
-        if given.qid is not None:
+        if inputs.qid is not None:
             there, missing = missing, there
         raise ValueError(
             f"both sides need queries, but there is only {there}: {missing} is missing"
@@ -482,35 +482,35 @@ def costs_of_columns(
 
 
 def read_categorical_features(
-    given: Any, X: Any, n_features: int, columns: tuple[str, ...] | None
+    setting: Any, X: Any, n_features: int, columns: tuple[str, ...] | None
 ) -> list[int]:
     """Positions of the columns that hold categories."""
-    if given is None:
+    if setting is None:
         return []
-    if isinstance(given, str):  # "from_dtype"
+    if isinstance(setting, str):  # "from_dtype"
         return categorical_columns(X)
-    given = np.asarray(given)
-    if given.dtype == bool or given.ndim != 1:
-        _check_one_per_feature("categorical_features", given, n_features)
-        return np.flatnonzero(given).tolist()
+    setting = np.asarray(setting)
+    if setting.dtype == bool or setting.ndim != 1:
+        _check_one_per_feature("categorical_features", setting, n_features)
+        return np.flatnonzero(setting).tolist()
     named = positions(columns or ())
     name = "categorical_features"
-    return sorted({_position(f, name, named, n_features) for f in given.tolist()})
+    return sorted({_position(f, name, named, n_features) for f in setting.tolist()})
 
 
-def read_monotonic_cst(given: Any, schema: Schema) -> tuple[int, ...] | None:
+def read_monotonic_cst(setting: Any, schema: Schema) -> tuple[int, ...] | None:
     """One direction per feature; None where there is none at all."""
-    if given is None:
+    if setting is None:
         return None
     n_features = schema.n_features
     values = np.zeros(n_features, dtype=object)
-    if isinstance(given, dict):
+    if isinstance(setting, dict):
         named = positions(schema.columns or ())
-        for feature, direction in given.items():
+        for feature, direction in setting.items():
             values[_position(feature, "monotonic_cst", named, n_features)] = direction
     else:
-        _check_one_per_feature("monotonic_cst", np.asarray(given), n_features)
-        values[:] = np.asarray(given).tolist()
+        _check_one_per_feature("monotonic_cst", np.asarray(setting), n_features)
+        values[:] = np.asarray(setting).tolist()
     bad = [value for value in values if value not in (-1, 0, 1)]
     if bad:
         raise ValueError(f"monotonic_cst must hold only -1, 0 and 1, got {bad[0]!r}")
@@ -527,18 +527,18 @@ def read_monotonic_cst(given: Any, schema: Schema) -> tuple[int, ...] | None:
     return tuple(int(v) for v in values) if any(values) else None
 
 
-def read_interaction_cst(given: Any, schema: Schema) -> Interactions | None:
+def read_interaction_cst(setting: Any, schema: Schema) -> Interactions | None:
     """Sets of features that may meet on a path; None if any may."""
-    if given is None:
+    if setting is None:
         return None
-    if isinstance(given, str):
-        return Interactions(most={"no_interactions": 1, "pairwise": 2}[given])
+    if isinstance(setting, str):
+        return Interactions(most={"no_interactions": 1, "pairwise": 2}[setting])
     named, n_features = positions(schema.columns or ()), schema.n_features
     sets = []
-    for together in given:
+    for together in setting:
         if isinstance(together, str) or not isinstance(together, Iterable):
             raise ValueError(
-                f"interaction_cst must hold sets of features, got {together!r} in {given!r}"
+                f"interaction_cst must hold sets of features, got {together!r} in {setting!r}"
             )
         members = [_position(f, "interaction_cst", named, n_features) for f in together]
         sets.append(frozenset(members))

@@ -47,10 +47,14 @@ SETTINGS_DTYPE = np.dtype(
 
 
 @njit
-def plant(draft, gradient, hessian, count, energy):
-    """Write the root."""
+def plant(draft, settings, steps, total_weight, root, fewest, nodes):
+    """Begin a tree: its constants and its root. See ``write_open``."""
+    settings[0].gradient, settings[0].hessian = steps
+    settings[0].total_weight = total_weight
+    gradient, hessian, count, energy = root
     write_node(draft[0], gradient, hessian, count, 0)
     draft[0].energy = energy
+    return write_open(draft, 0, 1, fewest, nodes)
 
 
 @inner
@@ -64,7 +68,7 @@ def write_node(node, gradient, hessian, count, depth):
     node.depth = depth
 
 
-@njit
+@inner
 def write_open(draft, first, last, fewest, out):
     """Tell an engine of those nodes first:last that have rows enough for two; return how many."""
     n = 0
@@ -80,10 +84,10 @@ def write_open(draft, first, last, fewest, out):
 
 
 @njit
-def bound_impurities(draft, open_nodes, settings, n_rows, bounds):
-    """Upper bounds of 2 x the raw gain that any split of each node, or below it, can have.
+def bound_gains(draft, open_nodes, settings, n_rows, bounds):
+    """Upper bounds of the gain per unit of weight that splits of each node, or below it, can have.
 
-    By Cauchy and Schwarz, the sum of g^2/h minus G^2/(H + l2), if values are not bounded.
+    By Cauchy and Schwarz, half of the sum of g^2/h minus G^2/(H + l2), if values are not bounded.
     """
     # Energies are sums of n floats: the slack covers what rounding may have taken from them.
     slack = 1e-9 + n_rows * 2.0**-52
@@ -92,7 +96,7 @@ def bound_impurities(draft, open_nodes, settings, n_rows, bounds):
         g = node.gradient * settings[0].gradient
         full = node.hessian * settings[0].hessian + settings[0].l2
         bound = node.energy * (1.0 + slack) - (g * g / full if full > 0 else 0.0)
-        bounds[row] = max(0.0, bound)
+        bounds[row] = 0.5 * max(0.0, bound) / settings[0].total_weight
 
 
 @njit
@@ -122,6 +126,27 @@ def price(
 
 
 @njit
+def split_level(
+    draft, settings, open_nodes, candidates, category_sets, prices, owned, tradeoff, room, chosen,
+    first_child, set_of_feature, monotone, n_sets, splits, sets, used, fewest, children,
+):  # fmt: skip
+    """Choose splits (``settle``) and, once nothing must be bought, write them (``write_children``).
+
+    Returns the node and feature that must be paid for (-1 where nothing must), and the number of
+    splits, of category sets and of children.
+    """
+    total_weight = settings[0].total_weight
+    row, feature, n_chosen = settle(candidates, prices, owned, tradeoff, total_weight, room, chosen)
+    n_children = np.int64(0)
+    if row < 0:
+        n_sets, n_children = write_children(
+            draft, open_nodes, candidates, category_sets, chosen, first_child, set_of_feature,
+            monotone, settings, n_sets, splits, sets, used, fewest, children,
+        )  # fmt: skip
+    return row, feature, n_chosen, n_sets, n_children
+
+
+@inner
 def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):
     """Choose splits best first, as long as they pay and nothing must be bought for them.
 
@@ -162,7 +187,7 @@ def settle(candidates, prices, owned, tradeoff, total_weight, room, chosen):
     return -1, -1, n_chosen
 
 
-@njit
+@inner
 def write_children(
     draft, open_nodes, candidates, category_sets, chosen, first_child, set_of_feature, monotone,
     settings, n_sets, splits, sets, used, fewest, children,

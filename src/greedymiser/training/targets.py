@@ -47,7 +47,7 @@ class Target(Protocol):
     def strata(self, y: Floats) -> Floats:
         """Labels to keep in proportion when rows are set aside."""
 
-    def loss(self, given: Any, quantile: float | None = None) -> Loss:
+    def loss(self, setting: Any, quantile: float | None = None) -> Loss:
         """Make the loss that a user names, or check the one that a user made."""
 
 
@@ -80,14 +80,14 @@ class Numbers:
     def strata(self, y: Floats) -> Floats:
         return np.zeros(len(y))
 
-    def loss(self, given: Any, quantile: float | None = None) -> Loss:
+    def loss(self, setting: Any, quantile: float | None = None) -> Loss:
         known = RANKING_LOSSES if self.is_ranking else REGRESSION_LOSSES
         default = "lambdamart" if self.is_ranking else "squared_error"
-        loss = as_loss(given) if not isinstance(given, str) else None
+        loss = as_loss(setting) if not isinstance(setting, str) else None
         if loss is None:
-            name = default if given == "auto" else given
+            name = default if setting == "auto" else setting
             if name not in known:
-                raise _unknown_loss(given, list(known))
+                raise _unknown_loss(setting, list(known))
             loss = Quantile(quantile) if name == "quantile" and quantile else known[name]()
         if loss.n_outputs != 1:
             raise ValueError(f"{self.estimator} needs a loss with one output, got {loss.n_outputs}")
@@ -150,14 +150,14 @@ class Classes:
     def strata(self, y: Floats) -> Floats:
         return y
 
-    def loss(self, given: Any, quantile: float | None = None) -> Loss:
+    def loss(self, setting: Any, quantile: float | None = None) -> Loss:
         n_classes = len(self.labels)
         needed = 1 if n_classes == 2 else n_classes
-        if isinstance(given, str):
-            if given not in ("auto", "log_loss"):
-                raise _unknown_loss(given, ["log_loss"])
+        if isinstance(setting, str):
+            if setting not in ("auto", "log_loss"):
+                raise _unknown_loss(setting, ["log_loss"])
             return BinaryLogLoss() if n_classes == 2 else MultinomialLogLoss(n_classes)
-        loss = as_loss(given)
+        loss = as_loss(setting)
         if loss.n_outputs != needed:
             raise ValueError(
                 f"{n_classes} classes need a loss with n_outputs={needed}, got {loss.n_outputs}"

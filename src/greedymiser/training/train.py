@@ -40,7 +40,7 @@ from greedymiser.training.boosting import (
 )
 from greedymiser.training.grower import Grower, GrowerParams
 from greedymiser.training.parameters import Parameters
-from greedymiser.training.preparation import Cases, Given, HeldOut, Prepared, Schema, is_elsewhere
+from greedymiser.training.preparation import Cases, HeldOut, Inputs, Prepared, Schema, is_elsewhere
 
 
 def _cuda_engine(threads: Threads) -> Engine:
@@ -68,9 +68,9 @@ ENGINES: dict[str, Callable[[Threads], Engine]] = {
 }
 
 
-def open_engine(name: str, givens: Sequence[Given], threads: Threads) -> Engine:
+def open_engine(name: str, inputs: Sequence[Inputs], threads: Threads) -> Engine:
     """The engine of a name; "auto" goes where the data is."""
-    if any(map(is_elsewhere, givens)):
+    if any(map(is_elsewhere, inputs)):
         if name not in ("auto", "dask"):
             raise ValueError(
                 f"engine={name!r} cannot learn from Dask collections; pass engine='dask' or "

@@ -81,7 +81,7 @@ def cost_and_score(path: Path, job: TrainingData, curve: TradeoffCurve) -> tuple
 
 def _metered(path: Path, prices: CostFile) -> Predictor:
     """The model of a file, with a bill."""
-    from greedymiser.baselines import baseline as metered
+    from greedymiser.estimators.baselines import baseline as metered
 
     found = metered(_read_model(path), prices.costs)
     return replace(found.predictor_, about={"cost_unit": prices.unit or ""})

@@ -44,11 +44,16 @@ def costs_template(
     doubtful = {name: why for name in features if (why := _why_no_feature(name, frame[name]))}
     if len(doubtful) == len(features):
         doubtful = {}
-    _write([name for name in features if name not in doubtful], doubtful, out, force)
+    left_out = {**dict.fromkeys(drop or (), ""), **doubtful}
+    _write([name for name in features if name not in doubtful], left_out, out, force)
     if doubtful:
         said = "; ".join(f"{name!r} {why}" for name, why in doubtful.items())
-        drops = " ".join(f"--drop {name}" for name in doubtful)
-        complain(f"Note: left out of the costs: {said}. Say {drops} to curve and fit")
+        complain(f"Note: not among the features: {said}")
+    if left_out and out is not None and out.suffix.lower() == ".csv":
+        drops = " ".join(f"--drop {name}" for name in left_out)
+        complain(
+            f"Note: CSV has no place for columns that are left out: say {drops} to curve and fit"
+        )
     if target is None and not is_svmlight(data):
         left_out = [name for name in frame.columns if name in others]
         but = f" but {quoted(left_out)}" if left_out else ""
@@ -61,6 +66,12 @@ FREE_TEXT = 0.5
 # So many values must differ before anybody takes them for identifiers.
 MANY_VALUES = 30
 
+# A feature may have as many categories as there are bins.
+MOST_CATEGORIES = 255
+
+# What a date begins with, in any country's order.
+DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}($|[ T])")
+
 # Words that a name has which is about identifiers.
 IDENTIFIER = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|key|identifier|number|nr|no|ref)($|[^a-z])")
 
@@ -71,9 +82,14 @@ def _why_no_feature(name: str, column: Any) -> str:
     if n_values < MANY_VALUES:
         return ""
     if str(column.dtype) == "category":
+        if all(DATE.match(str(value)) for value in column.cat.categories):
+            return "holds dates: turn them into numbers, such as days before the prediction"
         if n_values == n_rows:
             return "looks like an identifier: every row has its own"
-        return "looks like free text" if n_values > FREE_TEXT * n_rows else ""
+        if n_values > FREE_TEXT * n_rows:
+            return "looks like free text"
+        many = n_values > MOST_CATEGORIES
+        return f"has {n_values} different texts, more than models can tell apart" if many else ""
     words = re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name)).lower()
     if n_values == n_rows and str(column.dtype).startswith(("int", "uint")):
         is_count = int(column.max()) - int(column.min()) == n_rows - 1

@@ -119,18 +119,18 @@ def fit(
             more or (),
         )  # fmt: skip
         model.set_params(row_budget=row_budget)
-        told = {}
+        details = {}
         if cv is not None:
-            model, told["search"] = best_by_cv(cv, budget, job, model, scoring)
+            model, details["search"] = best_by_cv(cv, budget, job, model, scoring)
         elif searched:
-            model, told["search"] = best_for(budget, job, model, scoring, jobs)
+            model, details["search"] = best_for(budget, job, model, scoring, jobs)
         else:
             scoring = with_costs(model, job, scoring)
             model.set_params(tradeoff=tradeoff or 0.0, budget=budget, scoring=scoring or "loss")
             fit_model(model, job)
     if searched and interruption.happened:
-        told["search"] = f"interrupted: {told['search']}"
-    save_model(model, out, job.costs.unit, told)
+        details["search"] = f"interrupted: {details['search']}"
+    save_model(model, out, job.costs.unit, details)
     _show(out, searched, getattr(model, "n_iter_", 0))
 
 

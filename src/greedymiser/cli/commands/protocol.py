@@ -40,11 +40,11 @@ def protocol(
             "trained with --charge row"
         )
     X, queries, _ = rows_for(trained, data, qid, drop or ())
-    told = trained.protocol(X, queries, min_share=min_share)
+    steps = trained.protocol(X, queries, min_share=min_share)
     if hide_free:
-        told = told.without_free()
+        steps = steps.without_free()
     if out is not None:
-        write_picture(told.plot(), new_file(out))
-    show_protocol(told, cost_unit(trained))
+        write_picture(steps.plot(), new_file(out))
+    show_protocol(steps, cost_unit(trained))
     if out is not None:
         say(f"A picture of it: {out}")

@@ -12,7 +12,7 @@ from greedymiser._core.amounts import money, plain_score_name, rounded_score
 from greedymiser.cli.app import DataFile, Drop, ModelFile, Qid, TargetOption
 from greedymiser.cli.errors import InputError
 from greedymiser.cli.inputs import check_column, load_model, rows_for
-from greedymiser.cli.printing import complain, listing, say, show_table
+from greedymiser.cli.printing import complain, listing, quoted, say, show_table
 from greedymiser.cli.tables import cost_unit
 from greedymiser.datasets import LABEL, is_svmlight, read_table
 from greedymiser.scoring import TOTAL_COST
@@ -139,7 +139,7 @@ def score_of(
     queries: NDArray[Any] | None,
 ) -> float:
     """The score of that name; ``y`` as ``encoded`` has it."""
-    from greedymiser.scoring.known import known_score
+    from greedymiser.scoring.scores import known_score
 
     known = known_score(name, trained.kind, trained.loss, trained.classes)
     if known is None:
@@ -156,8 +156,10 @@ def score_of(
 def _score_of_scikit_learn(
     trained: Predictor, name: str, y: NDArray[np.float64], raw: NDArray[np.float64]
 ) -> float:
+    from sklearn.metrics import get_scorer_names
+
     from greedymiser.scoring.names import refuse_misspelt_score
-    from greedymiser.scoring.rows import Truth, ask_scikit_learn
+    from greedymiser.scoring.truth import Truth, ask_scikit_learn
 
     refuse_misspelt_score(name, ["ndcg@5"] if trained.kind == "ranker" else [])
     classes = np.empty(0) if trained.classes is None else trained.classes
@@ -165,4 +167,9 @@ def _score_of_scikit_learn(
     try:
         return ask_scikit_learn(name, rows, raw)
     except ValueError as error:
-        raise InputError(f"{name!r} does not suit this {trained.kind}: {error}") from None
+        why = str(error)
+        if "pos_label" in why:  # which nobody has named here
+            why = f"it needs the classes 0 and 1, and these are {quoted(classes)}"
+            averaged = f"{name}_macro"
+            why += f"; {averaged} takes any" if averaged in get_scorer_names() else ""
+        raise InputError(f"{name!r} does not suit this {trained.kind}: {why}") from None

@@ -27,6 +27,7 @@ class Derivatives:
 
     def __init__(self, sample: Sample, empty: Callable[[tuple[int, int]], Floats]):
         self.sample = sample
+        self._formula = sample.loss.formula
         n, k = len(sample.y), sample.loss.n_outputs
         self._weight = NOTHING if sample.weight is None else sample.weight
         self._gradients = empty((k, n))
@@ -64,7 +65,7 @@ class Derivatives:
 
     def _compute(self, raw: Floats, team: Team) -> bool:
         """Write derivatives and extremes; return whether all Hessians of the loss are 1."""
-        formula = self.sample.loss.formula
+        formula = self._formula
         assert formula is not None
         hessians = self._hessians[:0] if formula.is_flat else self._hessians
         rows.derive(

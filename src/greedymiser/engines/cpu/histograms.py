@@ -16,8 +16,9 @@ from greedymiser.engines.cpu.state import (
     TreeState,
     Tuning,
 )
-from greedymiser.engines.interface import SPLIT_DTYPE, Columns, SplitTable, blank_table
+from greedymiser.engines.interface import CANDIDATE_DTYPE, SPLIT_DTYPE, Columns, SplitTable
 from greedymiser.engines.scanning import BINS
+from greedymiser.model.trees import CATEGORY_WORDS
 
 NO_PAIRS = np.empty(0, dtype=counting.PAIR_DTYPE)
 NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE)
@@ -27,17 +28,19 @@ class Histograms:
     """Counts, subtracts and scans; keeps what the next level can subtract from."""
 
     def __init__(self, data: Data, threads: Threads, tuning: Tuning):
-        self._data = data
+        self._data, self._plain_data = data, tuple(data)
         self._threads = threads
         self._tuning = tuning
         self._n_rows = data.codes.shape[1]
         self._n_categorical = int(np.count_nonzero(data.features["categorical"] >= 0))
         self._active = np.empty(len(data.codes), dtype=np.bool_)
         self._make_room(1)
-        self.begin(1)
+        self.begin(1, is_bounded=False)
 
-    def begin(self, bin_words: int) -> None:
-        """Forget the tree before."""
+    def begin(self, bin_words: int, is_bounded: bool) -> None:
+        """Forget the tree before; values of the next are bounded, or are not."""
+        # Whether there is nothing but numeric features without bounds; see ``scanning.scan``.
+        self._is_plain = self._n_categorical == 0 and not is_bounded
         if self._partial.shape[1] != LANES * BINS * bin_words:
             self._make_room(bin_words)
         self._n_free = len(self._kept.slots)
@@ -55,34 +58,35 @@ class Histograms:
     ) -> SplitTable:
         """Best split of each node on each feature in play."""
         data, n_threads, n_nodes = self._data, self._threads.n_threads, len(nodes)
-        answer = blank_table(n_nodes, len(data.features), self._n_categorical)
+        candidates = np.empty((n_nodes, len(data.features)), dtype=CANDIDATE_DTYPE)
+        sets = np.zeros((n_nodes, self._n_categorical or 1, CATEGORY_WORDS), dtype=np.uint64)
         # Where there may be too few blocks for all threads, rows are cut as well.
         few = n_threads > 1 and self._n_rows >= 2 * self._tuning.rows
         if few and last:
             few = np.count_nonzero(columns.any(axis=0)) < 2 * n_threads * LANES
         keep = few or not last
-        if keep and self._n_free < n_nodes:
-            # One for each pair of siblings: the larger takes that of their parent.
-            self._grow_slots(len(set(((nodes["node"] + 1) // 2).tolist())))
+        # One for each pair of siblings: the larger takes that of their parent.
+        wanted = max(1, len(self._splits))
+        if keep and self._n_free < wanted:
+            self._grow_slots(wanted)
         pairs = np.empty(n_nodes, dtype=counting.PAIR_DTYPE)
-        n_active, n_pairs, self._n_free, n_missing = counting.plan_level(
-            nodes, columns, data.lane_feature, state.nodes, keep, self._free, self._n_free,
-            self._kept.valid, self._pairs, self._splits, self._active, pairs,
-        )  # fmt: skip
+        given = (self._plain_data, tuple(state), tuple(self._kept))
+        before = (keep, self._free, self._n_free, self._pairs, self._splits)
+        found = (candidates, None if self._is_plain else sets)
+        # What is to be done at most decides whether anybody is woken up.
+        most = len(data.codes) * LANES * (self._n_rows + BINS * n_nodes)
+        least = 2 * self._tuning.cells
+        teams = self._threads.team(0, 1), self._threads.team(most, least)
+        limits = least, 2 * n_threads if few else 0, 2 * self._tuning.rows
+        n_pairs, self._n_free, cells = counting.find_splits(
+            teams, limits, *given, before, (nodes, pairs, columns, self._active), *found
+        )
         self._pairs = pairs[:n_pairs]
-        level = (nodes, self._pairs, columns, self._active)
-        given = (tuple(data), tuple(state), tuple(self._kept), level)
-        is_plain = self._n_categorical == 0 and not state.scale[0]["bounded"]
-        found = (answer.candidates, None if is_plain else answer.category_sets)
-        n_rows = int(nodes["count"].sum()) if n_threads > 1 else 0
-        if few and n_active < 2 * n_threads and n_missing == 0 and n_rows >= 2 * self._tuning.rows:
-            pieces = self._cut_rows(state, AskedLevel(*level), n_rows * n_active)
-            counting.count_and_find(self._threads.team(), *given, tuple(pieces), *found)
-        else:
-            cells = n_active * LANES * (n_rows + BINS * n_nodes)
-            team = self._threads.team(cells, 2 * self._tuning.cells)
-            counting.find_splits(team, *given, *found)
-        return answer
+        if cells >= 0:
+            level = (nodes, self._pairs, columns, self._active)
+            pieces = self._cut_rows(state, AskedLevel(*level), cells)
+            counting.count_and_find(teams[1], *given, level, tuple(pieces), *found)
+        return SplitTable(candidates, sets)
 
     def divided(self, splits: NDArray[np.void]) -> None:
         """Learn which nodes were split: the histograms of the others are given up."""

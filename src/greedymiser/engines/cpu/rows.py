@@ -31,7 +31,7 @@ class CpuRows(CpuShard):
         grid = self.sample.grids.choose(self.n_rows, self.extremes(output))
         if self._histograms is None:
             self._histograms = Histograms(self._data, self._threads, self._tuning)
-        self._histograms.begin(grid.bin_words)
+        self._histograms.begin(grid.bin_words, rules.monotonic_cst is not None)
         return self.begin(output, grid, rules, lot)
 
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:

@@ -32,6 +32,7 @@ class CpuShard:
     def __init__(self, sample: Sample, threads: Threads, tuning: Tuning):
         binned = sample.binned
         self.sample = sample
+        self._formula = sample.loss.formula
         self.n_rows = binned.n_rows
         self._threads = threads
         self._tuning = tuning
@@ -61,7 +62,7 @@ class CpuShard:
         return self._raw
 
     def loss_sum(self) -> NDArray[np.int64]:
-        sample, formula = self.sample, self.sample.loss.formula
+        sample, formula = self.sample, self._formula
         totals = new_sums(self._threads.n_threads)
         if type(sample.loss) is LambdaMART:
             given = sample.y, self._raw[0], sample.weight

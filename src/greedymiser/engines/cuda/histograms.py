@@ -95,8 +95,8 @@ class Histograms:
         """Best split of each node on each feature in play."""
         n_nodes = len(nodes)
         pairs = np.empty(n_nodes, dtype=cpu_counting.PAIR_DTYPE)
-        _, n_pairs, self._n_free, n_missing = cpu_counting.plan_level(
-            nodes, columns, self._lane_feature, tree.nodes, True, self._free, self._n_free,
+        _, n_pairs, self._n_free, n_missing = planning.plan_histograms(
+            nodes, columns, self._lane_feature, tree.nodes, self._free, self._n_free,
             self._valid, self._pairs, self._splits, self._active, pairs,
         )  # fmt: skip
         self._pairs = pairs[:n_pairs]

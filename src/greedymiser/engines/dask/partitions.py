@@ -199,9 +199,9 @@ class DaskTable(PartedTable):
             PartReader(i, n, self.n_columns, names, self.categories)
             for i, n in enumerate(self.parts.lengths.tolist())
         ]
-        given = (function, readings, shared)
+        arguments = (function, readings, shared)
         numbered = list(enumerate([None] * len(readings) if each is None else each))
-        return self.parts.map(_of_part, given, numbered, which)
+        return self.parts.map(_of_part, arguments, numbered, which)
 
     def sample(self, rows: Rows, sampled: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Bring some rows here, 8 bytes a value: up to 1.6 MB a column. All partitions are read."""
@@ -257,8 +257,8 @@ class PartStore(Store):
         self._table = table
 
     def _make(self, chunks: Sequence[int], alive: Sequence[str]) -> None:
-        given = (self.mapper, self.session.id, self.name)
-        found = self._table.map(_keep_codes, *given, which=chunks)
+        arguments = (self.mapper, self.session.id, self.name)
+        found = self._table.map(_keep_codes, *arguments, which=chunks)
         for chunk, worker in zip(chunks, found, strict=True):
             self.where[chunk] = worker
 
@@ -266,8 +266,8 @@ class PartStore(Store):
 # -- on workers -----------------------------------------------------------------------------------
 
 
-def _of_part(part: Any, given: Any, own: tuple[int, Any]) -> Any:
-    function, readings, shared = given
+def _of_part(part: Any, arguments: Any, own: tuple[int, Any]) -> Any:
+    function, readings, shared = arguments
     number, mine = own
     return function(readings[number].table(part), *shared, own=mine, number=number)
 

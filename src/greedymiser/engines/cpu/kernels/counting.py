@@ -69,21 +69,11 @@ AHEAD = 32
 # -- plans ----------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def plan_level(
-    open_nodes,
-    columns,
-    lane_feature,
-    nodes,
-    keep,
-    free,
-    n_free,
-    valid,
-    before,
-    splits,
-    active,
+    open_nodes, columns, lane_feature, nodes, keep, free, n_free, valid, before, splits, active,
     pairs,
-):
+):  # fmt: skip
     """Plan what is counted at a level; fills ``active`` and ``pairs``.
 
     ``before`` and ``splits`` are the pairs of the level above and what became of them. Returns the
@@ -228,16 +218,45 @@ def plan_pieces(pairs, nodes, active, valid, longest, pieces, firsts):
 
 
 @njit
-def find_splits(team, data, tree, kept, level, candidates, category_sets):
-    """Count, subtract and scan: one block of features after the other, for all nodes of a level.
+def find_splits(teams, least, data, tree, kept, before, level, candidates, category_sets):
+    """Plan, count, subtract and scan: one block of features after the other, for all nodes.
 
     The blocks are the outer loop: a block's codes are fetched once and serve every node. See
-    ``scanning.scan`` for ``category_sets``.
+    ``scanning.scan`` for ``category_sets``. ``teams`` are one thread and all threads; ``least`` is
+    how much work all of them are for, and when there are too few blocks for them: that work is only
+    planned here, for ``count_and_find``. Returns the number of pairs, of free slots, and of cells
+    to count that were only planned, -1 for none.
     """
     # Plain tuples are quicker to hand over, and named ones easier to read.
-    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
-    arguments = (data, tree, kept, level, candidates, category_sets)
-    share(team, find_in_blocks, arguments, level.active.size, 1)
+    data, tree, kept, asked = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
+    keep, free, n_free, pairs_before, splits = before
+    n_active, n_pairs, n_free, n_missing = plan_level(
+        asked.open_nodes, asked.columns, data.lane_feature, tree.nodes, keep, free, n_free,
+        kept.valid, pairs_before, splits, asked.active, asked.pairs,
+    )  # fmt: skip
+    leave_out(asked.columns, candidates)
+    n_rows = np.int64(0)
+    for row in range(asked.open_nodes.size):
+        n_rows += asked.open_nodes[row].count
+    least_cells, least_blocks, least_rows = least
+    if n_active < least_blocks and n_missing == 0 and n_rows >= least_rows:
+        return n_pairs, n_free, n_rows * n_active
+    cells = n_active * LANES * (n_rows + BINS * asked.open_nodes.size)
+    team = teams[1] if cells >= least_cells else teams[0]
+    planned = AskedLevel(asked.open_nodes, asked.pairs[:n_pairs], asked.columns, asked.active)
+    arguments = (data, tree, kept, planned, candidates, category_sets)
+    share(team, find_in_blocks, arguments, asked.active.size, 1)
+    return n_pairs, n_free, np.int64(-1)
+
+
+@inner
+def leave_out(columns, candidates):
+    """Features that are not in play have no split."""
+    for row in range(candidates.shape[0]):
+        in_play = columns[row % columns.shape[0]]
+        for f in range(candidates.shape[1]):
+            if not in_play[f]:
+                candidates[row, f].gain = -np.inf
 
 
 @inner

@@ -6,7 +6,7 @@ import numpy as np
 
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import bits_of
-from greedymiser.engines.cpu.kernels.counting import size
+from greedymiser.engines.cpu.kernels.counting import plan_level, size
 from greedymiser.engines.cuda.layout import (
     BIN,
     CHILD,
@@ -39,6 +39,17 @@ from greedymiser.engines.cuda.layout import (
     UPPER,
 )
 from greedymiser.model.trees import CATEGORY_WORDS
+
+
+@njit
+def plan_histograms(
+    open_nodes, columns, lane_feature, nodes, free, n_free, valid, before, splits, active, pairs
+):
+    """Plan which histograms of a level are counted and which kept; see ``plan_level``."""
+    return plan_level(
+        open_nodes, columns, lane_feature, nodes, True, free, n_free, valid, before, splits,
+        active, pairs,
+    )  # fmt: skip
 
 
 @njit

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.baselines.foreign_models import (
+from greedymiser.data.tables import Categories
+from greedymiser.estimators.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,
@@ -21,7 +22,6 @@ from greedymiser.baselines.foreign_models import (
     sorted_labels,
     with_scaled_values,
 )
-from greedymiser.data.tables import Categories
 from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
 from greedymiser.model.trees import Tree
 

@@ -10,19 +10,19 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from greedymiser.baselines.foreign_models import (
-    Floats,
-    ForeignModel,
-    UnreadableModelError,
-    purchases_of,
-    with_scaled_values,
-)
 from greedymiser.costs.cost_model import CostModel, as_cost_model
 from greedymiser.estimators import (
     Miser,
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
+)
+from greedymiser.estimators.baselines.foreign_models import (
+    Floats,
+    ForeignModel,
+    UnreadableModelError,
+    purchases_of,
+    with_scaled_values,
 )
 from greedymiser.losses import Kind
 from greedymiser.model.predictor import Charge
@@ -41,7 +41,7 @@ class Baseline(Miser):
     costs : CostModel, mapping from column name to cost, array of costs, or None
         What features cost. None means 1 for each.
     charge : {"model", "row"}
-        Every row pays for all that the model needs, or for what its own paths ask for.
+        Every row pays for all features of the model, or only for those on its own paths.
     n_jobs : int or None
         Threads; None for all cores.
     error_costs : matrix, data frame, mapping or None
@@ -92,7 +92,7 @@ class Baseline(Miser):
         return type(self)(self.model, self.costs, self.charge, self.n_jobs, self.error_costs)
 
     def fit(self, X: Any = None, y: Any = None, *_: Any, **__: Any) -> Self:
-        """Read the trees. The data is not looked at: all that there was to learn is learned."""
+        """Read the trees. The data is ignored: the model is trained already."""
         return self.fit_to(read_model(self.model))
 
     def fit_to(self, foreign: ForeignModel) -> Self:
@@ -220,11 +220,11 @@ def baseline(
     n_jobs: int | None = None,
     error_costs: Any = None,
 ) -> Any:
-    """Put a finished model of another library on the meter.
+    """Compute what a finished model of another library costs.
 
     Its trees are read, and predict what they predicted before: to the last bit for LightGBM and
     HistGradientBoosting, to the precision of float32 for XGBoost. Features are paid for as in eq.
-    3 of the paper, so that the bill can be compared with a miser's.
+    3 of the paper, so that costs can be compared with those of the models of this library.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def baseline(
     costs : CostModel, mapping from column name to cost, array of costs, or None
         What features cost. None means 1 for each.
     charge : {"model", "row"}
-        Every row pays for all that the model needs, or for what its own paths ask for.
+        Every row pays for all features of the model, or only for those on its own paths.
     n_jobs : int or None
         Threads; None for all cores.
     error_costs : matrix, data frame, mapping or None
@@ -272,7 +272,7 @@ def read_model(model: Any) -> ForeignModel:
         library = kind.__module__.partition(".")[0]
         if library in LIBRARIES:
             # Imported where somebody has a model of the library.
-            reader = import_module(f"greedymiser.baselines.{library}_trees")
+            reader = import_module(f"greedymiser.estimators.baselines.{library}_trees")
             return _of_several_classes(getattr(reader, f"read_{library}")(model))
     raise UnreadableModelError(
         "model must be a fitted booster or forest of LightGBM, XGBoost or scikit-learn, got "

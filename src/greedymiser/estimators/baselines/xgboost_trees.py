@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.special import logit
 
-from greedymiser.baselines.foreign_models import (
+from greedymiser.data.tables import Categories
+from greedymiser.estimators.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,
@@ -21,7 +22,6 @@ from greedymiser.baselines.foreign_models import (
     make_tree,
     sorted_labels,
 )
-from greedymiser.data.tables import Categories
 from greedymiser.losses import Kind, LambdaMART, Loss, Poisson, SquaredError
 from greedymiser.model.trees import Tree
 

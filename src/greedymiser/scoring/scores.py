@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from greedymiser.losses import BinaryLogLoss, Kind, Loss, MultinomialLogLoss
 from greedymiser.losses.ndcg import judge, mean_of_queries, ndcg_depth, query_weights
 from greedymiser.scoring import areas, counts, probabilities, regression
-from greedymiser.scoring.rows import Floats, ScoreOf, Truth, ask_scikit_learn
+from greedymiser.scoring.truth import Floats, ScoreOf, Truth, ask_scikit_learn
 
 Prepare = Callable[[Truth], ScoreOf]
 """Does what depends on the target alone."""

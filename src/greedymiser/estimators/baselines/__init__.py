@@ -1,13 +1,13 @@
 """Models that people have already, on our meter: what they cost, and what a budget would save."""
 
-from greedymiser.baselines.estimators import (
+from greedymiser.estimators.baselines.baseline import (
     Baseline,
     BaselineClassifier,
     BaselineRanker,
     BaselineRegressor,
     baseline,
 )
-from greedymiser.baselines.foreign_models import UnreadableModelError
+from greedymiser.estimators.baselines.foreign_models import UnreadableModelError
 
 __all__ = [
     "Baseline",

@@ -23,7 +23,8 @@ from sklearn.ensemble import (
 )
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.baselines.foreign_models import (
+from greedymiser.data.tables import Categories
+from greedymiser.estimators.baselines.foreign_models import (
     Floats,
     ForeignModel,
     UnreadableModelError,
@@ -33,7 +34,6 @@ from greedymiser.baselines.foreign_models import (
     make_tree,
     with_scaled_values,
 )
-from greedymiser.data.tables import Categories
 from greedymiser.losses import Kind, Loss, Poisson, SquaredError, TiesToSecond
 from greedymiser.model.trees import Ensemble, Tree
 

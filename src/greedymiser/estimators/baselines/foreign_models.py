@@ -27,7 +27,7 @@ TOLERANCE = 1e-5
 
 
 class UnreadableModelError(ValueError):
-    """A model of another library has something that our trees cannot say."""
+    """A model of another library has something that our trees cannot express."""
 
 
 @dataclass(frozen=True)
