@@ -28,7 +28,6 @@ from starlette.routing import Route
 
 from greedymiser.costs.prices import did_you_mean, quoted_names
 from greedymiser.files import load as load_model
-from greedymiser.model.gating import Gates
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.policies import check_seconds
 from greedymiser.on_demand.predictor import OnDemandPredictor
@@ -140,7 +139,7 @@ class _Service:
         if self._sources is not None:  # a curve and a gated cascade are their own
             if getattr(predictor, "models", None):
                 options.setdefault("fallbacks", predictor)
-            elif isinstance(predictor.rule, Gates):
+            elif predictor.has_states:
                 options.setdefault("fallbacks", "states")
         return OnDemandPredictor(predictor, sources, **options)
 
