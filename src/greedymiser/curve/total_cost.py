@@ -247,11 +247,8 @@ def _repeats_of(folds: Folds, n: int) -> list[NDArray[np.intp]]:
     )
 
 
-def total_cost_candidate(models: CurveModels) -> tuple[FittedCandidate, float]:
-    """The least total of a curve's training rows, judged by its other rows.
-
-    It comes with the score of training rows that it has not seen.
-    """
+def total_cost_candidate(models: CurveModels) -> FittedCandidate:
+    """The least total of a curve's training rows, judged by its other rows."""
     estimator, prepared = _usual(models.blank), models.trainer.prepared
     estimator.__dict__.update(
         {name: value for name, value in vars(models.blank).items() if name.endswith("_in_")}
@@ -263,8 +260,7 @@ def total_cost_candidate(models: CurveModels) -> tuple[FittedCandidate, float]:
         repeats.append(np.empty(len(y), dtype=np.intp))
         repeats[-1][np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
     found = _learned(estimator, prepared, repeats[:1], repeats[1:])
-    unseen = -(found.mean_cost + found.mean_error)
-    return judged_candidate(models, found.classifier(), FOUND_BY), unseen
+    return judged_candidate(models, found.classifier(), FOUND_BY)
 
 
 def _learned(
