@@ -771,9 +771,9 @@ class Frontier:
         for candidate, shift in gated:
             self.models.add_fitted(candidate, shift)
         if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
-            least, unseen = total_cost_candidate(self.models)
+            least = total_cost_candidate(self.models)
             if self._is_within(least):
-                self.models.add_fitted(least, search.weighed(unseen - least.score))
+                self.models.add_fitted(least)
         for model, tradeoff, opening in beyond:
             how = replace(params, tradeoff=tradeoff)
             self.models.add(model, how, "search", box, opening=opening)

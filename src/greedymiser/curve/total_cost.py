@@ -15,8 +15,8 @@ Rows are few where errors are dear, so what is compared must not be noisy:
 * A departure from stopping must be better by half of its standard error.
 
 Beside the chain there is one candidate of another kind: the best small tree (``exact_tree``), whose
-next question depends on the answers so far. The chain is many models, so it must be better by half
-a standard error, too.
+next question depends on the answers so far. The chain was chosen among more, so it must be better
+by a quarter of a standard error.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ TEACHER: dict[str, Any] = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
 SOFT = 0.5
 # States at least and at most, and the work of all of them together (rows by outputs, and what a
 # model costs however few there are).
-FEWEST, MOST, WORK, OVERHEAD = 30, 50, 125_000, 300
+FEWEST, MOST, WORK, OVERHEAD = 40, 50, 125_000, 300
 # States that are tried together, where what comes next depends on them.
 AT_A_TIME = 4
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
 # How often rows are divided to choose the size of the best small tree, where there are so few.
 REPEATS, FEW_ROWS = 3, 1000
-# Standard errors by which a decision must be better than a simpler one.
-MARGIN = 0.5
+# Standard errors by which a decision must be better than a simpler one, and a chain than a tree.
+MARGIN, TREE_MARGIN = 0.5, 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,11 +247,8 @@ def _repeats_of(folds: Folds, n: int) -> list[NDArray[np.intp]]:
     )
 
 
-def total_cost_candidate(models: CurveModels) -> tuple[FittedCandidate, float]:
-    """The least total of a curve's training rows, judged by its other rows.
-
-    It comes with the score of training rows that it has not seen.
-    """
+def total_cost_candidate(models: CurveModels) -> FittedCandidate:
+    """The least total of a curve's training rows, judged by its other rows."""
     estimator, prepared = _usual(models.blank), models.trainer.prepared
     estimator.__dict__.update(
         {name: value for name, value in vars(models.blank).items() if name.endswith("_in_")}
@@ -263,8 +260,7 @@ def total_cost_candidate(models: CurveModels) -> tuple[FittedCandidate, float]:
         repeats.append(np.empty(len(y), dtype=np.intp))
         repeats[-1][np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
     found = _learned(estimator, prepared, repeats[:1], repeats[1:])
-    unseen = -(found.mean_cost + found.mean_error)
-    return judged_candidate(models, found.classifier(), FOUND_BY), unseen
+    return judged_candidate(models, found.classifier(), FOUND_BY)
 
 
 def _learned(
@@ -282,7 +278,7 @@ def _learned(
     saved = totals - policy.value
     # Equals may differ by rounding: of those, and of constants, the chain knows more of the rows.
     rounding = 1e-12 * learner.errors.worst
-    is_less = learner.mean(saved) + rounding < MARGIN * paired_error(saved, learner.weight)
+    is_less = learner.mean(saved) + rounding < TREE_MARGIN * paired_error(saved, learner.weight)
     if is_less and tree.models[0].n_iter:
         return tree
     chain = [states[stage.state] for stage in policy.stages]
