@@ -218,7 +218,7 @@ class Miser(Fitted, TrainingParameters):
         draft = copy.copy(self)
         with Threads(thread_count(self.n_jobs)) as threads:
             prepared = draft.prepare(data, data_val, threads)
-            params = Parameters.of(self)
+            params = prepared.params
             start = draft.model_ if draft._is_continued() else blank_model(prepared, params)
             with _progress_bar(self.verbose) as bar:
                 watch = validation_of(draft, prepared.schema)
