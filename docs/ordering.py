@@ -5,8 +5,8 @@ from typing import Any
 
 # What those read who do not see the thumbnail, by example, in the order of the gallery.
 EXAMPLES = {
-    "medical_tests": "Accuracy against cost: one step line for a set of tests that all patients "
-    "get, one for tests that are chosen for each patient",
+    "medical_tests": "Accuracy for each budget: one line for a set of tests that all patients get, "
+    "one for tests that are chosen for each patient",
     "price_of_mistakes": "Bars of what tests and errors cost a patient: no tests, the same tests "
     "for all, each patient's own, and LightGBM",
     "ranking_latency": "NDCG against milliseconds per document, for one budget for all documents "
