@@ -45,8 +45,9 @@ SCORES_OF_CLASSES = {
     "balanced_accuracy", "matthews_corrcoef", "f1", "jaccard",
     "f1_macro", "recall_macro", "precision_macro", "jaccard_macro",
 }  # fmt: skip
-# Powers of class frequencies that probabilities may be divided by.
-PRIOR_POWERS = (0.5, 1.0)
+# Powers of class frequencies that probabilities may be divided by. The first is what a score of
+# equal classes asks for; another must bring so much more of what the best so far brings.
+PRIOR_POWERS, CLEARLY_MORE = (1.0, 0.5), 0.1
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ class CurveModels:
         A model says what is likely, and so it hardly ever names a rare class; a score like balanced
         accuracy asks for the class that is likely *for its frequency*. Dividing probabilities by
         class frequencies, or by their square roots, is a shift of the raw predictions: the trees
-        stay as they are. All models so far decide, in the mean.
+        stay as they are. What the models so far offer for each budget decides, in the mean.
         """
         prepared, loss = self.trainer.prepared, self.schema.loss
         held_out = prepared.validation
@@ -263,12 +264,14 @@ class CurveModels:
             return
         priors = loss.prior(prepared.train.y, prepared.train.weight)
         models = [entry.model.model_ for entry in self._entries]
-        best = np.mean([_best_score(model.validation_score) for model in models])
+        costs = np.concatenate([entry.trace["cost"] for entry in self._entries])
+        plain = [model.validation_score for model in models]
+        without = best = mean_over_budgets(costs, np.concatenate(plain))
         watches = [shifted_watch(self._watch, power * priors) for power in PRIOR_POWERS]
         replayed = [self._replayed(model, held_out, watches)[0] for model in models]
         for power, watch, *traces in zip(PRIOR_POWERS, watches, *replayed, strict=True):
-            score = np.mean([_best_score(np.array(trace)) for trace in traces])
-            if score > best:
+            score = mean_over_budgets(costs, np.concatenate(traces))
+            if score - best > CLEARLY_MORE * (best - without):
                 best, self.prior_correction, self._shift = score, power, power * priors
                 self.trainer = replace(self.trainer, watch=watch, name=f"corrected-{power:g}")
                 corrected = traces
@@ -403,8 +406,26 @@ def shifted_watch(watch: Watch, shift: Floats) -> Watch:
     return shifted
 
 
-def _best_score(scores: Floats) -> float:
-    return float(np.max(np.nan_to_num(scores, nan=-np.inf)))
+def mean_over_budgets(costs: Floats, scores: Floats) -> float:
+    """What models score that are chosen for a budget: the mean of all budgets, and of no limit.
+
+    Budgets are spread by the logarithm of costs.
+
+    Examples
+    --------
+    >>> round(mean_over_budgets(np.array([1.0, 10.0, 100.0]), np.array([0.5, 0.7, 0.6])), 3)
+    0.65
+    """
+    order = np.argsort(costs, kind="stable")
+    best = np.maximum.accumulate(np.nan_to_num(scores[order], nan=-np.inf))
+    positive = costs[costs > 0]
+    if not len(positive):
+        return float(best[-1])
+    place = np.log(np.maximum(costs[order], positive.min()))
+    if place[-1] == place[0]:
+        return float(best[-1])
+    mean = np.sum(best[:-1] * np.diff(place)) / (place[-1] - place[0])
+    return float((mean + best[-1]) / 2)
 
 
 def best_cost(model: Miser) -> float:
