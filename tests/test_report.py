@@ -608,3 +608,18 @@ def test_a_browser_shows_the_protocol(browser, row_curve, tmp_path):
     read = pickle.loads(pickle.dumps(curve))
     browser.get(write_report(read, tmp_path / "plain.html").as_uri())
     assert not browser.find_element("id", "protocol-part").is_displayed()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 390])
+def test_what_rows_are_asked_for_fits_and_adds_up(browser, row_curve, width, tmp_path):
+    curve, _ = row_curve
+    opened(browser, curve, tmp_path, width=width)
+    move_slider(browser, len(front_steps(curve, most=None)) - 1)
+    rows = [row.text for row in browser.find_elements("css selector", "#list tbody tr")]
+    mean = shown(browser, "cost")
+    assert rows[-1] == f"mean of all rows {mean}"
+    parts = [float(row.split()[-1]) for row in rows[:-1]]
+    assert sum(parts) == pytest.approx(float(mean), abs=0.01)
+    assert browser.execute_script(BROKEN) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width

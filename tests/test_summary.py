@@ -18,6 +18,7 @@ from greedymiser.curve.summary import (
     FrontStep,
     asked_more,
     front_steps,
+    goes_by_choice,
     named_purchases,
     recommendation,
     recommended,
@@ -269,3 +270,14 @@ def test_a_step_that_asks_more_rows_says_of_how_many():
     assert said == f"1: {100 * shares[0]:.0f}% \N{RIGHTWARDS ARROW} {100 * shares[1]:.0f}% of rows"
     assert asked_more(models[0].protocol(X), models[0].protocol(X)) == ""
     assert asked_more(None, models[0].protocol(X)) == ""
+
+
+def test_what_models_are_chosen_by_is_told_where_scores_do_not_explain_it():
+    def steps(*given):
+        return [replace(step(cost, score), choice_score=by) for cost, score, by in given]
+
+    assert not goes_by_choice(steps((0.0, 0.5, None), (1.0, 0.9, None), (2.0, 0.9, None)))
+    assert not goes_by_choice(steps((0.0, 0.5, 0.5), (1.0, 0.9, 0.9), (2.0, 0.901, 0.901)))
+    # The second looks as good as the third, and is not.
+    assert goes_by_choice(steps((0.0, 0.5, 0.5), (1.0, 0.9, 0.8), (2.0, 0.901, 0.901)))
+    assert goes_by_choice(steps((0.0, 0.5, 0.5), (1.0, 0.9, 0.8), (2.0, 0.8, 0.901)))

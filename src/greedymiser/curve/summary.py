@@ -249,14 +249,13 @@ def step_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of a table of models: cost, score, and what each adds; recommended marked.
 
-    Where the score of the validation rows does not rise, since models are not chosen by it alone,
-    what they are chosen by has a column of its own.
+    Where the score of the validation rows does not explain the choice, what models are chosen by
+    has a column of its own.
     """
     front = front_steps(curve)
     marked = front[recommended(front)] if front else None
     has_test = any(step.test_score is not None for step in steps)
-    rises = all(one.score <= other.score for one, other in pairwise(steps))
-    has_choice = not rises and any(step.choice_score is not None for step in steps)
+    has_choice = goes_by_choice(steps) or goes_by_choice(front)
     cost = "mean cost" if is_by_row(curve) else "cost"
     heads = [cost, "score"] + ["chosen by"] * has_choice + ["test score"] * has_test
     if curve.scoring == TOTAL_COST:
@@ -279,6 +278,18 @@ def step_table(
         cells += [score_text(curve, step.test_score)] * has_test
         rows.append([*cells, adds])
     return [*heads, "what it adds"], rows
+
+
+def goes_by_choice(steps: Sequence[FrontStep]) -> bool:
+    """Whether the score of the validation rows alone does not explain which models are shown.
+
+    It need not rise, and it may say that another one is to be taken.
+    """
+    if all(step.choice_score is None for step in steps):
+        return False
+    if any(one.score > other.score for one, other in pairwise(steps)):
+        return True
+    return recommended(steps) != recommended([replace(s, choice_score=None) for s in steps])
 
 
 def is_by_row(curve: TradeoffCurve) -> bool:

@@ -31,6 +31,7 @@ from greedymiser.curve.summary import (
     asked_more,
     first_purchases,
     front_steps,
+    goes_by_choice,
     is_by_row,
     model_at,
     named_purchases,
@@ -234,6 +235,7 @@ def _data(
         "line": line,
         "steps": [_step_entry(report, i, lines, labels.get(i, [])) for i in range(len(steps))],
         "recommended": main[recommended(few)],
+        "has_choice": goes_by_choice(few),
         "lines": [
             {"name": line.name, "is_part": line.is_part, "price_text": money(line.price, unit)}
             for line in lines
@@ -340,6 +342,7 @@ def _step_entry(
         ),
         "score": step.score,
         "score_text": score_text(curve, step.score),
+        "choice_text": score_text(curve, step.choice_score),
         "error": step.error,
         "error_text": _error_text(step.error),
         "test": step.test_score,

@@ -254,6 +254,7 @@ function showModel() {
   byId("model-heading").textContent = `${place}${step.cost_text} a prediction${mean}`;
   const facts = [
     [data.scoring, step.score_text + (step.error_text ? ` ± ${step.error_text}` : ""), "score"],
+    ...(data.has_choice ? [["chosen by", step.choice_text, "choice"]] : []),
     ...(step.test !== null ? [["on test rows", step.test_text, "test-score"]] : []),
     [data.by_row ? "mean cost" : "cost", step.cost_text, "cost"],
     ["features", step.n_features, "n-features"],
@@ -376,11 +377,12 @@ function makeMatrix() {
 
 function makeTable() {
   const has_test = steps.some((step) => step.test !== null);
-  const heads = [data.by_row ? "mean cost" : "cost", data.axes.is_total ? "total" : data.scoring, ...(has_test ? ["on test rows"] : []), "what it adds"];
+  const heads = [data.by_row ? "mean cost" : "cost", data.axes.is_total ? "total" : data.scoring, ...(data.has_choice ? ["chosen by"] : []), ...(has_test ? ["on test rows"] : []), "what it adds"];
   fill(byId("table").tHead, [heads.map((head) => element("th", head, head === "what it adds" ? "" : "number"))]);
   fill(byId("table").tBodies[0], steps.map((step) => [
     element("td", step.cost_text, "number"),
     element("td", step.score_text + (step.error_text ? ` ± ${step.error_text}` : ""), "number"),
+    ...(data.has_choice ? [element("td", step.choice_text, "number")] : []),
     ...(has_test ? [element("td", step.test_text, "number")] : []),
     words("td", tied(step.adds)),
   ]));
@@ -389,8 +391,11 @@ function makeTable() {
     row.addEventListener("click", () => choose(i));
   });
   const n_main = steps.filter((step) => step.is_main).length;
-  byId("table-note").textContent = n_main === steps.length ? "" :
-    `${n_main} of ${steps.length} models that no other beats, and the one that is shown; the slider has them all, and so has the copy.`;
+  byId("table-note").textContent = [
+    data.has_choice ? "Models are chosen by what the validation rows and cross-fitting on the training rows say together." : "",
+    n_main === steps.length ? "" :
+      `${n_main} of ${steps.length} models that no other beats, and the one that is shown; the slider has them all, and so has the copy.`,
+  ].filter(Boolean).join(" ");
   byId("copy").addEventListener("click", async () => {
     const lines = [["cost", "score", "standard error", "test score", "what it buys"],
       ...steps.map((step) => [step.cost, step.score, step.error ?? "", step.test ?? "", step.names.join(", ")])];
