@@ -506,8 +506,12 @@ class CascadeFamily(StateFamily):
         states = self.known
         if states is None:
             return []
+        phases = self.curve_models.trainer.phases
+        phases.begin(0.7)
         cascades = self._pairs(states)
+        phases.reached(0.4)
         cascades += self._policies(states, cascades)
+        phases.reached(0.75)
         return self._within_limit(cascades)
 
     def _tradeoffs(self, states: States) -> list[float]:
@@ -657,7 +661,7 @@ class CascadeFamily(StateFamily):
         """``least`` is what a row gains at least that goes on."""
         first, second = pair
         beyond = self._price_beyond(states, first, second)
-        price = states.price(0, first) + beyond * states.mean(on)
+        price = states.price(0, first) + beyond * states.mean(on.astype(np.float64))
         loss = states.mean(np.where(on, states.values[second], states.values[first]))
         stages = [(first, gate, kind), (second, None, "")]
         return self._cascade(

@@ -647,8 +647,10 @@ def gated_candidates(
     ranks = models.schema.kind == "ranker"
     family = (RankedFamily if ranks else CascadeFamily)(models, sets, flat, more, folds=folds)
     best, found = family.best(), []
+    models.trainer.phases.begin(0.95, len(best.cascades))
     for cascade, scores in best.cascades:
         candidate = _candidate(models, cascade)
+        models.trainer.phases.step()
         unseen = family.score_at(best, cascade, scores, candidate.cost)
         if unseen is not None:
             found.append((candidate, unseen))
@@ -673,8 +675,13 @@ def gated_like(estimator: Miser, budget: float | None, effort: float) -> Gated |
     if not isinstance(estimator, MiserClassifier | MiserRegressor):
         return None
     kind = GatedClassifier if isinstance(estimator, MiserClassifier) else GatedRegressor
-    limits = {"budget": budget, "row_budget": estimator.row_budget}
-    return kind(estimator, **limits, effort=effort, n_jobs=estimator.n_jobs)
+    return kind(
+        estimator,
+        budget=budget,
+        row_budget=estimator.row_budget,
+        effort=effort,
+        n_jobs=estimator.n_jobs,
+    )
 
 
 def cost_and_score(gated: Gated, models: Any, X: Any) -> tuple[float, float]:

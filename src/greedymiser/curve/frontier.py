@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,10 +34,14 @@ from greedymiser.curve.total_cost import total_cost_candidate
 from greedymiser.curve.trainer import Opening, Rival, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
 from greedymiser.engines.interface import Floats
+from greedymiser.estimators import BudgetWarning
 from greedymiser.scoring import TOTAL_COST
 from greedymiser.training.boosting import Record
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
+
+# Where rows pay, the part of the work that the search takes as if all paid alike.
+FLAT_SHARE = 0.4
 
 # What a round costs beside counting, in cells of histograms.
 ROUND_CELLS = 400_000
@@ -81,8 +86,9 @@ MOST_STARTS, BUDGETED, BUDGETED_ROUNDS = 16, 6, 12
 # Where rows pay and there are no gates: sets of the frontier that count as paid, and trade-offs
 # beyond each of them, in terms of the one at which nothing pays at the first root.
 MOST_OPENINGS, BEYOND = 12, (4.0, 1.0, 0.25, 0.0625)
-# Models whose rows pay that are cross-fitted, of those that are best by their validation rows.
-MOST_RIVALS = 8
+# Where rows pay, more trade-offs are tried, and models that are best by their validation rows are
+# cross-fitted: as many as take so much of the work of a search, and no more than this.
+MORE_SHARE, MOST_TRADEOFFS, MOST_RIVALS = 0.05, 40, 40
 
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
@@ -204,6 +210,18 @@ class FrontierSearch:
         self._block_of = np.argsort(np.argsort(costs.prices(), kind="stable")) // LANES
         self._full = self._cells(params.max_iter, np.ones(costs.n_features, dtype=bool))
         self._allow(effort)
+
+    @property
+    def n_more_tradeoffs(self) -> int:
+        """Trade-offs for which there is time where rows pay."""
+        return min(int(MORE_SHARE * self._allowed_cells / self._full), MOST_TRADEOFFS)
+
+    @property
+    def n_rivals(self) -> int:
+        """Models whose rows pay that there is time to cross-fit."""
+        everything = np.ones(self.sets.costs.n_features, dtype=bool)
+        cells = (self._n_folds + 1) * self._cells(USUAL_ROUNDS, everything)
+        return min(int(MORE_SHARE * self._allowed_cells / cells), MOST_RIVALS)
 
     def _allow(self, effort: float) -> None:
         self._allowed_cells = effort * max(FULL_FITS * self._full, LEAST_CELLS)
@@ -632,7 +650,13 @@ class Frontier:
         ``tell`` hears how much of all that is done.
         """
         with self._telling(tell):
-            self._search = self._run(keeps_folds=self.models.params.charge == "row")
+            pays_by_row = self.models.params.charge == "row"
+            if pays_by_row:
+                self.models.trainer.phases.reserve(FLAT_SHARE)
+            self._search = self._run(keeps_folds=pays_by_row)
+            if pays_by_row:
+                n_tradeoffs = len(self.path.by_tradeoff) + self._search.n_more_tradeoffs
+                self._train(self.path, n_tradeoffs)
             self._add(self._search, self._search.judged())
 
     def flat_models(self) -> list[FlatModel]:
@@ -701,13 +725,19 @@ class Frontier:
         search.run()
         return search
 
+    def _train(self, path: TradeoffPath, n_tradeoffs: int) -> None:
+        """Train models of a path until there are so many."""
+        self.models.trainer.phases.begin(0.1, n_tradeoffs - len(path.by_tradeoff))
+        with warnings.catch_warnings():
+            # What buys nothing for everybody may be enough for some.
+            warnings.simplefilter("ignore", BudgetWarning)
+            for some in path.choose(n_tradeoffs):
+                for _ in path.train(*some):
+                    pass
+
     def _prepared(self) -> FrontierSearch:
         if not self._flat_path.by_tradeoff:
-            n_tradeoffs = len(self.path.by_tradeoff)
-            self.models.trainer.phases.begin(0.1, n_tradeoffs)
-            for some in self._flat_path.choose(n_tradeoffs):
-                for _ in self._flat_path.train(*some):
-                    pass
+            self._train(self._flat_path, len(self.path.by_tradeoff))
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
@@ -729,7 +759,8 @@ class Frontier:
         gated: list[tuple[FittedCandidate, float]] = []
         if params.charge == "row" and box is None:
             # Every set again, in folds.
-            self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
+            self.models.trainer.phases.reserve(1.0)
+            self.models.trainer.phases.begin(0.3, FOLDS * len(flat))
             gated = self._gated(search, flat)
             self._has_gates = bool(gated)
         beyond: list[tuple[Model, float, Opening]] = []
@@ -740,20 +771,23 @@ class Frontier:
         for candidate, shift in gated:
             self.models.add_fitted(candidate, shift)
         if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
-            least = total_cost_candidate(self.models)
+            least, unseen = total_cost_candidate(self.models)
             if self._is_within(least):
-                self.models.add_fitted(least)
+                self.models.add_fitted(least, search.weighed(unseen - least.score))
         for model, tradeoff, opening in beyond:
             how = replace(params, tradeoff=tradeoff)
             self.models.add(model, how, "search", box, opening=opening)
         if params.charge == "row":
-            self._judge_rivals(search, MOST_RIVALS if box is None else 0)
+            self._judge_rivals(search, search.n_rivals if box is None else 0)
 
     def _judge_rivals(self, search: FrontierSearch, most: int) -> None:
         """Cross-fit those models whose rows pay that would be chosen, and mistrust the others."""
-        while most > 0 and search.folds and (rivals := self.models.rivals()[:most]):
+        # The doubt is in their favour: who is left out here is not chosen.
+        hoped = 2.0 * search.usual_shift - search.cautious_shift
+        while most > 0 and search.folds and (rivals := self.models.rivals(hoped)[:most]):
             most -= len(rivals)
             for entry in rivals:
+                assert entry.params is not None  # rows pay
                 entry.shift = search.shift_of(entry.params, entry.opening)
         self.models.shift_others(search.usual_shift, search.cautious_shift)
 
@@ -778,18 +812,17 @@ class Frontier:
         gated, plain = gated_candidates(self.models, self.sets, flat, more, folds)
         known = [one for one in flat if one.resources in plain]
         by = [f.shift - search.weighed(plain[f.resources].mean() - f.score) for f in known] or [0.0]
-        # Cost, score to choose by and scores of folds of what is there already.
-        points = [(f.cost, f.score + f.shift, plain[f.resources]) for f in known]
-        kept = []
+        best, kept = -math.inf, []
         for one, scores in sorted(gated, key=lambda candidate: candidate[0].cost):
             shift = float(np.median(by)) + search.weighed(float(scores.mean()) - one.score)
-            cheaper = [point for point in points if point[0] <= one.cost]
-            best = max(cheaper, key=lambda point: point[1], default=None)
-            point = one.cost, one.score + shift, scores
-            if best is not None and not point[1] - best[1] > noise(scores, best[2]):
-                continue
-            if self._is_within(one):
-                points.append(point)
+            cheaper = [f for f in known if f.cost <= one.cost]
+            if cheaper:
+                plain_one = max(cheaper, key=lambda f: f.score + f.shift)
+                best = max(best, plain_one.score + plain_one.shift)
+                # Many were tried: the simpler stays unless a cascade is better by more than noise.
+                shift -= noise(scores, plain[plain_one.resources])
+            if one.score + shift > best and self._is_within(one):
+                best = one.score + shift
                 kept.append((one, shift))
         return kept
 

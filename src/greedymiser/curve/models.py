@@ -222,13 +222,13 @@ class CurveModels:
         entry = (candidate.tradeoff, candidate.cost, candidate.found_by)
         self._entries.append(CurveEntry(candidate.model, pd.DataFrame([row]), *entry, shift))
 
-    def rivals(self) -> list[CurveEntry]:
-        """Models that would be chosen for some budget, and were compared by validation rows alone.
+    def rivals(self, shift: float) -> list[CurveEntry]:
+        """Models whose rows pay and that would be chosen for some budget if this were their shift.
 
-        The cheapest come first.
+        They were compared by validation rows alone. The cheapest come first.
         """
         scores = [
-            entry.trace["score"] + (self.usual_shift if entry.shift is None else entry.shift)
+            entry.trace["score"] + (shift if entry.shift is None else entry.shift)
             for entry in self._entries
         ]
         sizes = [len(entry.trace) for entry in self._entries]

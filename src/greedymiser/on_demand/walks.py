@@ -419,6 +419,20 @@ class RowWalk:
         return True
 
 
+ObjectWalk = StageWalk | RowWalk
+
+
+def walk_of(
+    served: ServedModel,
+    requests: Sequence[Request],
+    query: NDArray[np.intp] | None = None,
+    prefetch: Plan = (),
+) -> ObjectWalk:
+    """The walk of objects through a model."""
+    kind = RowWalk if served.predictor.charge == "row" else StageWalk
+    return kind(served, requests, query, prefetch)
+
+
 # -- which share of the rows needs which source ---------------------------------------------------
 
 
