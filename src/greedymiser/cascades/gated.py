@@ -512,8 +512,8 @@ class GatedRanker(RankerAnswers, Gated):
     >>> model = GatedRanker(base, budget=6.0).fit(X, y, qid=qid)
     >>> model.places_
     (10,)
-    >>> model.prediction_costs(X, qid).mean() <= 6.0
-    True
+    >>> float(model.prediction_costs(X, qid).mean())
+    6.0
     """
 
     _bases = (MiserRanker,)
