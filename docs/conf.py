@@ -174,10 +174,10 @@ def add_defaults(
         if found is None or "default" in found[2] or found[2].endswith("optional"):
             continue
         names = found[1].split(", ")
-        values = {repr(defaults.get(name, inspect.Parameter.empty)) for name in names}
-        value = values.pop()
-        if not values and not value.startswith("<"):
-            lines[i] += f", default {value}".replace("'", '"')
+        values = [repr(defaults.get(name, inspect.Parameter.empty)) for name in names]
+        if not any(value.startswith("<") for value in values):
+            said = " and ".join(dict.fromkeys(values))
+            lines[i] += f", default {said}".replace("'", '"')
 
 
 def setup(app: Any) -> dict[str, Any]:

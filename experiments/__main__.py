@@ -42,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--small", action="store_true", help="a quick version, to see that everything works"
     )
     parser.add_argument("--jobs", type=int, help="threads or processes; as many as cores")
+    parser.add_argument(
+        "--only",
+        help="mq2008: one of our later methods again, such as 'rows pay'; --out has the rest",
+    )
     args = parser.parse_args(arguments)
     folder: Path = args.out or Path("results") / args.name
     # Imported here, because each experiment asks for libraries of its own.
@@ -49,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_apart(folder, args.data)
         with shown_steps() as told:
+            chosen = {} if args.only is None else {"only": args.only}
             results = experiment.run(
-                args.data, Workspace(folder, {}, told), args.small, n_jobs=args.jobs
+                args.data, Workspace(folder, {}, told), args.small, n_jobs=args.jobs, **chosen
             )
     except KeyboardInterrupt:
         print("Finished steps are kept: the same command goes on from there.", file=sys.stderr)

@@ -5,7 +5,7 @@ from collections import Counter
 
 from hypothesis import HealthCheck, settings
 
-# Seconds that a test takes by its mark, roughly; others take a few hundredths.
+# Seconds that a test takes by its mark, roughly; of others, those of experiments take longer.
 USUAL_SECONDS = {"cluster": 2.0, "simulator": 1.0, "browser": 3.0, "subprocess": 1.5, "slow": 2.5}
 
 
@@ -14,7 +14,8 @@ def pytest_collection_modifyitems(items):
     seconds = Counter()
     for item in items:
         marks = USUAL_SECONDS.keys() & {mark.name for mark in item.iter_markers()}
-        seconds[item.path] += max((USUAL_SECONDS[mark] for mark in marks), default=0.05)
+        usual = 0.4 if "experiments" in item.path.parts else 0.05
+        seconds[item.path] += max((USUAL_SECONDS[mark] for mark in marks), default=usual)
     items.sort(key=lambda item: -seconds[item.path])
 
 

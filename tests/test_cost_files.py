@@ -320,6 +320,10 @@ def test_neither_toml_nor_csv(cost_file, name, content, message):
             "errors.ill.well must be a number, got 'x'",
         ),
         ("[features]\na = 1\n[errors.ill]\nwell = nan", "errors.ill.well must be finite, got nan"),
+        (
+            f"[features]\na = 1\n[errors.ill]\nwell = 1{'0' * 400}",
+            "errors.ill.well must be finite, got inf",
+        ),
         ("[features]\na = 1.7e308\nb = 1.7e308", "add up to more than a float can hold"),
     ],
 )

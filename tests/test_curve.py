@@ -210,6 +210,20 @@ def test_trade_offs_are_where_models_differ():
     assert len(curve.points.drop_duplicates(["cost", "score"])) >= 6
 
 
+def test_trade_offs_reach_both_ends_where_prices_span_decades():
+    rng = np.random.default_rng(0)
+    signal = rng.standard_normal((1200, 30))
+    X, y = signal + 0.5 * rng.standard_normal((1200, 30)), signal @ np.r_[1, 2, 9, np.ones(27)]
+    costs = CostModel(np.r_[0.01, 0.1, 1.0, np.full(27, 100.0)])
+    curve = tradeoff_curve(
+        MiserRegressor(costs=costs, max_iter=60), X[:800], y[:800], X_val=X[800:], y_val=y[800:],
+        search="path", tradeoffs=7,
+    )  # fmt: skip
+    shares = curve.points["cost"] / curve.points["cost"].max()
+    assert ((shares > 0.02) & (shares < 0.98)).sum() >= 2  # between the two ends
+    assert ((shares > 0) & (shares < 0.01)).any()
+
+
 def test_given_tradeoffs_are_trained_once_each_and_callbacks_count():
     (X, y), (X_val, y_val) = data(), data(200, 1)
     heard = []

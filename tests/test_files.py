@@ -800,9 +800,13 @@ def test_kept_files_load_for_ever(path):
         assert member.raw_predict(X).tolist() == expected["raw"]
 
 
+# Kinds of models that only the present format has.
+LATER = {"family", "gates", "first-of-query", "error-costs"}
+
+
 def test_every_format_has_kept_files():
     kinds = {"regressor", "classes", "early-exit", "ranker", "cascade", "constant"}
-    for number, kept in {1: kinds, 2: kinds, FORMAT: {"family", "gates", "error-costs"}}.items():
+    for number, kept in {1: kinds, 2: kinds, FORMAT: LATER}.items():
         for kind in kept:
             path = FILES / f"format-{number}-{kind}.miser"
             assert path in KEPT
@@ -816,7 +820,7 @@ class Opened:
     """A model file, to be changed and closed again."""
 
     def __init__(self, kind: str):
-        number = 2 if kind.startswith("row ") else FORMAT if kind in ("family", "gates") else 1
+        number = 2 if kind.startswith("row ") else FORMAT if kind in LATER else 1
         kind = kind.removeprefix("row ")
         tensors, text = from_safetensors((FILES / f"format-{number}-{kind}.miser").read_bytes())
         self.model = json.loads(text)
@@ -893,6 +897,12 @@ def put_another_output(file: Opened) -> None:
     """The second ensemble predicts two things at once."""
     file.arrays["ensemble.1.baseline"] = np.zeros(2)
     file.arrays["stages"][1, 2] //= 2
+
+
+def let_the_first_go_on(file: Opened) -> None:
+    """Between parts of one model."""
+    file.model["rule"] = {"name": "first_of_query", "stay_ahead": True}
+    file.arrays["rule.places"] = np.ones(len(file.arrays["stages"]) - 1, dtype=np.int64)
 
 
 def put_two_outputs(file: Opened) -> None:
@@ -1058,6 +1068,13 @@ BAD = [
     ("gates", put("rule.thresholds", 0, np.nan), "the threshold of a gate is not a number"),
     ("gates", replace_array("rule.thresholds", lambda array: np.append(array, 0.0)), "has shape"),
     ("gates", tell("kind", "ranker"), "a ranker has no classes"),
+    ("first-of-query", put("rule.places", 0, 0), "fewer than one document of a query goes on"),
+    ("first-of-query", replace_array("rule.places", lambda a: np.append(a, 1)), "has shape"),
+    ("first-of-query", replace_array("rule.places", lambda a: a * 1.0), "not int64"),
+    ("first-of-query", leave_out("rule.places"), "it has no array 'rule.places'"),
+    ("first-of-query", tell("rule", "stay_ahead", 1), "is not true or false"),
+    ("first-of-query", tell("kind", "regressor"), "regressor has no queries"),
+    ("ranker", let_the_first_go_on, "leads into the middle of a model"),
     ("gates", tell("charge", "by", "both"), "is neither 'row' nor 'model'"),
     # families
     ("family", tell("models", []), "it is a family without models"),

@@ -34,9 +34,9 @@ ROOMS = [
     "curve",
     "files",
     "on_demand",
-    "warm",
     "plotting",
     "cli",
+    "warm",
 ]
 
 # Rooms that anyone may import, with all that they may import themselves.
@@ -223,6 +223,15 @@ def is_folder(module: str) -> bool:
 
 def test_modules_are_found():
     assert {"costs", "datasets", "_core.version"} <= MODULES.keys()
+
+
+def test_contributing_shows_all_rooms_in_their_order():
+    """Its map is what a newcomer reads, and ``ls`` shows no more than it and Python's own files."""
+    text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^    (\w+)(?:/|\.py) ", text, re.MULTILINE)
+    assert [room for room in listed if room not in OPEN_ROOMS] == ROOMS
+    here = {path.stem for path in SOURCE.iterdir() if path.is_file() or [*path.glob("*.py")]}
+    assert here == {*listed, *DOORS, "py"}
 
 
 def test_imports_flow_downwards():

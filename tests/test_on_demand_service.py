@@ -29,7 +29,7 @@ from prometheus_client import CollectorRegistry
 from greedymiser import MiserClassifier, MiserRegressor, as_predictor, save
 from greedymiser.cli.commands.serve import _sources_of
 from greedymiser.cli.errors import InputError
-from greedymiser.on_demand import OnDemandPredictor
+from greedymiser.on_demand import AnsweredObject, OnDemandPredictor, SourcePolicy
 from greedymiser.on_demand import service as service_module
 from greedymiser.on_demand.metrics import AskedDrift, OpenTelemetryObserver, PrometheusObserver
 from greedymiser.on_demand.service import app_for, schema_of
@@ -115,6 +115,7 @@ def test_objects_that_hold_the_features(X, objects, model):
             ([3], "object 0 must be a mapping from features to values"),
             ([{**objects[0], "age": "old"}], "feature 'age' of object 0 must be a number or null"),
             ([{**objects[0], "age": [1]}], "feature 'age' of object 0 must be a number or null"),
+            ([{**objects[0], "age": 10**400}], "feature 'age' of object 0 is beyond all floats"),
             (
                 [objects[0], {**objects[1], "burau": 1}],
                 "object 1 has features that the model does not know: 'burau'",
@@ -224,6 +225,13 @@ def test_requests_that_cannot_be_answered(objects, model):
             (b'{"objects": [1], "what": 1}', 400, "unknown entry 'what'; known: objects, receipts"),
             (b'{"objects": [1, 2, 3]}', 413, "more than 2 objects"),
             (b'{"objects": [1], "deadline": -1}', 400, "deadline must be a positive number"),
+            (b'{"objects": [1], "deadline": true}', 400, "deadline must be a positive number"),
+            (
+                b'{"objects": [1], "deadline": 1%s}' % (b"0" * 400),
+                400,
+                "deadline must be a positive",
+            ),
+            (b'{"objects": [1], "receipts": "yes"}', 400, "receipts must be true or false"),
             (b'{"objects": ["' + b"x" * 1000 + b'"]}', 413, "the body is longer than 1000 bytes"),
         ]:
             answer = client.post("/predict", content=body)
@@ -351,6 +359,22 @@ def test_prometheus(X, objects, model):
     assert value("request_seconds_count") == 1
     assert value("asked_share_drift", source="age") == pytest.approx(0.5)
     assert value("asked_share_drift", source="bureau") == pytest.approx(0.0)
+
+
+def test_what_a_cache_answers_is_needed_and_what_is_prefetched_may_not_be(X, objects, model):
+    registry = CollectorRegistry()
+    watch = PrometheusObserver(registry, expected={"bureau": 1.0})
+    policies = {"bureau": SourcePolicy(cache={}, cache_key=lambda customer: 1)}
+    service = Service(is_async=True)
+    served = OnDemandPredictor(model, service.sources, policies=policies, observers=[watch])
+    for _ in range(3):
+        served.predict(objects[:1])
+    assert service.calls["bureau"] == 1
+    labels = {"source": "bureau"}
+    drift = registry.get_sample_value("greedymiser_asked_share_drift", labels)
+    assert drift == pytest.approx(0.0)
+    answered = AnsweredObject(1.0, "model", ("age", "fraud"), in_vain=("fraud",), cached=("x",))
+    assert answered.needed == ("age", "x")
 
 
 def test_drift_forgets():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -536,7 +537,7 @@ def test_a_deadline_without_fallbacks(X, objects, model):
     with pytest.warns(AcquisitionWarning):
         found = served.predict_proba(objects[:1], deadline=0.05)
     assert np.array_equal(found, model.predict_proba(X[:1].assign(bureau=math.nan)))
-    for bad in (0, -1.0, math.inf):
+    for bad in (0, -1.0, math.inf, 10**400):
         with pytest.raises(ValueError, match="deadline must be positive and finite"):
             served.predict(objects[:1], deadline=bad)
     with pytest.raises(TypeError, match="deadline must be a number of seconds"):
@@ -586,6 +587,26 @@ def test_retries_within_the_deadline(X, objects, model):
     with pytest.raises(AcquisitionError, match="busy"):
         served.predict(objects[:1], deadline=0.5)
     assert n_calls["bureau"] == 1
+
+
+def test_an_open_breaker_is_not_waited_for(objects, model, monkeypatch):
+    """What failed is told, at once: further attempts would not be made."""
+    waits = []
+
+    def no_wait(policy, attempt):
+        waits.append(attempt)
+        return 0.0
+
+    monkeypatch.setattr("greedymiser.on_demand.event_loop.retry_wait", no_wait)
+    service = Service(["bureau"], is_async=True)
+    policies = {"bureau": SourcePolicy(retries=5, breaker=2, breaker_reset=1e6)}
+    served = OnDemandPredictor(model, service.sources, policies=policies)
+    with pytest.raises(AcquisitionError, match="bureau is down"):
+        served.predict(objects[:1])
+    with pytest.raises(SourceTimeoutError, match="its last 2 calls failed"):
+        served.predict(objects[:1])
+    assert service.calls["bureau"] == 2
+    assert waits == [0]
 
 
 @quietly
@@ -742,6 +763,26 @@ def test_caches_across_requests(X, objects, model, make, is_async):
     assert [sorted(receipt.cached) for receipt in receipts] == [[], *[["bureau", "fraud"]] * 2]
     assert np.array_equal(receipts.costs, model.prediction_costs(X[:3]))
     assert "bureau" not in receipts[1].fetched
+
+
+@quietly
+@pytest.mark.parametrize("on_error", ["raise", "missing"])
+def test_what_cannot_be_read_is_not_kept_in_a_cache(X, objects, model, on_error):
+    """Else a source that has answered nonsense once would fail as long as its answer is kept."""
+    answers = iter(["a page that says sorry"])
+
+    async def bureau(customer):
+        return next(answers, customer["bureau"])
+
+    policies = {"bureau": SourcePolicy(cache={}, cache_key=lambda customer: 1)}
+    sources = sources_with(bureau)
+    served = OnDemandPredictor(model, sources, policies=policies, on_error=on_error)
+    with pytest.raises(AcquisitionError) if on_error == "raise" else contextlib.nullcontext():
+        served.predict(objects[:1])
+    for was_kept in (False, True):
+        found, receipts = served.predict_proba(objects[:1], return_receipts=True)
+        assert np.array_equal(found, model.predict_proba(X[:1]))
+        assert ("bureau" in receipts[0].cached) == was_kept
 
 
 def test_a_cache_that_fails_is_as_good_as_none(X, objects, model, caplog):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,7 +36,7 @@ from greedymiser.plotting import (
     plot_receipt,
 )
 from greedymiser.plotting.axes import cost_axis
-from greedymiser.plotting.curves import step_labels
+from greedymiser.plotting.curves import reference_models, step_labels
 
 
 def legend_of(ax):
@@ -359,6 +361,18 @@ def filled(ax, n_lines):
     """Which lines and columns of the matrix are filled."""
     boxes_ = [patch for patch in ax.patches if patch.get_fill()]
     return {(round(box.get_y() - 0.08), round(box.get_x() - 0.06)) for box in boxes_}
+
+
+def test_a_model_that_ignores_prices_is_marked_unless_the_line_has_it():
+    front = pd.DataFrame({"cost": [0.0, 1.0, 2.0], "score": [0.5, 0.7, 0.9]})
+
+    def references(cost, score):
+        points = pd.DataFrame({"tradeoff": [0.0], "cost": [cost], "score": [score]})
+        return reference_models(SimpleNamespace(points=points, pareto=lambda: front), {})
+
+    assert references(2.0, 0.9) == references(2.0, 0.895) == {}
+    assert references(2.0, 0.8) == {"prices ignored": (2.0, 0.8)}
+    assert references(3.0, 0.9) == {"prices ignored": (3.0, 0.9)}
 
 
 def test_the_matrix_shows_who_buys_what():

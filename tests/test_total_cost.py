@@ -165,6 +165,26 @@ def test_folds_may_be_repeated(doubtful):
     ]), rel=0.1)  # fmt: skip
 
 
+def test_rows_without_weight_are_as_good_as_not_there(doubtful):
+    X, y = doubtful
+    weight = (np.arange(len(y)) % 3 > 0).astype(float)
+    model = MiserClassifier(costs=[1.0, 5.0, 1.0], charge="row", error_costs=ERRORS, n_jobs=1)
+    search = MiserSearchCV(model, scoring="total_cost", cv=3, random_state=0)
+    kept = weight > 0
+    some = clone(search).fit(X[kept], y[kept])
+    assert (search.fit(X, y, sample_weight=weight).predict_proba(X) == some.predict_proba(X)).all()
+
+
+def test_a_class_may_be_missing_in_a_fold(doubtful):
+    X, y = doubtful[0][:60], doubtful[1][:60].copy()
+    y[0] = 2
+    folds = KFold(3)  # warns of nothing
+    errors = [[0.0, 20.0, 20.0], [20.0, 0.0, 20.0], [9.0, 9.0, 0.0]]
+    search = searched(X, y, errors=errors, cv=folds)
+    assert np.isfinite(search.predict_proba(X)).all()
+    assert search.best_params_ == {"resources": [["0"], ["1"]]}
+
+
 def test_the_table_heeds_weights(doubtful):
     X, y = doubtful
     model = MiserClassifier(costs=[30.0] * 3, charge="row", error_costs=ERRORS, n_jobs=1)

@@ -21,6 +21,7 @@ from greedymiser import (
     EarlyExitClassifier,
     EarlyExitRanker,
     GatedClassifier,
+    GatedRanker,
     MiserClassifier,
     MiserRanker,
     MiserRegressor,
@@ -80,7 +81,8 @@ def models() -> Iterator[tuple[str, Any, Any, Any]]:
     stars = np.clip(np.round(y), 0, 4)
     ranker = MiserRanker(tradeoff=1e-4, **small).fit(plain, stars, qid=qid)
     ranks = EarlyExitRanker(ranker, threshold=0.3, every=3).fit(plain, stars, qid=qid)
-    yield "ranker", ranks, plain[:40], qid[:40]
+    some = plain[:40], qid[:40]
+    yield "ranker", ranks, *some
     yield "cascade", cascade(regressor), X[:30], None
     counts = MiserRegressor(loss="poisson", tradeoff=1e6, **small).fit(plain, stars)
     yield "constant", counts, plain[:5], None
@@ -93,6 +95,8 @@ def models() -> Iterator[tuple[str, Any, Any, Any]]:
     asked = np.where(X["age"] > 0.4, X["größe"] > 0, X["age"] > -0.3)
     gated = GatedClassifier(base, tradeoff=0.03, gate="tree").fit(X, asked)
     yield "gates", gated, X[:30], None
+    base = MiserRanker(costs=[1.0, 10.0], learning_rate=0.3, **small)
+    yield "first-of-query", GatedRanker(base, budget=6.0).fit(plain, stars, qid=qid), *some
     errors = {False: {False: 0, True: 5, "ask": 1}, True: {False: 20, True: 0, "ask": 1}}
     careful = MiserClassifier(COSTS, error_costs=errors, **small).fit(X, y > 0.5)
     yield "error-costs", careful, X[:30], None

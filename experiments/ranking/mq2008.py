@@ -55,13 +55,19 @@ FULL = RankingScale(
 
 
 def run(
-    data: Path | None, workspace: Workspace, small: bool = False, *, n_jobs: int | None = None
+    data: Path | None,
+    workspace: Workspace,
+    small: bool = False,
+    *,
+    n_jobs: int | None = None,
+    only: str | None = None,
 ) -> Results:
     """Run the experiment on the files of a folder; the small version on two folds."""
     experiment = read_experiment(data)
     if small:
         experiment = replace(experiment, folds=experiment.folds[:2])
-    return run_ranking(experiment, replace(SMALL if small else FULL, n_jobs=n_jobs), workspace)
+    scale = replace(SMALL if small else FULL, n_jobs=n_jobs)
+    return run_ranking(experiment, scale, workspace, only)
 
 
 def read_experiment(data: Path | None) -> Experiment:

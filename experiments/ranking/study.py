@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,9 @@ class RankingScale:
     n_jobs: int | None = None
 
 
+# What there is to do, in words, and how: it gives a table of candidates.
+Step: TypeAlias = "tuple[str, Callable[[], pd.DataFrame]]"
+
 # A run of a few seconds, which shows nothing but that things work.
 SMALL = RankingScale(
     max_iter=12,
@@ -144,7 +147,9 @@ class Experiment:
     called: str = "fold"
 
 
-def run_ranking(experiment: Experiment, scale: RankingScale, workspace: Workspace) -> Results:
+def run_ranking(
+    experiment: Experiment, scale: RankingScale, workspace: Workspace, only: str | None = None
+) -> Results:
     """Run all methods on all folds; write the tables and figures.
 
     Parameters
@@ -154,19 +159,16 @@ def run_ranking(experiment: Experiment, scale: RankingScale, workspace: Workspac
         How much is tried. Results do not depend on its ``n_jobs``.
     workspace : Workspace
         Where results are written, and finished steps kept.
+    only : str, optional
+        One of our later methods, which alone is run again; what the others have chosen is read
+        from the tables that are there.
     """
-    import pandas as pd
-
     settings = {"version": __version__, "data": dict(experiment.data), **FIXED, **asdict(scale)}
     space = Workspace(workspace.out, settings, workspace.told)
     runs = [FoldRun(fold, scale, space) for fold in experiment.folds]
-    steps = [step for run in runs for step in run.steps()]
-    tables = []
-    for done, (what, make) in enumerate(steps):
-        space.told(what, done, len(steps))
-        tables.append(make())
-    space.told("tables and figures", len(steps), len(steps))
-    candidates = pd.concat([table for table in tables if len(table)], ignore_index=True)
+    if only is not None:
+        return _run_again(experiment, runs, space, only)
+    candidates = _all_done([step for run in runs for step in run.steps()], space)
     found = _tables(candidates, runs)
     for name, table in found.items():
         space.write_table(name, table.assign(data=experiment.title))
@@ -185,19 +187,70 @@ def run_ranking(experiment: Experiment, scale: RankingScale, workspace: Workspac
     return Results(experiment.title, found, figures)
 
 
+def _run_again(
+    experiment: Experiment, runs: Sequence[FoldRun], space: Workspace, only: str
+) -> Results:
+    """Run one method, and tell of it beside what is told of the others already."""
+    import pandas as pd
+
+    if only not in (known := list(runs[0].ours)):
+        raise ValueError(f"only must be one of {known}, got {only!r}")
+    steps = [(f"fold {run.fold.name}: {only}", run.ours[only]) for run in runs]
+    again = _all_done(steps, space)
+    kept = {}
+    for name in ("curves", "points"):
+        told = pd.read_csv(space.out / f"{name}.csv", dtype={"fold": str})
+        kept[name] = told.loc[told["method"] != only, CANDIDATES]
+    # A method's choices for growing budgets are all that the other tables are made of.
+    whole = _compared(pd.concat([kept["curves"], again], ignore_index=True))
+    points = pd.concat([kept["points"], _points(again)], ignore_index=True)
+    found = {"points": points, **whole}
+    for name, table in found.items():
+        space.write_table(name, table.assign(data=experiment.title))
+    drawn = draw_methods(at_budgets(whole["curves"], FINE_BUDGETS))
+    figures = {"methods": save_figure(drawn, experiment.title, space, "methods")}
+    return Results(experiment.title, found, figures)
+
+
+def _all_done(steps: Sequence[Step], space: Workspace) -> pd.DataFrame:
+    """The candidates of all steps."""
+    import pandas as pd
+
+    tables = []
+    for done, (what, make) in enumerate(steps):
+        space.told(what, done, len(steps))
+        tables.append(make())
+    space.told("tables and figures", len(steps), len(steps))
+    return pd.concat([table for table in tables if len(table)], ignore_index=True)
+
+
 def _tables(candidates: pd.DataFrame, runs: Sequence[FoldRun]) -> dict[str, pd.DataFrame]:
     """What is told of all candidates."""
     import pandas as pd
 
+    return {
+        "points": _points(candidates),
+        **_compared(candidates),
+        "features": pd.concat([run.shares_bought() for run in runs], ignore_index=True),
+    }
+
+
+def _points(candidates: pd.DataFrame) -> pd.DataFrame:
+    """The best round of each setting."""
     # Slacks of early exits are too many to tell; the curves have those that matter.
     told = candidates[~candidates["method"].isin([EARLY_EXIT, MISER_EXIT, STAGED_EXIT])]
+    return best_of_each(told, ["method", "fold", "tradeoff", "parameter"])
+
+
+def _compared(candidates: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """What is told of methods beside each other."""
+    import pandas as pd
+
     reached = [comparison(candidates, share) for share in SHARES]
     return {
-        "points": best_of_each(told, ["method", "fold", "tradeoff", "parameter"]),
         "curves": curves(candidates),
         "comparison": pd.concat(reached, ignore_index=True),
         "budgets": at_budgets(candidates, BUDGETS),
-        "features": pd.concat([run.shares_bought() for run in runs], ignore_index=True),
     }
 
 
@@ -226,7 +279,7 @@ class FoldRun:
         # Models that were trained in this run, with all their rounds.
         self._models: dict[float, MiserRanker] = {}
 
-    def steps(self) -> Iterator[tuple[str, Callable[[], pd.DataFrame]]]:
+    def steps(self) -> Iterator[Step]:
         """What there is to do, in words, and how: each gives a table of candidates."""
         name = f"fold {self.fold.name}"
         for tradeoff in self.tradeoffs:
@@ -235,11 +288,15 @@ class FoldRun:
             yield f"{name}: features up to {price:g}", partial(self.subset, price)
         for tradeoff in self.tradeoffs:
             yield f"{name}: early exit over λ {tradeoff:g}", partial(self.exits, tradeoff)
-        ours = {FRONTIER: self.frontier, ROWS: self.rows, STAGED_EXIT: self.staged}
-        for method, make in ours.items():
+        for method, make in self.ours.items():
             yield f"{name}: {method}", make
         for tradeoff in (0.0, *self.scale.cascaded):
             yield f"{name}: Cronus over λ {tradeoff:g}", partial(self.cronus, tradeoff)
+
+    @property
+    def ours(self) -> dict[str, Callable[[], pd.DataFrame]]:
+        """What the paper does not have: methods, and how their candidates are made."""
+        return {FRONTIER: self.frontier, ROWS: self.rows, STAGED_EXIT: self.staged}
 
     @cached_property
     def tradeoffs(self) -> list[float]:
@@ -342,7 +399,11 @@ class FoldRun:
         return self._named(table, ROWS, ROWS, np.nan)
 
     def _make_rows(self) -> pd.DataFrame:
-        """Those that no other beats on validation data; documents cost what the meter says."""
+        """What the curve names for growing budgets; documents cost what the meter says.
+
+        The score to choose by is the curve's own, which has training queries in it that no model
+        has seen.
+        """
         import pandas as pd
 
         curve, rows = _searched(self.fold, "row", self.scale), []
@@ -350,9 +411,9 @@ class FoldRun:
             model = curve.models[curve.position(point)]
             if isinstance(model, MiserRanker):  # others have no rounds to choose from
                 model = model.truncate(int(point["n_iter"]))
-            readings = [read_meter(model, part) for part in (self.fold.valid, self.fold.test)]
+            by = MeterReading(point["cost"], point.get("choice_score", point["score"]))
             told = (point["tradeoff"], int(point["n_trees"]), int(point["n_features"]))
-            rows.append(_candidate_row(*told, *readings))
+            rows.append(_candidate_row(*told, by, read_meter(model, self.fold.test)))
         return pd.DataFrame(rows, columns=MEASURED)
 
     def staged(self) -> pd.DataFrame:

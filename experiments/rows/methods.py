@@ -29,6 +29,7 @@ from greedymiser import (
     CostModel,
     EarlyExitClassifier,
     EarlyExitRanker,
+    as_predictor,
 )
 
 Floats = NDArray[np.float64]
@@ -91,6 +92,14 @@ def cached_curve(charge: str, problem: Problem, split: ProblemSplit, n_jobs: int
 
 def offered(problem: Problem, model: Any, cost: float, score: float) -> Offer:
     """One of our models."""
+    if as_predictor(model).compares_rows:
+        return Offer(
+            cost,
+            score,
+            lambda rows: np.asarray(model.predict(rows.X, rows.qid)),
+            lambda rows: np.asarray(model.prediction_costs(rows.X, rows.qid)),
+            model,
+        )
     return Offer(
         cost,
         score,

@@ -16,6 +16,7 @@ from experiments.methods import (
     EARLY_EXIT,
     METHODS,
     MISER,
+    ROWS,
     STAGED_EXIT,
     STAGEWISE,
     Documents,
@@ -405,6 +406,30 @@ def test_a_second_run_makes_nothing_anew(finished, letor, tmp_path, monkeypatch)
     write_costs(letor / "features.csv", [2.0, *PRICES[1:]])
     with pytest.raises(AssertionError, match="made anew"):
         mq2008.run(letor, Workspace(tmp_path / "out", {}), small=True)
+
+
+def test_one_method_alone_is_run_beside_the_tables_that_are_there(
+    finished, original, tmp_path, monkeypatch
+):
+    out, whole, _ = finished
+    shutil.copytree(out, tmp_path / "out", ignore=shutil.ignore_patterns("cache"))
+    monkeypatch.setattr(study.FoldRun, "_make_exits", never)
+    monkeypatch.setattr(study.FoldRun, "_trained", never)
+    space = Workspace(tmp_path / "out", {})
+    again = mq2008.run(original, space, small=True, only=ROWS)
+    for name, table in again.tables.items():
+        told, first = (
+            frame.astype({"fold": str}) if "fold" in frame else frame
+            for frame in (table, whole.tables[name])
+        )
+        order = [column for column in ("method", "fold", "share", "budget") if column in told]
+        told, first = (
+            frame.sort_values([*order, "cost"], ignore_index=True) for frame in (told, first)
+        )
+        pd.testing.assert_frame_equal(told, first)
+    assert set(again.figures) == {"methods"}
+    with pytest.raises(ValueError, match=r"only must be one of .* got 'miser'"):
+        mq2008.run(original, space, small=True, only=MISER)
 
 
 def test_a_killed_run_goes_on_where_it_was(finished, original, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         EarlyExitClassifier,
         EarlyExitRanker,
         GatedClassifier,
+        GatedRanker,
         GatedRegressor,
     )
     from greedymiser.costs.cost_model import CostModel, Ledger, Receipt
@@ -69,6 +70,7 @@ _ROOM_OF = {
             "EarlyExitClassifier",
             "EarlyExitRanker",
             "GatedClassifier",
+            "GatedRanker",
             "GatedRegressor",
         ),
         "_core.compiling": ("CacheWarning",),
@@ -106,6 +108,7 @@ __all__ = [
     "EarlyExitClassifier",
     "EarlyExitRanker",
     "GatedClassifier",
+    "GatedRanker",
     "GatedRegressor",
     "Ledger",
     "MiserClassifier",

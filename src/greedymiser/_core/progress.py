@@ -122,8 +122,28 @@ class Phases:
     def restart(self) -> None:
         """Nothing is done; this thread tells from now on."""
         self._thread = threading.get_ident()
-        self._low = self._high = 0.0
+        self._low = self._high = self._reserved = 0.0
+        self._limit = 1.0
         self._n_steps, self._n_done = 0, 0
+
+    def reserve(self, share: float) -> None:
+        """Give what is begun from here to the next call so much of all that is left, together.
+
+        Examples
+        --------
+        >>> phases = Phases()
+        >>> phases.tell = print
+        >>> phases.reserve(0.5)
+        >>> phases.begin(0.5)
+        >>> phases.reached(1.0)
+        0.25
+        >>> phases.reserve(1.0)
+        >>> phases.begin(0.5)
+        >>> phases.reached(1.0)
+        0.75
+        """
+        self._low = self._high = self._reserved
+        self._limit = self._reserved = self._low + share * (1.0 - self._low)
 
     def begin(self, share: float, n_steps: int = 0) -> None:
         """Begin a phase that takes so much of what is left; without steps, it says itself how far.
@@ -131,7 +151,7 @@ class Phases:
         More steps than were expected count for nothing.
         """
         self._low = self._high
-        self._high += share * (1.0 - self._low)
+        self._high += share * (self._limit - self._low)
         self._n_steps, self._n_done = n_steps, 0
 
     def step(self) -> None:

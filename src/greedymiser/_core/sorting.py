@@ -11,9 +11,9 @@ from greedymiser._core.compiling import njit
 MANY = 1000
 
 
-def sort_floats(values: NDArray[np.float64]) -> None:
-    """Sort in place, the lowest first; NaN may come first or last."""
-    if len(values) < MANY:
+def sort_floats(values: NDArray[np.float64], many: int = MANY) -> None:
+    """Sort in place, the lowest first, by the digits if there are many; NaN come first or last."""
+    if len(values) < many:
         values.sort()
     else:
         sort_digits(values)

@@ -10,12 +10,14 @@ MOST_ROWS = 40
 
 # Inherits the colours of the page, light or dark.
 STYLE = (
-    "<style scoped>.miser td,.miser th{padding:.15em .7em;text-align:right;white-space:nowrap}"
-    ".miser{max-width:100%;overflow-x:auto}.miser .l{text-align:left}"
+    "<style scoped>.miser{max-width:100%;overflow-x:auto}"
+    ".miser td,.miser th{padding:.15em .7em;text-align:right;white-space:nowrap}"
+    ".miser .l{text-align:left}.miser td.l:last-child{white-space:normal;min-width:16em}"
+    ".miser td:empty::after{content:'\\a0'}"
     # No caption of the table, which would be as wide as that.
-    ".miser>p{position:sticky;left:0;margin:.2em 0;font-weight:600}"
-    ".miser td.l:last-child{white-space:normal;min-width:16em}"
-    ".miser td:empty::after{content:'\\a0'}</style>"
+    ".miser>p{position:sticky;left:0;margin:.2em 0;font-weight:600;font-size:.9em}"
+    "@media(max-width:40em){.miser td,.miser th{padding:.15em .3em}"
+    ".miser td.l:last-child{min-width:8em}}</style>"
 )
 
 

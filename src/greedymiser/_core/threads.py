@@ -95,7 +95,8 @@ class Threads:
         self.n_threads = n_threads
         self._pool: ThreadPoolExecutor | None = None
         self._team = new_team(n_threads)
-        self._alone = new_team(1)
+        # This thread alone.
+        self.alone = new_team(1)
         self._helpers: list[_Helper] = []
         self._endings: list[Callable[[], None]] = []
 
@@ -127,7 +128,7 @@ class Threads:
     def team(self, work: float = np.inf, least: float = 0.0) -> Team:
         """All threads, awake; or this one alone where there is less work than ``least``."""
         if self.n_threads == 1 or work < least:
-            return self._alone
+            return self.alone
         if not self._helpers:
             self._helpers = [_Helper(self._team, k) for k in range(1, self.n_threads)]
         for helper in self._helpers:

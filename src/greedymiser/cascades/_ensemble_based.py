@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -11,8 +12,9 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.data.tables import Table
+from greedymiser.data.tables import Table, or_lazily
 from greedymiser.estimators import Miser, MiserRanker, ModelBacked, table_for
+from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import Floats
 from greedymiser.model.protocols import Protocol
 from greedymiser.training.preparation import Inputs
@@ -93,6 +95,40 @@ class OverEnsemble(MetaEstimatorMixin, ModelBacked):
             tags.estimator_type, tags.regressor_tags = inner.estimator_type, inner.regressor_tags
             tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
         return tags
+
+
+class RankerAnswers:
+    """What a ranker over an ensemble answers; documents are compared with those of their query."""
+
+    _raw_predict: Callable[..., Floats]
+    _costs_of: Callable[..., Floats]
+
+    @or_lazily
+    def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        """Scores; within a query, higher comes first."""
+        return self._raw_predict(X, qid)[0]
+
+    @or_lazily
+    def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        """What each row pays: the trees that it meets, and the resources that those trees need."""
+        return self._costs_of(X, qid)
+
+    def score(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        k: int = 5,
+        no_relevant: float = 1.0,
+    ) -> float:
+        """Mean NDCG@k over queries; one without any relevant document scores ``no_relevant``."""
+        scores = self._raw_predict(X, qid)[0]
+        query = queries_or_one(qid, len(scores))
+        return ndcg_score(
+            y, scores, query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
+        )
 
 
 def taken_or_fitted(estimator: Miser, inputs: Inputs, inputs_val: Inputs) -> Any:

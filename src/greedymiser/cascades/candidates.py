@@ -35,6 +35,7 @@ from greedymiser.cascades.gates import (
 from greedymiser.cascades.policy import States, induce
 from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
+from greedymiser.model.exit_rules import FirstOfQuery
 from greedymiser.model.gating import Gate, n_output_features, output_features
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Cases, HeldOut, Prepared, Schema
@@ -102,6 +103,8 @@ class FlatModel(Protocol):
 class CurveModels(Protocol):
     """Those who train and score the models of a curve."""
 
+    # The estimator, not fitted.
+    blank: Any
     params: Parameters
 
     @property
@@ -132,6 +135,8 @@ class Cascade:
     stopped: NDArray[np.uint8]
     mean_price: float
     loss: float
+    # Of rankers, instead of gates: how many documents of each query go on.
+    first: FirstOfQuery | None = None
 
     @cached_property
     def gates(self) -> tuple[Gate, ...]:
@@ -160,8 +165,8 @@ class Best(NamedTuple):
     plain: dict[Bits, Floats]
 
 
-class CascadeFamily:
-    """Cascades over some sets of resources, learned once and for all trade-offs.
+class StateFamily:
+    """States over some sets of resources: their models, and what those say of rows unseen.
 
     Parameters
     ----------
@@ -172,8 +177,6 @@ class CascadeFamily:
         Models of the flat frontier, the cheapest first.
     more : sequence of sets
         Further sets that states are made of, the most important first.
-    kinds : sequence of str
-        Kinds of gates that are tried.
     folds : FoldModels, optional
         What was cross-fitted already.
     """
@@ -184,18 +187,13 @@ class CascadeFamily:
         sets: ResourceSets,
         flat: Sequence[FlatModel],
         more: Iterable[Bits] = (),
-        kinds: Sequence[str] = ("score", "paid", "band"),
         folds: FoldModels | None = None,
     ):
         self._folds = folds
-        self.curve_models, self._sets, self._kinds = models, sets, tuple(kinds)
+        self.curve_models, self._sets = models, sets
         self._prepared: Prepared = models.trainer.prepared
         # Why there are no cascades, or not as many as there could be.
         self.notes: list[str] = []
-        self._promising: list[tuple[int, int]] = []
-        # What is known in a state of the rows that gates learn from, and of the validation rows.
-        self._known_of: dict[int, GateInputs] = {}
-        self._known_of_served: dict[int, GateInputs] = {}
         self._finished: dict[Bits, Model] = {}
         for candidate in flat:
             self._finished.setdefault(candidate.resources, replace(candidate.model, charge="model"))
@@ -206,13 +204,11 @@ class CascadeFamily:
 
     def _can_learn(self) -> bool:
         """Whether there is anything that gates could learn from."""
-        train, loss = self._prepared.train, self.curve_models.schema.loss
+        train = self._prepared.train
         if len(train.y) < LEAST_ROWS:
             self.notes.append(f"gates need at least {LEAST_ROWS} rows, got {len(train.y)}")
         elif not isinstance(train.table, ArrayTable | FrameTable | SparseTable):
             self.notes.append("gates learn from rows in memory, not from those of a cluster")
-        elif self.curve_models.schema.kind == "ranker" or not loss.is_additive:
-            self.notes.append("gates need the loss of single rows, which this loss does not have")
         return not self.notes
 
     def _chosen_sets(self, flat: Sequence[Bits]) -> list[Bits]:
@@ -317,6 +313,79 @@ class CascadeFamily:
     def held_out(self) -> HeldOut:
         """The same rows, as models are scored on them."""
         return self._prepared.hold_out(self._prepared.train.take(self._rows))
+
+    # -- prices -----------------------------------------------------------------------------------
+
+    def plain_price(self, state: int) -> float:
+        """What the model of a state costs everybody."""
+        bits = self.states[state]
+        n_trees = self.models[bits].ensemble.n_trees
+        return self._sets.price(bits) + self.curve_models.schema.costs.tree_cost * n_trees
+
+    @property
+    def constant(self) -> Model:
+        """The model of no trees, which costs nothing."""
+        start: Model = self.curve_models.trainer.start
+        return replace(self.curve_models.corrected(start), charge="model")
+
+    def _within_limit(self, cascades: Iterable[Cascade]) -> list[Cascade]:
+        limit = self.curve_models.params.row_budget
+        return [c for c in cascades if limit is None or self._dearest(c) <= limit]
+
+    def _dearest(self, cascade: Cascade) -> float:
+        n_trees = sum(model.ensemble.n_trees for model in cascade.models)
+        costs = self.curve_models.schema.costs
+        paid = reduce(operator.or_, cascade.resources)
+        return self._sets.price(paid) + costs.tree_cost * n_trees
+
+    def score_at(self, best: Best, cascade: Cascade, scores: Floats, cost: float) -> Floats | None:
+        """What a cascade would score on rows that nobody has seen, if it cost so much there.
+
+        Rows that it is served to may go on a little more or less often than those did. What going
+        on brings is in proportion to how many do. None where it is quite another share.
+        """
+        start = cascade.resources[0]
+        if start not in best.plain:
+            return None
+        price = self.plain_price(self.states.index(start))
+        more = (cost - price) / max(cascade.mean_price - price, 1e-300)
+        if abs(more - 1.0) > MOST_ASTRAY:
+            return None
+        return best.plain[start] + more * (scores - best.plain[start])
+
+
+class CascadeFamily(StateFamily):
+    """Cascades over some sets of resources, learned once and for all trade-offs.
+
+    Parameters
+    ----------
+    models, sets, flat, more, folds
+        As those of ``StateFamily``.
+    kinds : sequence of str
+        Kinds of gates that are tried.
+    """
+
+    def __init__(
+        self,
+        models: CurveModels,
+        sets: ResourceSets,
+        flat: Sequence[FlatModel],
+        more: Iterable[Bits] = (),
+        kinds: Sequence[str] = ("score", "paid", "band"),
+        folds: FoldModels | None = None,
+    ):
+        super().__init__(models, sets, flat, more, folds)
+        self._kinds = tuple(kinds)
+        self._promising: list[tuple[int, int]] = []
+        # What is known in a state of the rows that gates learn from, and of the validation rows.
+        self._known_of: dict[int, GateInputs] = {}
+        self._known_of_served: dict[int, GateInputs] = {}
+
+    def _can_learn(self) -> bool:
+        schema = self.curve_models.schema
+        if super()._can_learn() and (schema.kind == "ranker" or not schema.loss.is_additive):
+            self.notes.append("gates need the loss of single rows, which this loss does not have")
+        return not self.notes
 
     # -- what is known ----------------------------------------------------------------------------
 
@@ -437,19 +506,13 @@ class CascadeFamily:
         states = self.known
         if states is None:
             return []
+        phases = self.curve_models.trainer.phases
+        phases.begin(0.7)
         cascades = self._pairs(states)
+        phases.reached(0.4)
         cascades += self._policies(states, cascades)
+        phases.reached(0.75)
         return self._within_limit(cascades)
-
-    def _within_limit(self, cascades: Iterable[Cascade]) -> list[Cascade]:
-        limit = self.curve_models.params.row_budget
-        return [c for c in cascades if limit is None or self._dearest(c) <= limit]
-
-    def _dearest(self, cascade: Cascade) -> float:
-        n_trees = sum(model.ensemble.n_trees for model in cascade.models)
-        costs = self.curve_models.schema.costs
-        paid = reduce(operator.or_, cascade.resources)
-        return self._sets.price(paid) + costs.tree_cost * n_trees
 
     def _tradeoffs(self, states: States) -> list[float]:
         """From the one at which nothing pays for everybody down to a small share of it."""
@@ -626,18 +689,6 @@ class CascadeFamily:
             scores.append(float(self.curve_models.trainer.watch(held_out).score()))
         return np.array(scores)
 
-    def plain_price(self, state: int) -> float:
-        """What the model of a state costs everybody."""
-        bits = self.states[state]
-        n_trees = self.models[bits].ensemble.n_trees
-        return self._sets.price(bits) + self.curve_models.schema.costs.tree_cost * n_trees
-
-    @property
-    def constant(self) -> Model:
-        """The model of no trees, which costs nothing."""
-        start: Model = self.curve_models.trainer.start
-        return replace(self.curve_models.corrected(start), charge="model")
-
     def constant_loss(self, states: States) -> float:
         """Its mean loss on the rows that gates learn from."""
         y, baseline = self.held_out.cases.y, self.constant.ensemble.baseline
@@ -668,21 +719,6 @@ class CascadeFamily:
             if i >= len(usable)
         ][:MOST_JUDGED]
         return Best(kept, {self.states[i]: score for i, score in zip(usable, scores, strict=False)})
-
-    def score_at(self, best: Best, cascade: Cascade, scores: Floats, cost: float) -> Floats | None:
-        """What a cascade would score on rows that nobody has seen, if it cost so much there.
-
-        Rows that it is served to may go on a little more or less often than those did. What going
-        on brings is in proportion to how many do. None where it is quite another share.
-        """
-        start = cascade.resources[0]
-        if start not in best.plain:
-            return None
-        price = self.plain_price(self.states.index(start))
-        more = (cost - price) / max(cascade.mean_price - price, 1e-300)
-        if abs(more - 1.0) > MOST_ASTRAY:
-            return None
-        return best.plain[start] + more * (scores - best.plain[start])
 
 
 def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:

@@ -19,7 +19,7 @@ from sklearn.metrics import check_scoring
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
-from greedymiser.cascades._ensemble_based import OverEnsemble, taken_or_fitted
+from greedymiser.cascades._ensemble_based import OverEnsemble, RankerAnswers, taken_or_fitted
 from greedymiser.data.tables import is_lazy, or_lazily
 from greedymiser.estimators import (
     ClassifierAnswers,
@@ -383,7 +383,7 @@ class EarlyExitClassifier(ClassifierMixin, ClassifierAnswers, EarlyExit):
 
 
 @documented_like(EarlyExit)
-class EarlyExitRanker(EarlyExit):
+class EarlyExitRanker(RankerAnswers, EarlyExit):
     """A document leaves when it is too far below the best of its query.
 
     The proximity threshold of Cambazoglu et al. (2010): at the i-th of E exits, one after every
@@ -432,33 +432,6 @@ class EarlyExitRanker(EarlyExit):
             Data to choose the threshold on; without it, X, y and qid.
         """
         return self._fit(X, y, sample_weight, qid, X_val, y_val, qid_val)
-
-    @or_lazily
-    def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """Scores; within a query, higher comes first."""
-        return self._raw_predict(X, qid)[0]
-
-    @or_lazily
-    def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """What each row pays: the trees that it meets, and the resources that those trees need."""
-        return self._costs_of(X, qid)
-
-    def score(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        qid: ArrayLike | None = None,
-        k: int = 5,
-        no_relevant: float = 1.0,
-    ) -> float:
-        """Mean NDCG@k over queries; one without any relevant document scores ``no_relevant``."""
-        scores = self._raw_predict(X, qid)[0]
-        query = queries_or_one(qid, len(scores))
-        return ndcg_score(
-            y, scores, query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
-        )
 
     def _score_of(self, exits: Exits, X: Any, y: Any, weight: Any, qid: Any) -> float:
         k = 5 if self.scoring is None else ndcg_depth(self.scoring)

@@ -23,8 +23,9 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from greedymiser._core.threads import Threads, thread_count
-from greedymiser.cascades._ensemble_based import OverEnsemble
+from greedymiser.cascades._ensemble_based import OverEnsemble, RankerAnswers, taken_or_fitted
 from greedymiser.cascades.candidates import LEAST_ROWS, Cascade, CascadeFamily, FoldModels
+from greedymiser.cascades.ranked import RankedFamily
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase, Receipt
 from greedymiser.data.splits import divide
 from greedymiser.data.tables import chosen, is_lazy, or_lazily
@@ -33,10 +34,13 @@ from greedymiser.estimators import (
     ClassifierAnswers,
     Miser,
     MiserClassifier,
+    MiserRanker,
     MiserRegressor,
     documented_like,
     fitted_like,
 )
+from greedymiser.losses.ndcg import queries_or_one, query_order
+from greedymiser.model.exit_rules import FirstOfQuery
 from greedymiser.model.gating import Gate, Gates
 from greedymiser.model.links import Floats
 from greedymiser.model.predictor import Predictor, Stage
@@ -51,7 +55,7 @@ GATES = {
     "score": ("score",),
     "band": ("band",),
 }
-# Share of the rows that is set aside to choose by, where none are given.
+# Share of the rows that is set aside to choose by, where none are inputs.
 SHARE_ASIDE = 0.2
 # Trade-offs of the path that the search for sets starts from.
 N_PATH = 8
@@ -67,10 +71,32 @@ class Chain:
     kinds: tuple[str, ...] = ()
     # What rows cost on average that no model or gate has seen; None where all cost the same.
     mean_cost: float | None = None
+    # Of rankers, instead of gates: how many documents of each query go on.
+    first: FirstOfQuery | None = None
 
     @classmethod
     def of(cls, schema: Schema, cascade: Cascade) -> Chain:
-        return cls(schema, cascade.models, cascade.gates, cascade.kinds, cascade.mean_price)
+        found = cls(schema, cascade.models, cascade.gates, cascade.kinds, cascade.mean_price)
+        return replace(found, first=cascade.first)
+
+    def truncated(self, n: int) -> Chain:
+        """The first states, so many of them."""
+        first = self.first and replace(self.first, places=self.first.places[: n - 1])
+        return replace(
+            self,
+            models=self.models[:n],
+            gates=self.gates[: n - 1],
+            kinds=self.kinds[: n - 1],
+            mean_cost=None,
+            first=first,
+        )
+
+    @property
+    def rule(self) -> Gates | FirstOfQuery:
+        """Who goes on."""
+        if self.first is not None:
+            return self.first
+        return Gates(self.gates, self.schema.n_features, self.schema.loss)
 
     def predictor(self, n_jobs: int | None) -> Predictor:
         """The finished model."""
@@ -81,9 +107,8 @@ class Chain:
             n_trees += model.ensemble.n_trees
             stages.append(Stage(model.ensemble, 0, model.n_iter, n_trees))
         last = self.models[-1].predictor(self.schema, n_jobs)
-        rule = Gates(self.gates, self.schema.n_features, self.schema.loss)
         found = replace(
-            last, stages=tuple(stages), rule=rule, purchases=(), mean_cost=self.mean_cost
+            last, stages=tuple(stages), rule=self.rule, purchases=(), mean_cost=self.mean_cost
         )
         return replace(found, purchases=_purchases(found))
 
@@ -106,7 +131,7 @@ def _purchases(predictor: Predictor) -> tuple[Purchase, ...]:
 
 
 class Gated(OverEnsemble):
-    """What both gated cascades share.
+    """What all gated cascades share.
 
     Parameters
     ----------
@@ -128,7 +153,7 @@ class Gated(OverEnsemble):
     effort : float
         How long to search for sets of resources; see ``tradeoff_curve``.
     random_state : int, RandomState or None
-        Draws validation rows, where none are given.
+        Draws validation rows, where none are inputs.
     n_jobs : int or None
         Threads; None for all cores.
 
@@ -211,12 +236,14 @@ class Gated(OverEnsemble):
         X_val, y_val, sample_weight_val : optional
             Validation data, which rounds are chosen by; without it, a fifth of the rows is.
         """
+        return self._fit(Inputs(X, y, sample_weight), Inputs(X_val, y_val, sample_weight_val))
+
+    def _fit(self, inputs: Inputs, inputs_val: Inputs) -> Self:
         self._validate_params()
-        if (X_val is None) != (y_val is None):
-            missing = "X_val" if X_val is None else "y_val"
+        if (inputs_val.X is None) != (inputs_val.y is None):
+            missing = "X_val" if inputs_val.X is None else "y_val"
             raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
         base, notes = self._base(), list[str]()
-        inputs, inputs_val = Inputs(X, y, sample_weight), Inputs(X_val, y_val, sample_weight_val)
         parts = self._divided(base, inputs, inputs_val, notes)
         found = None
         if parts is not None:
@@ -224,9 +251,8 @@ class Gated(OverEnsemble):
                 found = self._learned(base, *parts, threads, notes)
         if found is None:
             base.set_params(tradeoff=self.tradeoff, budget=self._limit)
-            validation = {"X_val": X_val, "y_val": y_val, "sample_weight_val": sample_weight_val}
-            base.fit(X, y, sample_weight, **validation)
-            found = base, Chain(base.schema_, (base.model_,))
+            plain = taken_or_fitted(base, inputs, inputs_val)
+            found = plain, Chain(plain.schema_, (plain.model_,))
         self.notes_ = tuple(notes)
         return self.taking(*found)
 
@@ -266,17 +292,26 @@ class Gated(OverEnsemble):
             return None
         if inputs_val.X is not None:
             return inputs, inputs_val
-        y = np.asarray(inputs.y).reshape(-1)
-        strata = np.zeros(n)
-        if isinstance(base, MiserClassifier):
-            strata = np.unique(y, return_inverse=True)[1].astype(np.float64)
         rng = check_random_state(self.random_state if self.random_state is not None else 0)
         try:
-            learn, check = divide(strata, SHARE_ASIDE, rng, "rows")
+            learn, check = self._aside(inputs, n, rng)
         except ValueError:
-            notes.append("no rows can be set aside to choose by: classes are too small")
+            notes.append(f"no rows can be set aside to choose by: {self._too_few}")
             return None
         return _some_of(inputs, learn), _some_of(inputs, check)
+
+    # Why rows cannot be divided.
+    _too_few: ClassVar[str] = "classes are too small"
+
+    def _aside(
+        self, inputs: Inputs, n: int, rng: np.random.RandomState
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Rows to learn from and to choose by; raise ValueError where there are too few."""
+        strata = np.zeros(n)
+        if isinstance(self, ClassifierMixin):
+            y = np.asarray(inputs.y).reshape(-1)
+            strata = np.unique(y, return_inverse=True)[1].astype(np.float64)
+        return divide(strata, SHARE_ASIDE, rng, "rows")
 
     def _learned(
         self, base: Miser, inputs: Inputs, inputs_val: Inputs, threads: Threads, notes: list[str]
@@ -300,32 +335,41 @@ class Gated(OverEnsemble):
             flat = frontier.flat_models()
         models.params = replace(models.params, row_budget=self.row_budget)
         folds = frontier.fold_models()
-        family = CascadeFamily(models, frontier.sets, flat, kinds=GATES[self.gate], folds=folds)
         with np.errstate(over="ignore", invalid="ignore"):
+            family = self._family(models, frontier.sets, flat, folds)
             chain = self._chosen(family, models.schema)
         notes.extend(family.notes)
         if chain is None:
             return None
         return fitted_like(blank, models.schema, chain.models[-1]), chain
 
-    def _chosen(self, family: CascadeFamily, schema: Schema) -> Chain | None:
+    def _family(self, models: Any, sets: Any, flat: Sequence[Any], folds: FoldModels | None) -> Any:
+        """All that may be chosen."""
+        return CascadeFamily(models, sets, flat, kinds=GATES[self.gate], folds=folds)
+
+    def _offers(self, family: Any, schema: Schema) -> list[tuple[float, float, Chain]]:
+        """Mean loss and mean price of all cascades and plain models; none if nothing is known."""
+        states = family.known
+        if states is None:
+            return []
+        offers = []
+        for i, bits in enumerate(family.states):
+            if states.is_usable(i):
+                chain = Chain(schema, (family.models[bits],))
+                offers.append((states.mean(states.values[i]), family.plain_price(i), chain))
+        for cascade in family.cascades():
+            offers.append((cascade.loss, cascade.mean_price, Chain.of(schema, cascade)))
+        # Trees on free features cost money too, where trees do; the constant never does.
+        return [*offers, (family.constant_loss(states), 0.0, Chain(schema, (family.constant,)))]
+
+    def _chosen(self, family: Any, schema: Schema) -> Chain | None:
         """The least mean loss and price, in terms of the trade-off, within the budget.
 
         The family does not depend on the trade-off, so a larger one cannot choose what costs more.
         """
-        states = family.known
-        if states is None:
+        offers = self._offers(family, schema)
+        if not offers:
             return None
-        offers: list[tuple[float, float, Chain]] = []
-        for i, bits in enumerate(family.states):
-            if states.is_usable(i):
-                chain = Chain(schema, (family.models[bits],))
-                price = family.plain_price(i)
-                offers.append((states.mean(states.values[i]), price, chain))
-        for cascade in family.cascades():
-            offers.append((cascade.loss, cascade.mean_price, Chain.of(schema, cascade)))
-        # Trees on free features cost money too, where trees do; the constant never does.
-        offers.append((family.constant_loss(states), 0.0, Chain(schema, (family.constant,))))
         if self.row_budget is not None:
             limit = self.row_budget
             offers = [o for o in offers if o[2].predictor(1).cost_max_ <= limit]
@@ -343,9 +387,9 @@ class Gated(OverEnsemble):
             )
         return best[2]
 
-    def _keeps_budget(self, chain: Chain, family: CascadeFamily) -> bool:
+    def _keeps_budget(self, chain: Chain, family: Any) -> bool:
         """Whether the rows that are set aside cost no more than the budget in the mean."""
-        if self.budget is None or not chain.gates:
+        if self.budget is None or len(chain.models) == 1:
             return True
         models = family.curve_models
         seen = _judged(models, chain.predictor(1), models.trainer.prepared.validation)
@@ -370,15 +414,8 @@ class Gated(OverEnsemble):
             raise ValueError(f"n_iter must lie between 1 and {self.n_iter_}, got {n_iter}")
         if n_iter == self.n_iter_:
             return copy.copy(self)
-        chain = self._chain
-        shorter = replace(
-            chain,
-            models=chain.models[:n_iter],
-            gates=chain.gates[: n_iter - 1],
-            kinds=chain.kinds[: n_iter - 1],
-            mean_cost=None,
-        )
-        last = fitted_like(self.estimator_, chain.schema, shorter.models[-1])
+        shorter = self._chain.truncated(n_iter)
+        last = fitted_like(self.estimator_, shorter.schema, shorter.models[-1])
         return copy.copy(self).taking(last, shorter)
 
     @property
@@ -399,7 +436,7 @@ class Gated(OverEnsemble):
 
 def _some_of(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
     # As scikit-learn's searches do it: what has no rows to choose from gets some.
-    parts = indexable(inputs.X, inputs.y, inputs.weight)
+    parts = indexable(inputs.X, inputs.y, inputs.weight, inputs.qid)
     return Inputs(*(None if part is None else _safe_indexing(part, rows) for part in parts))
 
 
@@ -452,6 +489,130 @@ class GatedRegressor(RegressorMixin, Gated):
     _default = MiserRegressor
 
 
+@documented_like(Gated)
+class GatedRanker(RankerAnswers, Gated):
+    """Rankers of growing sets of resources: the first documents of each query go on.
+
+    All documents get the score of a small set. The best few of each query (``places_``) are asked
+    for more, and get the score of the larger set. They stay ahead of the others, which keep their
+    order, or all are ordered by the scores that they have, whichever was better. Of equal scores,
+    what comes first in the data goes on first: so a query pays for no more than so many documents.
+    Cascades are compared by the estimator's ``scoring``, NDCG@5 where it has
+    none, over queries that no model has seen; ``tradeoff`` is the gain in that score that a unit of
+    mean cost per document must bring. There is no ``gate`` to choose.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from greedymiser import GatedRanker, MiserRanker
+    >>> rng = np.random.default_rng(0)
+    >>> X, qid = rng.standard_normal((2000, 2)), np.repeat(np.arange(100), 20)
+    >>> y = np.clip(np.round(X[:, 0] + X[:, 1]), 0, 4)
+    >>> base = MiserRanker(costs=[1.0, 10.0], max_iter=20, learning_rate=0.3)
+    >>> model = GatedRanker(base, budget=6.0).fit(X, y, qid=qid)
+    >>> model.places_
+    (10,)
+    >>> model.prediction_costs(X, qid).mean() <= 6.0
+    True
+    """
+
+    _bases = (MiserRanker,)
+    _wants = "a MiserRanker"
+    _default = MiserRanker
+    _too_few = "queries are too few"
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        name: allowed for name, allowed in Gated._parameter_constraints.items() if name != "gate"
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        tradeoff: float = 0.0,
+        budget: float | None = None,
+        row_budget: float | None = None,
+        effort: float = 1.0,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ):
+        self.estimator = estimator
+        self.tradeoff = tradeoff
+        self.budget = budget
+        self.row_budget = row_budget
+        self.effort = effort
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        qid: ArrayLike | None = None,
+        X_val: Any = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+        qid_val: ArrayLike | None = None,
+    ) -> Self:
+        """Find states, and take the cascade that the trade-off asks for.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame of shape (n, n_features)
+            NaN is allowed and means missing.
+        y : array-like of shape (n,)
+            Relevance labels, not negative.
+        sample_weight : array-like of shape (n,), optional
+        qid : array-like of shape (n,), optional
+            The query of each row, in any order. Without it, all rows are one query, and nothing
+            can be learned about cascades.
+        X_val, y_val, sample_weight_val, qid_val : optional
+            Validation data, which rounds are chosen by; without it, a fifth of the queries is.
+        """
+        return self._fit(
+            Inputs(X, y, sample_weight, qid), Inputs(X_val, y_val, sample_weight_val, qid_val)
+        )
+
+    @property
+    def places_(self) -> tuple[int, ...]:
+        """How many documents of each query go on after each state."""
+        first = self._chain.first
+        return () if first is None else first.places
+
+    def _base(self) -> Miser:
+        base = super()._base()
+        if base.scoring is None or base.scoring == "loss":
+            base.set_params(scoring="ndcg@5")
+        return base
+
+    def _aside(
+        self, inputs: Inputs, n: int, rng: np.random.RandomState
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        order, starts = query_order(queries_or_one(inputs.qid, n))
+        learn, _ = divide(np.zeros(len(starts) - 1), SHARE_ASIDE, rng, "queries")
+        is_learned = np.zeros(n, dtype=bool)
+        query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        is_learned[order] = np.isin(query, learn)
+        return np.flatnonzero(is_learned), np.flatnonzero(~is_learned)
+
+    def _family(self, models: Any, sets: Any, flat: Sequence[Any], folds: FoldModels | None) -> Any:
+        return RankedFamily(models, sets, flat, folds=folds)
+
+    def _offers(self, family: Any, schema: Schema) -> list[tuple[float, float, Chain]]:
+        best = family.best()
+        offers = []
+        for i, bits in enumerate(family.states):
+            if bits in best.plain:
+                chain = Chain(schema, (family.models[bits],))
+                offers.append((-best.plain[bits].mean(), family.plain_price(i), chain))
+        for cascade, scores in best.cascades:
+            offers.append((-scores.mean(), cascade.mean_price, Chain.of(schema, cascade)))
+        if not offers:
+            return []
+        return [*offers, (-family.constant_score(), 0.0, Chain(schema, (family.constant,)))]
+
+
 # -- for those who have learned a cascade themselves -----------------------------------------------
 
 
@@ -483,10 +644,13 @@ def gated_candidates(
     Each comes with the scores of training rows that neither its models nor its gates have seen, by
     fold; so do the sets of the states, by themselves.
     """
-    family = CascadeFamily(models, sets, flat, more, folds=folds)
+    ranks = models.schema.kind == "ranker"
+    family = (RankedFamily if ranks else CascadeFamily)(models, sets, flat, more, folds=folds)
     best, found = family.best(), []
+    models.trainer.phases.begin(0.95, len(best.cascades))
     for cascade, scores in best.cascades:
         candidate = _candidate(models, cascade)
+        models.trainer.phases.step()
         unseen = family.score_at(best, cascade, scores, candidate.cost)
         if unseen is not None:
             found.append((candidate, unseen))
@@ -494,8 +658,8 @@ def gated_candidates(
 
 
 def _candidate(models: Any, cascade: Cascade) -> Any:
-    kind = GatedClassifier if models.schema.kind == "classifier" else GatedRegressor
-    gated = kind(
+    kinds = {"classifier": GatedClassifier, "regressor": GatedRegressor, "ranker": GatedRanker}
+    gated: Gated = kinds[models.schema.kind](
         models.blank,
         tradeoff=cascade.tradeoff,
         row_budget=models.params.row_budget,
@@ -567,7 +731,10 @@ def _judged(
     """Mean cost and score of some rows."""
     cases = held_out.cases
     table = cases.table if cases.rows is None else chosen(cases.table, cases.rows)
-    raw, left = predictor.run(table)
+    qid = None
+    if cases.starts is not None:
+        qid = np.repeat(np.arange(len(cases.starts) - 1), np.diff(cases.starts))
+    raw, left = predictor.run(table, qid)
     paid = mean_cost(predictor.bills(table, left), cases.shares)
     trees = predictor.costs.tree_cost * np.array([stage.n_trees for stage in predictor.stages])
     score = float(models.score_of(np.ascontiguousarray(raw), part, paid))

@@ -318,14 +318,10 @@ def _errors(data: Mapping[str, Any]) -> dict[str, dict[str, float]] | None:
             raise TypeError(
                 f"{place} must be a table from what is said to its cost, got {answers!r}"
             )
-        errors[true] = {}
-        for said, cost in answers.items():
-            here = f"{place}.{_toml_key(said)}"
-            if isinstance(cost, bool) or not isinstance(cost, int | float):
-                raise TypeError(f"{here} must be a number, got {cost!r}")
-            if not math.isfinite(cost):
-                raise ValueError(f"{here} must be finite, got {cost!r}")
-            errors[true][said] = float(cost)
+        errors[true] = {
+            answer: _number(f"{place}.{_toml_key(answer)}", cost)
+            for answer, cost in answers.items()
+        }
     return errors
 
 
@@ -493,6 +489,13 @@ def _number_if_any(text: str) -> float | str:
 
 
 def _cost(place: str, value: Any) -> float:
+    cost = _number(place, value)
+    if cost < 0:
+        raise ValueError(f"{place} must not be negative, got {cost:g}")
+    return cost
+
+
+def _number(place: str, value: Any) -> float:
     if isinstance(value, dict):
         inner = next(iter(value), "")
         raise TypeError(
@@ -502,14 +505,12 @@ def _cost(place: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{place} must be a number, got {value!r}")
     try:
-        cost = float(value)
+        number = float(value)
     except OverflowError:  # an integer of hundreds of digits
-        cost = math.inf
-    if not math.isfinite(cost):
-        raise ValueError(f"{place} must be finite, got {cost}")
-    if cost < 0:
-        raise ValueError(f"{place} must not be negative, got {cost:g}")
-    return cost
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{place} must be finite, got {number}")
+    return number
 
 
 def _uncapitalised(text: str) -> str:

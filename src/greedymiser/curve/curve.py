@@ -313,17 +313,21 @@ def tradeoff_curve(
         unless it is True: the traces of the path run to ``max_iter``, those of the search end when
         they have not improved for long. On large data its ``shopping_interval`` of 1 becomes 8 for
         the path. It is not fitted itself.
-    X, y, sample_weight, qid
+    X, y : array, sparse matrix or data frame, and array-like
         Training data.
-    X_val, y_val, sample_weight_val, qid_val
-        Validation data, which rounds and models are chosen by.
+    sample_weight, qid : array-like, optional
+        Weights of the training rows, and for a ranker the query of each row.
+    X_val, y_val : array, sparse matrix or data frame, and array-like
+        Validation data, by which rounds and models are chosen.
+    sample_weight_val, qid_val : array-like, optional
+        Its weights and queries.
     X_test, y_test, sample_weight_test, qid_test : optional
         Test data, which is only scored.
     tradeoffs : int or sequence of float
         How many trade-offs to choose for the path: from the one at which nothing pays down to 0,
-        each new one where cost (in its logarithm) and score change most. Where rows pay, the
-        search adds a path for everybody, and more trade-offs if they take little time. A sequence
-        asks for exactly these models: nothing is searched beyond them.
+        each new one where cost (in units and in its logarithm) and score change most. Where rows
+        pay, the search adds a path for everybody, and more trade-offs if they take little time. A
+        sequence asks for exactly these models: nothing is searched beyond them.
     search : {"frontier", "path"}
         "path" for the path of trade-offs only.
     effort : float

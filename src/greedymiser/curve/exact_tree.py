@@ -3,9 +3,11 @@
 A tree asks one question after the other, and what it asks next depends on the answers. Its total is
 what rows pay on their way and what errors cost in its leaves. Of some rows, the best tree of depth
 two needs only sums over pairs of questions, which are a product of matrices (Demirović et al.,
-"MurTree", 2022; van der Linden et al., "STreeD", 2023); every question is tried before that.
+"MurTree", 2022; van der Linden et al., "STreeD", 2023); every question is tried before that. So
+trees of depth three are exact. Deeper ones have the first question of such a tree, and behind each
+answer the best tree of depth three again.
 
-How large a tree may be is chosen by folds: a split must save a penalty, too.
+How large a tree may be is chosen by folds: its depth, and a penalty that each split must save.
 """
 
 from __future__ import annotations
@@ -17,20 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.cascades.gates import BinnedColumns, GateInputs
-from greedymiser.cascades.policy import paired_error
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Ensemble, Tree
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-DEPTH = 3
+# Trees are exact down to the first of these depths.
+DEPTHS = (3, 4)
 # Rows of mean weight that a leaf has at least.
 LEAST_ROWS = 3
 # What a split must save, in worst errors: all rows of a node together.
-PENALTIES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-# Questions of a column at least, and the work of all of them (rows by answers by their cube).
-FEWEST_OF_COLUMN, WORK = 3, 4e9
+PENALTIES = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.0)
+# Questions of a column at least, and the work of all of them: rows (and what is to be done however
+# few there are) by answers by the cube of their number.
+FEWEST_OF_COLUMN, WORK, OVERHEAD = 3, 2e8, 200
+# Share of a class, at least, in what is said of a leaf.
+LEAST_SHARE = 1e-9
 # Differences of sums that are smaller, in relation to the sum, are rounding.
 ROUNDING = 1e-12
 
@@ -57,7 +62,7 @@ class Questions:
     def of(cls, inputs: GateInputs, stakes: Floats, weight: Floats) -> Questions:
         """Questions about all columns: those that stakes differ most by, where they are many."""
         binned, n = inputs.binned, len(stakes)
-        room = max(8, int((WORK / (n * stakes.shape[1])) ** (1 / 3)))
+        room = max(8, int((WORK / ((n + OVERHEAD) * stakes.shape[1])) ** (1 / 3)))
         each = max(FEWEST_OF_COLUMN, room // max(1, len(binned.codes)))
         column, code = [], []
         for j, edges in enumerate(binned.edges):
@@ -158,7 +163,7 @@ class TreeSearch:
         rows: Rows,
         penalties: Floats,
         owned: NDArray[np.bool_] | None = None,
-        depth: int = DEPTH,
+        depth: int = DEPTHS[0],
     ) -> tuple[Floats, list[Split | None]]:
         """The least sum over rows, and the tree that has it, for each penalty."""
         if owned is None:
@@ -185,6 +190,28 @@ class TreeSearch:
                 cost[i] = here[i] + a[i] + b[i]
                 trees[i] = Split(question, yes_trees[i], no_trees[i])
         return cost, trees
+
+    def grown(
+        self,
+        rows: Rows,
+        penalties: Floats,
+        depth: int,
+        owned: NDArray[np.bool_] | None = None,
+    ) -> list[Split | None]:
+        """Trees of a depth for each penalty: what follows each answer is searched for anew."""
+        if owned is None:
+            owned = np.zeros(len(self._resource_prices), dtype=bool)
+        _, trees = self.found(rows, penalties, owned)
+        if depth == DEPTHS[0]:
+            return trees
+        for question in {tree.question for tree in trees if tree is not None}:
+            says_yes, paid = self._holds[rows, question], owned | self._needs[question]
+            yes = self.grown(rows[says_yes], penalties, depth - 1, paid)
+            no = self.grown(rows[~says_yes], penalties, depth - 1, paid)
+            for i, tree in enumerate(trees):
+                if tree is not None and tree.question == question:
+                    trees[i] = Split(question, yes[i], no[i])
+        return trees
 
     def _prices(self, owned: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Price of each question, and of each (column) after each (row)."""
@@ -288,15 +315,13 @@ class ExactTree:
     def splits(self) -> Iterator[tuple[int, int]]:
         """Depth and question of every split, from the root downwards."""
         level = [self.tree]
-        for depth in range(DEPTH):
+        for depth in range(DEPTHS[-1]):
             splits = [node for node in level if node is not None]
             yield from ((depth, node.question) for node in splits)
             level = [child for node in splits for child in (node.yes, node.no)]
 
 
-def chosen_tree(
-    search: TreeSearch, repeats: Sequence[Rows], worst_error: float, margin: float
-) -> ExactTree:
+def chosen_tree(search: TreeSearch, repeats: Sequence[Rows], worst_error: float) -> ExactTree:
     """The best tree of all rows, as large as it has paid out of fold.
 
     Parameters
@@ -306,26 +331,22 @@ def chosen_tree(
         The fold of each row, once or several times.
     worst_error : float
         The unit of penalties.
-    margin : float
-        Of those whose total is not so many standard errors above the least, the smallest is taken.
     """
     weight, stakes = search.weight, search.stakes
     penalties = np.array(PENALTIES) * worst_error * float(weight.mean())
-    shape = (len(repeats), len(penalties), len(weight))
-    paid, said = np.empty(shape), np.empty(shape, dtype=np.intp)
+    n, sizes = len(weight), len(DEPTHS) * len(penalties)
+    paid = np.empty((len(repeats), sizes, n))
+    said = np.empty(paid.shape, dtype=np.intp)
     for r, fold_of in enumerate(repeats):
         for fold in np.unique(fold_of):
             learn, check = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-            for i, tree in enumerate(search.found(learn, penalties)[1]):
-                paid[r, i, check], said[r, i, check] = search.applied(tree, learn, check)
-    totals = (paid + stakes[np.arange(len(weight)), said]).mean(axis=0)
-    best = int(np.argmin(totals @ weight))
-    for larger in range(len(penalties) - 1, best, -1):
-        more = totals[larger] - totals[best]
-        if weight @ more <= margin * paired_error(more, weight) * weight.sum():
-            best = larger
-            break
-    _, (tree,) = search.found(np.arange(len(weight)), penalties[best : best + 1])
+            trees = [tree for depth in DEPTHS for tree in search.grown(learn, penalties, depth)]
+            for size, tree in enumerate(trees):
+                paid[r, size, check], said[r, size, check] = search.applied(tree, learn, check)
+    # Of equals the first: shallow trees, and of those the ones of large penalties.
+    best = int(np.argmin((paid + stakes[np.arange(n), said]).mean(axis=0) @ weight))
+    depth, i = divmod(best, len(penalties))
+    (tree,) = search.grown(np.arange(n), penalties[i : i + 1], DEPTHS[depth])
     return ExactTree(tree, paid[:, best], said[:, best])
 
 
@@ -344,14 +365,14 @@ def ensemble_of(
     """
     holds, n_features = questions.holds, questions.inputs.n_features
     nodes, sets = list[NDArray[np.void]](), list[NDArray[np.uint64]]()
-    raw = list[Floats]()
+    sums = list[Floats]()
     waiting: list[tuple[Split | None, Rows, int]] = [(tree, np.arange(len(weight)), 0)]
     while waiting:  # level by level: siblings lie side by side
         split, rows, depth = waiting.pop(0)
         record = np.zeros(1, dtype=NODE_DTYPE)
         record["hessian"], record["count"], record["depth"] = weight[rows].sum(), len(rows), depth
         record["feature"] = record["left"] = record["category_set"] = record["bin"] = -1
-        raw.append(_log_odds(weight[rows] @ classes[rows]))
+        sums.append(weight[rows] @ classes[rows])
         nodes.append(record)
         if split is None:
             continue
@@ -365,11 +386,15 @@ def ensemble_of(
         record["left"] = len(nodes) + len(waiting)
         waiting += [(split.yes, rows[yes], depth + 1), (split.no, rows[~yes], depth + 1)]
     stacked = np.array(sets, dtype=np.uint64).reshape(-1, CATEGORY_WORDS)
-    said = np.array(raw)
+    counted = np.array(sums)
+    said = _log_odds(counted)
     empty = Ensemble.empty(said[0], n_features)
     if tree is None:
         return empty
     records, trees = np.concatenate(nodes), []
+    inner, losses = np.flatnonzero(records["left"] >= 0), _log_losses(counted)
+    left = records["left"][inner]
+    records["gain"][inner] = (losses[inner] - losses[left] - losses[left + 1]) / weight.sum()
     for values in (said - said[0]).T:
         mine = records.copy()
         mine["value"] = values
@@ -378,9 +403,15 @@ def ensemble_of(
 
 
 def _log_odds(sums: Floats) -> Floats:
-    """Raw predictions by sums of classes: of two classes, one number."""
-    shares = np.log(np.maximum(sums / sums.sum(), 1e-9))
-    return shares[1:] - shares[:1] if len(shares) == 2 else shares
+    """Raw predictions by sums of classes, (n_nodes, n_classes): of two classes, one column."""
+    shares = np.log(np.maximum(sums / sums.sum(axis=1, keepdims=True), LEAST_SHARE))
+    return shares[:, 1:] - shares[:, :1] if sums.shape[1] == 2 else shares
+
+
+def _log_losses(sums: Floats) -> Floats:
+    """Log-loss of the rows of each node that are told their shares."""
+    shares = np.maximum(sums / sums.sum(axis=1, keepdims=True), LEAST_SHARE)
+    return -(sums * np.log(shares)).sum(axis=1)
 
 
 def needs_of(costs: CostModel, features: Sequence[int]) -> NDArray[np.bool_]:

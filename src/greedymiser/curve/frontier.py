@@ -40,6 +40,9 @@ from greedymiser.training.boosting import Record
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.train import Model, make_grower, root_gains
 
+# Where rows pay, the part of the work that the search takes as if all paid alike.
+FLAT_SHARE = 0.4
+
 # What a round costs beside counting, in cells of histograms.
 ROUND_CELLS = 400_000
 # What a search may cost, in fits of everything, and the models that it ends with; or so many cells
@@ -648,6 +651,8 @@ class Frontier:
         """
         with self._telling(tell):
             pays_by_row = self.models.params.charge == "row"
+            if pays_by_row:
+                self.models.trainer.phases.reserve(FLAT_SHARE)
             self._search = self._run(keeps_folds=pays_by_row)
             if pays_by_row:
                 n_tradeoffs = len(self.path.by_tradeoff) + self._search.n_more_tradeoffs
@@ -754,7 +759,8 @@ class Frontier:
         gated: list[tuple[FittedCandidate, float]] = []
         if params.charge == "row" and box is None:
             # Every set again, in folds.
-            self.models.trainer.phases.begin(0.9, FOLDS * len(flat))
+            self.models.trainer.phases.reserve(1.0)
+            self.models.trainer.phases.begin(0.3, FOLDS * len(flat))
             gated = self._gated(search, flat)
             self._has_gates = bool(gated)
         beyond: list[tuple[Model, float, Opening]] = []
@@ -765,9 +771,9 @@ class Frontier:
         for candidate, shift in gated:
             self.models.add_fitted(candidate, shift)
         if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
-            least = total_cost_candidate(self.models)
+            least, unseen = total_cost_candidate(self.models)
             if self._is_within(least):
-                self.models.add_fitted(least)
+                self.models.add_fitted(least, search.weighed(unseen - least.score))
         for model, tradeoff, opening in beyond:
             how = replace(params, tradeoff=tradeoff)
             self.models.add(model, how, "search", box, opening=opening)

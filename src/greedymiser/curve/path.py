@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from greedymiser.curve.models import CurveModels, best_cost
 from greedymiser.curve.trainer import Trainer
@@ -17,14 +18,17 @@ from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Prepared, costs_of_columns
 from greedymiser.training.train import Model, make_grower, root_gains
 
+Floats = NDArray[np.float64]
+
 # Between the smallest positive trade-off and 0 there is always room; this is how far to jump.
 STEP_TOWARDS_ZERO = 10.0
 
 # Neighbours whose ratio is below this have nothing worth a model between them.
 CLOSE = 1.2
 
-# A gap that was looked into in vain, since the model was that of one of its ends, counts so much.
-IN_VAIN = 0.25
+# A gap that was looked into in vain, since the model was that of one of its ends, or so much of the
+# gap away from it, counts so much: what is sold in one piece makes a step wherever one looks.
+IN_VAIN, NEARLY_THE_SAME = 0.25, 0.1
 
 # Rows times features from which on the models of a path look at new features only so often:
 # measured, it costs nothing in score (docs/rounds.md).
@@ -100,41 +104,63 @@ class TradeoffPath:
 
         They differ by their costs, half by how many units they are apart and half by the logarithm,
         so that both ends of the curve have models; and by their scores: where neither changes there
-        is nothing to find. Where a model between two others was one of them again, there is
-        probably nothing, either.
+        is nothing to find. Where a model between two others was nearly one of them again, there
+        is probably nothing, either.
         """
         known = sorted(self.by_tradeoff)
-        costs = np.array([self._cost(tradeoff) for tradeoff in known])
-        scores = np.array([self._score(tradeoff) for tradeoff in known])
-        least = self.models.schema.costs.prices()
-        floor = np.min(least[least > 0], initial=max(float(costs.max()), 1e-300)) / 2
-        on_axes = ((costs, 0.5), (np.log(np.maximum(costs, floor)), 0.5), (scores, 1.0))
-        gaps = sum(share * np.abs(np.diff(x)) / max(np.ptp(x), 1e-300) for x, share in on_axes)
-        gaps[np.diff(costs) == 0] = 0.0
-        gaps *= [IN_VAIN ** self._n_misses(*ends) for ends in pairwise(known)]
+        places = self._places(known)
+        gaps = np.abs(np.diff(places, axis=0)).sum(axis=1)
+        gaps[np.diff(places[:, 0]) == 0] = 0.0
+        place_of = dict(zip(known, places, strict=True))
+        gaps *= [IN_VAIN ** self._n_misses(*ends, place_of) for ends in pairwise(known)]
         # Some gaps cannot be filled: what is sold in one piece has no price in between.
         low, high = np.array(known[:-1]), np.array(known[1:])
         gaps[(low > 0) & (high < low * CLOSE)] = 0.0
         chosen = []
         for i in np.argsort(-gaps, kind="stable")[:TOGETHER]:
             if gaps[i] > 0 and gaps[i] >= NEARLY_AS_WIDE * gaps.max():
+                is_last = low[i] == 0
                 middle = np.sqrt(low[i]) * np.sqrt(high[i])
-                chosen.append(float(middle if low[i] > 0 else high[i] / STEP_TOWARDS_ZERO))
+                chosen.append(self._towards_zero(known[i + 1]) if is_last else float(middle))
                 self._between[chosen[-1]] = known[i], known[i + 1]
         return chosen
 
-    def _n_misses(self, low: float, high: float) -> int:
+    def _places(self, tradeoffs: Sequence[float]) -> Floats:
+        """Where models lie by cost, by its logarithm and by score, in shares of what there is."""
+        costs = np.array([self._cost(tradeoff) for tradeoff in tradeoffs])
+        scores = np.array([self._score(tradeoff) for tradeoff in tradeoffs])
+        prices = self.models.schema.costs.prices()
+        floor = np.min(prices[prices > 0], initial=max(float(costs.max()), 1e-300)) / 2
+        axes = np.column_stack([costs, np.log(np.maximum(costs, floor)), scores])
+        return np.asarray([0.5, 0.5, 1.0] * axes / np.maximum(np.ptp(axes, axis=0), 1e-300))
+
+    def _towards_zero(self, lowest: float) -> float:
+        """A trade-off between the lowest positive one and 0.
+
+        It is a step down, or as far down as what the model of 0 explains more is worth for each
+        unit that it costs more: at a higher trade-off the rest is hardly bought.
+        """
+        cheap, full = (self.by_tradeoff[tradeoff] for tradeoff in (lowest, 0.0))
+        gain, more = (
+            float(of(full) - of(cheap))
+            for of in (lambda model: model.train_score_[model.model_.best_iter], best_cost)
+        )
+        step = lowest / STEP_TOWARDS_ZERO
+        return min(step, gain / more) if gain > 0 and more > 0 else step
+
+    def _n_misses(self, low: float, high: float, place_of: Mapping[float, Floats]) -> int:
         """How often the gap between two neighbours was looked into in vain."""
         for end, other in ((low, high), (high, low)):
             before = self._between.get(end)
             if before is not None and other in before:  # the end was put between it and a third
                 third = before[0] if other == before[1] else before[1]
-                is_same = self._result(end) == self._result(third)
-                return 1 + self._n_misses(*before) if is_same else 0
+                moved, whole = (
+                    np.abs(place_of[one] - place_of[third]).sum() for one in (end, other)
+                )
+                # Towards 0 there are trade-offs of every size: a small step is no miss.
+                is_same = moved <= (NEARLY_THE_SAME * whole if other > 0 else 0.0)
+                return 1 + self._n_misses(*before, place_of) if is_same else 0
         return 0
-
-    def _result(self, tradeoff: float) -> tuple[float, float]:
-        return self._cost(tradeoff), self._score(tradeoff)
 
     def _cost(self, tradeoff: float) -> float:
         return best_cost(self.by_tradeoff[tradeoff])

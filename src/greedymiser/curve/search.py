@@ -193,10 +193,11 @@ class MiserSearchCV(BestModel):
     With ``scoring="total_cost"`` and an estimator that has ``error_costs`` and ``charge="row"``, no
     budget is needed: a row gets more features as long as the expected saving exceeds their price.
     The search then learns which rows pay for what (see ``greedymiser.curve.total_cost``), and the
-    best model is a ``GatedClassifier``, or a constant answer where no feature pays. Parameters of
-    the estimator that have their default become those that suit few rows. It chooses among small
-    sets, so it takes seconds on some hundred rows. Where a budget or a list of trade-offs is given,
-    trade-offs and sets are searched as without error costs.
+    best model is a ``GatedClassifier``, a chain of models with gates between them or a constant
+    answer where no feature pays; or a ``MiserClassifier`` with one small tree, which asks rows for
+    different features. Parameters of the estimator that have their default become those that suit
+    few rows. It chooses among small sets, so it takes seconds on some hundred rows. Where a budget
+    or a list of trade-offs is given, trade-offs and sets are searched as without error costs.
 
     Parameters
     ----------
@@ -212,7 +213,8 @@ class MiserSearchCV(BestModel):
         How long each fold searches; see ``tradeoff_curve``.
     cv : int or splitter
         As in scikit-learn. Where it is a number, rows of one group stay together, and so do those
-        of one query; other rows are shuffled.
+        of one query; other rows are shuffled. Where the least total is learned row by row, every
+        row must be checked equally often (``StratifiedKFold``, ``RepeatedStratifiedKFold``).
     scoring : scorer name or callable, optional
         As the estimator's ``scoring``, which it replaces.
     random_state : int, RandomState or None
@@ -226,7 +228,7 @@ class MiserSearchCV(BestModel):
         ``tradeoff`` and ``max_iter`` of the best model; ``resources``, what it may use, if the
         search has found it. ``gate`` alone, if it is a gated cascade. Where the least total was
         learned row by row, ``resources`` alone: what is bought one after another, a list for each
-        state in which rows may stop.
+        state of a chain or each depth of a tree.
     best_score_ : float
         Its mean validation score.
     cv_results_ : DataFrame
@@ -368,6 +370,7 @@ class MiserSearchCV(BestModel):
 
     def _fit_least_total(self, base: Any, whole: _Whole, threads: Threads) -> Self:
         """Learn whom to ask for what, with models and gates that are judged by folds."""
+        whole = whole.weighing()
         folds, more = self._folds(base, whole), list[tuple[Any, Any]]()
         if self.cv is None or isinstance(self.cv, Integral):
             for repeat in range(1, REPEATS):
@@ -576,6 +579,15 @@ class _Whole:
         values = (self.inputs.X, self.inputs.y, self.inputs.weight, self.inputs.qid)
         parts = [None if value is None else _safe_indexing(value, rows) for value in values]
         return Inputs(*parts)
+
+    def weighing(self) -> _Whole:
+        """The rows that weigh anything."""
+        weight = self.inputs.weight
+        if weight is None or np.all(weight):
+            return self
+        kept = np.flatnonzero(weight)
+        groups = None if self.groups is None else _safe_indexing(self.groups, kept)
+        return _Whole(self.take(kept), groups)
 
     def _weighed(self, rows: Any) -> Inputs:
         """Rows that stay where they are: the others weigh nothing, and are as good as not there."""

@@ -21,6 +21,7 @@ a standard error, too.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.estimators import MiserClassifier, fitted_like, validation_of
 from greedymiser.model.gating import output_features
 from greedymiser.model.links import probabilities
+from greedymiser.model.trees import Ensemble
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import NO_INPUTS, Inputs, Prepared
 from greedymiser.training.train import Model, Watch, blank_model, train
@@ -76,13 +78,13 @@ TEACHER: dict[str, Any] = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
 SOFT = 0.5
 # States at least and at most, and the work of all of them together (rows by outputs, and what a
 # model costs however few there are).
-FEWEST, MOST, WORK, OVERHEAD = 40, 100, 250_000, 300
+FEWEST, MOST, WORK, OVERHEAD = 30, 50, 125_000, 300
 # States that are tried together, where what comes next depends on them.
 AT_A_TIME = 4
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
-# How often rows are divided to choose the size of the best small tree.
-REPEATS = 3
+# How often rows are divided to choose the size of the best small tree, where there are so few.
+REPEATS, FEW_ROWS = 3, 1000
 # Standard errors by which a decision must be better than a simpler one.
 MARGIN = 0.5
 
@@ -126,7 +128,7 @@ class LeastTotal:
     def classifier(self) -> GatedClassifier | MiserClassifier:
         """The chain, or the tree, as an estimator."""
         if self.policy is None:
-            blank = clone(self.estimator).set_params(charge="row")
+            blank = copy.copy(self.estimator).set_params(charge="row")
             return fitted_like(blank, self.prepared.schema, self.models[0])
         gated = [stage for stage in self.policy.stages if stage.gate is not None]
         return gated_classifier(
@@ -245,8 +247,11 @@ def _repeats_of(folds: Folds, n: int) -> list[NDArray[np.intp]]:
     )
 
 
-def total_cost_candidate(models: CurveModels) -> FittedCandidate:
-    """The least total of a curve's training rows, judged by its other rows."""
+def total_cost_candidate(models: CurveModels) -> tuple[FittedCandidate, float]:
+    """The least total of a curve's training rows, judged by its other rows.
+
+    It comes with the score of training rows that it has not seen.
+    """
     estimator, prepared = _usual(models.blank), models.trainer.prepared
     estimator.__dict__.update(
         {name: value for name, value in vars(models.blank).items() if name.endswith("_in_")}
@@ -258,7 +263,8 @@ def total_cost_candidate(models: CurveModels) -> FittedCandidate:
         repeats.append(np.empty(len(y), dtype=np.intp))
         repeats[-1][np.lexsort((rng.permutation(len(y)), y))] = np.arange(len(y)) % FOLDS
     found = _learned(estimator, prepared, repeats[:1], repeats[1:])
-    return judged_candidate(models, found.classifier(), FOUND_BY)
+    unseen = -(found.mean_cost + found.mean_error)
+    return judged_candidate(models, found.classifier(), FOUND_BY), unseen
 
 
 def _learned(
@@ -267,6 +273,8 @@ def _learned(
     repeats: Sequence[NDArray[np.intp]],
     more_repeats: Sequence[NDArray[np.intp]],
 ) -> LeastTotal:
+    if len(prepared.train.y) > FEW_ROWS:
+        more_repeats = ()
     learner = _Learner(estimator, prepared, repeats)
     states = learner.explore()
     policy = learner.induce(states)
@@ -328,7 +336,6 @@ class _Learner:
         self._folds = [self.whole.divided(folds, int(folds.max()) + 1) for folds in repeats]
         self.sets = SetPrices(plain.schema.costs)
         self.params = Parameters.of(self.estimator)
-        self._bundles = list[Bits]()
         # (n, n_said): what each answer costs a row, by its soft class.
         self._classes = self._softened()
         self._stakes = self._classes @ errors.matrix
@@ -351,7 +358,8 @@ class _Learner:
         There are as many raw predictions of a row as repetitions. The number of rounds is the best
         for all folds together.
         """
-        watch = self._watch()
+        # Of all rows: a fold may be without a class.
+        watch, blank = self._watch(), blank_model(self.whole, params)
         learned: list[list[tuple[Prepared, Model]]] = []
         losses = np.zeros(params.max_iter + 1)
         for folds in self._folds:
@@ -359,7 +367,7 @@ class _Learner:
             for part in folds:
                 if threads is not None:
                     part = part.twin(CpuEngine(threads), threads)
-                model = train(part, params, blank_model(part, params), watch, allowed=allowed)
+                model = train(part, params, blank, watch, allowed=allowed)
                 model.raise_if_cut_short()
                 learned[-1].append((part, model))
                 scores = model.validation_score
@@ -435,8 +443,8 @@ class _Learner:
         """
         n, k = len(self.codes), self.whole.schema.loss.n_outputs
         most = int(np.clip(WORK // ((n + OVERHEAD) * k), FEWEST, MOST))
-        bundles = self._bundles = self._promising(most)
-        sets = dict.fromkeys([0, *bundles, *self._given_up(bundles, most // 4)])
+        bundles = self._promising(most)
+        sets = dict.fromkeys([0, *bundles, *self._given_up(bundles, most // 2)])
         found = {state.resources: state for state in self._states(list(sets)[:most])}
         singles = [found[bundle] for bundle in bundles if bundle in found]
         waiting: dict[Bits, float] = {}
@@ -499,9 +507,14 @@ class _Learner:
         tasks = [(some, Threads(1)) for some in sets]
         return list(self._threads.run(self.state, tasks))
 
+    @property
+    def _affordable(self) -> list[Bits]:
+        """Bundles that cost less than the worst error."""
+        return [b for b in self.sets.bundles if self.sets.price(b) < self.errors.worst]
+
     def _promising(self, most: int) -> list[Bits]:
         """Bundles to choose from: all, or those that a model of all features has most from."""
-        bundles = [b for b in self.sets.bundles if self.sets.price(b) < self.errors.worst]
+        bundles = self._affordable
         room = max(8, most // 3)
         if len(bundles) <= room:
             return bundles
@@ -560,16 +573,16 @@ class _Learner:
         """The best small tree, and before it what it costs each row, by its soft class."""
         costs = self.sets.costs
         weight = np.ones(len(self.codes)) if self.weight is None else self.weight
-        questions = Questions.of(self._inputs(union(self._bundles)), self._stakes, weight)
+        questions = Questions.of(self._inputs(union(self._affordable)), self._stakes, weight)
         needs = needs_of(costs, questions.features())
         search = TreeSearch(questions.holds, needs, costs.resource_costs, self._stakes, weight)
-        found = chosen_tree(search, repeats, self.errors.worst, MARGIN)
+        found = chosen_tree(search, repeats, self.errors.worst)
         ensemble = ensemble_of(found.tree, questions, self._classes, weight)
         entry = math.fsum(costs.trees_bill(ensemble.n_iter))
         paid = found.paid.mean(axis=0) + entry
         model = Model(
             ensemble,
-            purchases=_purchases(costs, questions, found),
+            purchases=_purchases(costs, questions, found, ensemble),
             charge="row",
             train_cost=np.array([0.0, self.mean(paid)][: ensemble.n_iter + 1]),
             has_copies=True,
@@ -578,7 +591,8 @@ class _Learner:
         for depth, question in found.splits():
             if depth == len(bought):
                 bought.append(0)
-            new = sum(1 << int(r) for r in np.flatnonzero(needs[question])) & ~before
+            paid_for = np.flatnonzero(needs[question] & (costs.resource_costs > 0))
+            new = sum(1 << int(r) for r in paid_for) & ~before
             bought[depth] |= new
             before |= new
         rows = np.arange(len(self.codes))
@@ -596,16 +610,19 @@ class _Learner:
         return paid + self._stakes[rows, found.said].mean(axis=0), least
 
 
-def _purchases(costs: CostModel, questions: Questions, found: ExactTree) -> tuple[Purchase, ...]:
+def _purchases(
+    costs: CostModel, questions: Questions, found: ExactTree, ensemble: Ensemble
+) -> tuple[Purchase, ...]:
     """What a tree buys, from its root downwards."""
     ledger, features, lines = Ledger(costs), questions.features(), list[Purchase]()
-    for depth, question in found.splits():
+    gains = ensemble.nodes["gain"][ensemble.nodes["left"] >= 0].tolist()
+    for (depth, question), gain in zip(found.splits(), gains, strict=False):
         feature = features[question]
         price = float(ledger.prices[feature])
         if costs.needs[feature] and not ledger.owned_features[feature]:
             told = feature if costs.feature_names is None else costs.feature_names[feature]
             bought = ledger.buy(feature)
-            lines.append(Purchase(0, 0, depth, told, bought, price, ledger.spent, 0.0))
+            lines.append(Purchase(0, 0, depth, told, bought, price, ledger.spent, gain))
     return tuple(lines)
 
 

@@ -34,6 +34,8 @@ MAX_BINS = 255
 
 # Cuts are learned from so many rows at most.
 MOST_ROWS = 200_000
+# With fewer rows than this, a kernel that sorts faster saves less than its compilation takes.
+MANY_ROWS = 50_000
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,7 @@ def summarise(values: NDArray[np.float64], shares: NDArray[np.int64] | None) -> 
     known = values[present]
     if shares is None:
         ordered, weights = known, np.empty(0, dtype=np.int64)
-        sort_floats(ordered)
+        sort_floats(ordered, MANY_ROWS)
     else:
         by_value = np.argsort(known, kind="stable")
         ordered, weights = known[by_value], shares[present][by_value]

@@ -104,9 +104,9 @@ class MiserRegressor(RegressorMixin, RegressorParameters, Miser):
 class MiserClassifier(ClassifierMixin, ClassifierParameters, ClassifierAnswers, Miser):
     """Boosted classification trees that pay for their features.
 
-    Two classes share one tree per round; with more, each class has its own, and a feature that one
-    of them has bought is free for the others. ``predict`` is the likeliest class, and of equals the
-    first.
+    With two classes there is one tree per round; with more, each class has its own, and a feature
+    that one of them has bought is free for the others. ``predict`` returns the most probable class,
+    and of equally probable ones the first.
 
     Parameters
     ----------

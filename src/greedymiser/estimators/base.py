@@ -71,18 +71,18 @@ class Miser(Fitted, TrainingParameters):
     learning_rate : float
         What the values of every tree are multiplied by: a smaller one needs more rounds.
     max_iter : int
-        Most rounds of boosting. A round has one tree, or one for each class where there are more
+        Maximum number of rounds. A round has one tree, or one for each class where there are more
         than two.
     max_depth : int or None
-        Most splits on the way from the root of a tree to a leaf; None for no limit.
+        Maximum number of splits on a path from the root to a leaf; None for no limit.
     max_leaf_nodes : int or None
-        Most leaves of a tree; None for no limit.
+        Maximum number of leaves of a tree; None for no limit.
     min_samples_leaf : int
-        Fewest training rows in a leaf.
+        Minimum number of training rows in a leaf.
     l2_regularization : float
         Added to the sum of Hessians of a leaf, so that leaves with few rows get smaller values.
     max_bins : int
-        Most bins of values per feature, at most 255.
+        Maximum number of bins per feature, at most 255.
     categorical_features : "from_dtype", array-like of bool, int or str, or None
         Which columns hold categories; by default those whose type in a data frame says so.
     monotonic_cst : array-like of {-1, 0, 1}, mapping from column name, or None
@@ -144,7 +144,9 @@ class Miser(Fitted, TrainingParameters):
     features_used_ : list
         Features that the model needs, by name where there are names.
     resources_used_ : list of str
+        Resources that these features need.
     n_iter_ : int
+        Number of rounds of the model.
     feature_importances_ : array of shape (n_features,)
         Share of the total raw gain.
     train_score_, validation_score_ : arrays
@@ -159,7 +161,9 @@ class Miser(Fitted, TrainingParameters):
     do_early_stopping_ : bool
         Whether training was to stop when the score no longer improved.
     n_trees_per_iteration_ : int
+        1, or the number of classes where there are more than two.
     ensemble_ : Ensemble
+        The trees.
     schema_ : Schema
         What was learned of the columns and the target.
     model_ : Model
@@ -214,7 +218,7 @@ class Miser(Fitted, TrainingParameters):
         draft = copy.copy(self)
         with Threads(thread_count(self.n_jobs)) as threads:
             prepared = draft.prepare(data, data_val, threads)
-            params = Parameters.of(self)
+            params = prepared.params
             start = draft.model_ if draft._is_continued() else blank_model(prepared, params)
             with _progress_bar(self.verbose) as bar:
                 watch = validation_of(draft, prepared.schema)

@@ -74,6 +74,9 @@ class Entries:
     def text(self, name: str) -> str:
         return self._of_type(name, str, "a string")
 
+    def flag(self, name: str) -> bool:
+        return self._of_type(name, bool, "true or false")
+
     def listed(self, name: str) -> list[Any]:
         return self._of_type(name, list, "a list")
 

@@ -11,7 +11,8 @@ The JSON text of a model file (arrays in brackets are tensors of the container):
                      needs[need_starts[f]:need_starts[f + 1]]
     loss             {name, parameters}
     rule             null, or {name, parameters} [rule.thresholds]; for gates also, like an ensemble
-                     over the features and what the model says, [gate.<k>...]
+                     over the features and what the model says, [gate.<k>...]; for the first of a
+                     query [rule.places] instead of thresholds
     classes          null, or {dtype} [classes], or {dtype, values}
     error_costs      optional: {dtype} [error_costs.said], or {dtype, values}: what may be said
                      [error_costs.matrix]: its cost, by the true class
@@ -86,7 +87,7 @@ def format_of(text: Mapping[str, Any]) -> int:
     numbers = [since for name, since in SINCE.items() if name in text]
     if text.get("charge", {}).get("by") == "model":
         numbers.append(FORMAT)
-    if (text.get("rule") or {}).get("name") == "gates":
+    if (text.get("rule") or {}).get("name") in ("gates", "first_of_query"):
         numbers.append(FORMAT)
     return max(numbers, default=1)
 
@@ -128,6 +129,7 @@ RULES = {
     "proximity": {"slack", "n_exits", "place"},
     "above": set[str](),
     "gates": set[str](),
+    "first_of_query": {"stay_ahead"},
 }
 
 NUMBERS = {dtype.name: dtype for dtype in map(np.dtype, "?bBhHiIqQefd")}

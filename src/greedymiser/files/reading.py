@@ -64,7 +64,7 @@ from greedymiser.files.reading_trees import (
     read_stages,
 )
 from greedymiser.losses import KNOWN_LOSSES, Kind, Loss
-from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
+from greedymiser.model.exit_rules import Above, Confident, ExitRule, FirstOfQuery, Proximity
 from greedymiser.model.family import ModelFamily
 from greedymiser.model.gating import Gate, Gates, n_output_features
 from greedymiser.model.links import gives_probabilities
@@ -417,6 +417,8 @@ def _rule(
         require(kind == "classifier", f"a {kind} has no classes to be confident of")
         return Confident(_not_negative(entries, "threshold"))
     require(kind == "ranker", f"a {kind} has no queries to compare rows of")
+    if name == "first_of_query":
+        return _first_of_query(entries, stages, arrays)
     slack = _not_negative(entries, "slack")
     return Proximity(slack, entries.integer("n_exits", 1), entries.integer("place", 1, MOST_PLACES))
 
@@ -424,7 +426,7 @@ def _rule(
 def _gates(shared: Mapping[str, Any], stages: Sequence[Stage], arrays: Arrays) -> Gates:
     require(shared["kind"] != "ranker", "a ranker has no gates")
     n_features, loss = shared["n_features"], shared["loss"]
-    require(all(stage.first == 0 for stage in stages), "a gate leads into the middle of a model")
+    _require_states(stages)
     categorical = np.zeros(n_features + n_output_features(stages[0].ensemble.n_outputs), dtype=bool)
     categorical[list(shared["categories"])] = True
     thresholds = arrays.take("rule.thresholds", FLOAT, (len(stages) - 1,))
@@ -435,6 +437,18 @@ def _gates(shared: Mapping[str, Any], stages: Sequence[Stage], arrays: Arrays) -
         require(ensemble.n_outputs == 1, "a gate has several outputs")
         gates.append(Gate(ensemble, threshold))
     return Gates(tuple(gates), n_features, loss)
+
+
+def _first_of_query(entries: Entries, stages: Sequence[Stage], arrays: Arrays) -> FirstOfQuery:
+    _require_states(stages)
+    places = arrays.take("rule.places", INTEGER, (len(stages) - 1,))
+    require((places >= 1).all(), "fewer than one document of a query goes on")
+    return FirstOfQuery(tuple(places.tolist()), entries.flag("stay_ahead"))
+
+
+def _require_states(stages: Sequence[Stage]) -> None:
+    """Each stage must be a model of its own."""
+    require(all(stage.first == 0 for stage in stages), "a gate leads into the middle of a model")
 
 
 def _not_negative(entries: Entries, name: str) -> float:

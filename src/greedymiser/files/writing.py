@@ -28,7 +28,7 @@ from greedymiser.files.layout import (
 )
 from greedymiser.files.reading import decode
 from greedymiser.losses import KNOWN_LOSSES, Loss
-from greedymiser.model.exit_rules import Above, Confident, ExitRule, Proximity
+from greedymiser.model.exit_rules import Above, Confident, ExitRule, FirstOfQuery, Proximity
 from greedymiser.model.family import ModelFamily, as_family
 from greedymiser.model.gating import Gates
 from greedymiser.model.predictor import Predictor, as_predictor
@@ -261,6 +261,9 @@ def _rule(rule: ExitRule | Gates | None, arrays: Tensors) -> dict[str, Any] | No
             for k, gate in enumerate(gates):
                 write_ensemble(gate.ensemble, f"gate.{k}", arrays)
             return {"name": "gates"}
+        case FirstOfQuery(places, stay_ahead):
+            arrays["rule.places"] = np.array(places, dtype=np.int64)
+            return {"name": "first_of_query", "stay_ahead": bool(stay_ahead)}
     raise ContentError(f"its exit rule {type(rule).__name__} is not one of this library")
 
 

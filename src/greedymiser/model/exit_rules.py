@@ -88,6 +88,37 @@ class Above:
         return f"its score is not above {self.thresholds[stage]:g}"
 
 
+@dataclass(frozen=True)
+class FirstOfQuery:
+    """The first documents of each query go on: ``places[stage]`` of those that are still there.
+
+    They are ordered by the model of the stage; of equal scores, what comes first in the data is
+    first. So a query never pays for more than ``places[stage]`` documents.
+    """
+
+    places: tuple[int, ...]
+    # Whether those that go on stay ahead of the others; if not, all are compared by their scores.
+    stay_ahead: bool = True
+    compares_rows = True
+
+    def stays(self, raw: Floats, stage: int, starts: Starts) -> Mask:
+        return places_of(raw[0], starts) <= self.places[stage]
+
+    def because(self, stage: int) -> str:
+        return f"it is not among the first {self.places[stage]} of its query"
+
+
+def places_of(scores: Floats, starts: Starts) -> NDArray[np.intp]:
+    """The place of each document in its query, from 1 on; equal scores in the order of the rows."""
+    if starts is None:
+        starts = np.array([0, len(scores)], dtype=np.intp)
+    sizes = np.diff(starts)
+    order = np.lexsort((-scores, np.repeat(np.arange(len(sizes)), sizes)))
+    places = np.empty(len(scores), dtype=np.intp)
+    places[order] = np.arange(1, len(scores) + 1) - np.repeat(starts[:-1], sizes)
+    return places
+
+
 @njit(cache=True, nogil=True)
 def place_scores(scores, starts, place, out):  # type: ignore[no-untyped-def]
     """Score of the document in place ``place`` of each document's query; -inf if there is none."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from greedymiser.data.tables import Table, chosen
 from greedymiser.model.conditions import Conditions
+from greedymiser.model.exit_rules import FirstOfQuery
 from greedymiser.model.gating import Gate, Gates, output_feature_names
 from greedymiser.model.protocols import Line, Protocol, Reason, Step
 from greedymiser.model.row_costs import mean_cost
@@ -79,8 +80,7 @@ class _GatedCount:
     """Counts who goes on from each state, and why."""
 
     def __init__(self, model: Predictor, table: Table, left: NDArray[np.intp], min_share: float):
-        assert isinstance(model.rule, Gates)
-        self._model, self._gates, self._table, self._left = model, model.rule, table, left
+        self._model, self._table, self._left = model, table, left
         self._least = min_share * table.n_rows
         said = output_feature_names(model.stages[0].ensemble.n_outputs, model.classes)
         self._names = [*(_name(model, f) for f in range(model.n_features)), *said]
@@ -130,7 +130,11 @@ class _GatedCount:
         """Why rows went on from state k."""
         if k < 0:
             return (Reason((), n),)
-        gate = self._gates.gates[k]
+        rule = self._model.rule
+        if isinstance(rule, FirstOfQuery):
+            return (Reason((f"a place among the first {rule.places[k]} of the query",), n),)
+        assert isinstance(rule, Gates)
+        gate = rule.gates[k]
         if gate.ensemble.n_trees != 1:
             return (Reason((f"a gate on {self._main_features(gate)} open",), n),)
         ways: Counter[tuple[str, ...]] = Counter()
@@ -143,7 +147,7 @@ class _GatedCount:
             rows = going.rows(start, stop, self._model.features)
             raw = self._model.begin(stop - start)
             stage.add(rows, raw)
-            extended = self._gates.extended(raw, rows)
+            extended = rule.extended(raw, rows)
             seen = ensemble.features
             missing.update(f for f in seen if np.isnan(extended[:, f]).any())
             counts.update(leaves_of(ensemble, extended).tolist())

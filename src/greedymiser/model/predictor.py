@@ -35,6 +35,7 @@ from greedymiser.losses import Kind, Loss
 from greedymiser.losses.ndcg import query_order
 from greedymiser.model.exit_rules import (
     ExitRule,
+    FirstOfQuery,
     Mask,
     Starts,
     check_queries,
@@ -269,9 +270,11 @@ class Predictor:
 
         Scores of documents that left early mean something else than those of documents that met
         more trees. So a ranker moves those that left together, as one, below all of their query
-        that stayed longer.
+        that stayed longer, unless its rule says that the scores can be compared.
         """
         if self.kind != "ranker" or not self.compares_rows:
+            return raw
+        if isinstance(self.rule, FirstOfQuery) and not self.rule.stay_ahead:
             return raw
         if starts is None:
             starts = np.array([0, raw.shape[1]], dtype=np.intp)
@@ -361,9 +364,14 @@ class Predictor:
         return self.error_costs.expected(self.probabilities(raw))
 
     @property
+    def has_states(self) -> bool:
+        """Whether each stage is a model of its own, which can answer: a gated cascade."""
+        return isinstance(self.rule, Gates | FirstOfQuery)
+
+    @property
     def has_protocol(self) -> bool:
         """Whether rows are asked for different things, as ``protocol`` tells."""
-        return self.charge == "row" or isinstance(self.rule, Gates)
+        return self.charge == "row" or self.has_states
 
     def protocol(
         self, X: Any, qid: ArrayLike | None = None, *, min_share: float = 0.01
@@ -391,7 +399,7 @@ class Predictor:
         left = np.zeros(table.n_rows, dtype=np.intp)
         if len(self.stages) > 1:
             left = self.run(table, qid)[1]
-        if isinstance(self.rule, Gates):
+        if self.has_states:
             return gated_protocol(self, table, left, min_share)
         count = Count(
             self.accounts, self.stages, self.names, self.categories, table, left, min_share

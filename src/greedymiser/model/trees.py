@@ -371,7 +371,7 @@ class Steps(NamedTuple):
     category_sets: NDArray[np.uint64]
 
 
-class Questions(NamedTuple):
+class SplitQuestions(NamedTuple):
     """The inner nodes of an ensemble, for rows that are asked all questions of a tree at once."""
 
     threshold: NDArray[np.float64]
@@ -395,7 +395,7 @@ class Serving:
     """An ensemble in the order and the widths that make prediction fast."""
 
     steps: Steps
-    questions: Questions
+    questions: SplitQuestions
     # One more than the last feature that any tree asks for.
     n_columns: int
 
@@ -442,7 +442,7 @@ def _steps(ensemble: Ensemble) -> Steps:
     )
 
 
-def _questions(ensemble: Ensemble) -> Questions:
+def _questions(ensemble: Ensemble) -> SplitQuestions:
     nodes, starts = ensemble.nodes, ensemble.tree_starts
     inner = nodes[nodes["left"] >= 0]
     features = np.array(ensemble.features, dtype=np.uint32)
@@ -451,7 +451,7 @@ def _questions(ensemble: Ensemble) -> Questions:
     order_leaves(nodes["left"].copy(), starts, nodes["value"].copy(), right_leaves, leaf_values)
     # A tree of 2 k + 1 nodes has k questions and k + 1 leaves.
     n_questions = (starts - np.arange(len(starts))) // 2
-    return Questions(
+    return SplitQuestions(
         threshold=inner["threshold"].copy(),
         right_leaves=right_leaves[nodes["left"] >= 0],
         column=np.searchsorted(features, inner["feature"]).astype(np.uint32),
@@ -466,7 +466,7 @@ def _questions(ensemble: Ensemble) -> Questions:
 
 @njit
 def order_leaves(left, starts, value, right_leaves, leaf_values):  # type: ignore[no-untyped-def]
-    """Number the leaves of each tree from left to right; see ``Questions.right_leaves``."""
+    """Number the leaves of each tree from left to right; see ``SplitQuestions.right_leaves``."""
     for t in range(starts.size - 1):
         start, size = starts[t], starts[t + 1] - starts[t]
         n_leaves = np.empty(size, dtype=np.int64)

@@ -172,10 +172,6 @@ def _qualified(name: str, parent: str, sources: Sources) -> str:
 
 # -- Feast ----------------------------------------------------------------------------------------
 
-
-if TYPE_CHECKING:
-    from greedymiser.on_demand.sources import Sources
-
 # Types of features, by Feast's names, whose values are numbers or labels.
 NUMBERS, LABELS = {"Int32", "Int64", "Float32", "Float64", "Bool"}, {"String"}
 

@@ -128,8 +128,12 @@ class _Tasks:
             self._context.copy().run(self._group.start_soon, self._make, call)
 
     async def _make(self, call: Call) -> None:
-        self._scheduler.done(call, await self._caller.make(call))
+        outcome = await self._caller.make(call)
+        self._scheduler.done(call, outcome)
         self.start()
+        # Only now: an answer that cannot be read must not come back from the cache.
+        if outcome.cache_key is not None and call.source.name not in call.requests[0].failures:
+            await self._caller.keep(call.source.name, outcome)
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -264,9 +268,8 @@ class LoopCaller:
             self._tell.ended(name, 1, outcome)
             return outcome
         outcome = await self._try(call, policy)
-        if outcome.error is None and outcome.value is not None:
-            await self._write(policy.cache, name, key, outcome.value)
-        return outcome
+        is_answer = outcome.error is None and outcome.value is not None
+        return outcome._replace(cache_key=key) if is_answer else outcome
 
     async def _read(self, cache: Any, name: str, key: Any) -> Any:
         """What is in a cache, if anything; one that fails is as good as an empty one."""
@@ -280,13 +283,15 @@ class LoopCaller:
             self._place.tell_of_cache(name, error)
             return None
 
-    async def _write(self, cache: Any, name: str, key: Any, value: Any) -> None:
+    async def keep(self, name: str, outcome: Outcome) -> None:
+        """Write what a source has answered into its cache."""
+        cache, key = self._place.policies[name].cache, outcome.cache_key
         try:
             if isinstance(cache, MutableMapping):
                 with self._place.cache_lock:
-                    cache[name, key] = value
+                    cache[name, key] = outcome.value
                 return
-            stored = cache.set(f"{name}:{key}", value)
+            stored = cache.set(f"{name}:{key}", outcome.value)
             if inspect.isawaitable(stored):
                 await stored
         except Exception as error:
@@ -369,16 +374,25 @@ class LoopCaller:
             shared.is_done.set()
 
     async def _try(self, call: Call, policy: SourcePolicy) -> Outcome:
-        """Make a call, and make it again if it fails and there is time."""
+        """Make a call, and make it again if it fails and there is time.
+
+        Where a breaker is open, or opens meanwhile, nobody waits, and the last failure is told.
+        """
         outcome = await self._attempt(call, policy)
+        health = self._place.health[call.source.name]
         for attempt in range(policy.retries):
             if outcome.error is None or isinstance(outcome.error, LEAVING):
+                break
+            if not outcome.was_made or health.refusal(self._deadline) is not None:
                 break
             wait = retry_wait(policy, attempt)
             if self._deadline is not None and self._deadline.left <= wait:
                 break
             await anyio.sleep(wait)
-            outcome = await self._attempt(call, policy)
+            again = await self._attempt(call, policy)
+            if not again.was_made:
+                break
+            outcome = again
         return outcome
 
     # -- one attempt ------------------------------------------------------------------------------

@@ -18,20 +18,7 @@ from greedymiser.model.family import ModelFamily, as_family
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.request import Outcome, Plan, Request
 from greedymiser.on_demand.sources import AcquisitionError, Source, Sources
-from greedymiser.on_demand.walks import RowWalk, ServedModel, StageWalk
-
-ObjectWalk = StageWalk | RowWalk
-
-
-def walk_of(
-    served: ServedModel,
-    requests: Sequence[Request],
-    query: NDArray[np.intp] | None = None,
-    prefetch: Plan = (),
-) -> ObjectWalk:
-    """The walk of objects through a model."""
-    kind = RowWalk if served.predictor.charge == "row" else StageWalk
-    return kind(served, requests, query, prefetch)
+from greedymiser.on_demand.walks import ObjectWalk, RowWalk, ServedModel, StageWalk, walk_of
 
 
 def read_fallbacks(fallbacks: Any, model: ServedModel, sources: Sources) -> list[ServedModel]:

@@ -35,6 +35,13 @@ class AnsweredObject(NamedTuple):
     # Sources that were called, and those of them that the answer did not need.
     asked: tuple[str, ...]
     in_vain: tuple[str, ...] = ()
+    # Sources whose answer was in a cache.
+    cached: tuple[str, ...] = ()
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Sources that the answer needed, be it from a call or from a cache."""
+        return tuple(name for name in (*self.asked, *self.cached) if name not in self.in_vain)
 
 
 class Observer:
@@ -121,7 +128,7 @@ REMEMBERED_OBJECTS = 1000
 
 
 class AskedDrift:
-    """How the share of objects for which a source is called departs from what was expected.
+    """How the share of objects that need a source departs from what was expected.
 
     Parameters
     ----------
@@ -135,13 +142,13 @@ class AskedDrift:
         self._n = 0.0
         self._asked = dict.fromkeys(self._expected, 0.0)
 
-    def note(self, asked: tuple[str, ...]) -> dict[str, float]:
-        """Take what was asked of an object; the share now less the one expected, by source."""
+    def note(self, needed: tuple[str, ...]) -> dict[str, float]:
+        """Take what an object needed; the share now less the one expected, by source."""
         keep = 1.0 - 1.0 / REMEMBERED_OBJECTS
         with self._lock:
             self._n = self._n * keep + 1.0
             for name in self._asked:
-                self._asked[name] = self._asked[name] * keep + (name in asked)
+                self._asked[name] = self._asked[name] * keep + (name in needed)
             return {name: n / self._n - self._expected[name] for name, n in self._asked.items()}
 
 
@@ -236,7 +243,7 @@ class PrometheusObserver(Observer):
         for source in answered.in_vain:
             self._vain.labels(source).inc()
         if self._drift is not None:
-            for source, drift in self._drift.note(answered.asked).items():
+            for source, drift in self._drift.note(answered.needed).items():
                 self._drifts.labels(source).set(drift)
 
     def request_answered(self, n_objects: int, seconds: float) -> None:
@@ -325,7 +332,7 @@ class OpenTelemetryObserver(Observer):
         for source in answered.in_vain:
             self._vain.add(1, {"source": source})
         if self._drift is not None:
-            for source, drift in self._drift.note(answered.asked).items():
+            for source, drift in self._drift.note(answered.needed).items():
                 self._drifts.set(drift, {"source": source})
 
     def request_answered(self, n_objects: int, seconds: float) -> None:

@@ -152,7 +152,10 @@ def check_seconds(argument: str, seconds: Any) -> float:
     """Check an argument that is a positive number of seconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, Real):
         raise TypeError(f"{argument} must be a number of seconds, got {seconds!r}")
-    checked = float(seconds)
+    try:
+        checked = float(seconds)
+    except OverflowError:  # an integer of hundreds of digits
+        checked = math.inf
     if not (checked > 0 and math.isfinite(checked)):
         raise ValueError(f"{argument} must be positive and finite, got {seconds}")
     return checked

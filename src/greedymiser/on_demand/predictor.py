@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from greedymiser.losses.ndcg import query_order
 from greedymiser.model.links import decisions
 from greedymiser.model.predictor import as_predictor
-from greedymiser.on_demand.fallbacks import FallbackWalk, ObjectWalk, read_fallbacks, walk_of
+from greedymiser.on_demand.fallbacks import FallbackWalk, read_fallbacks
 from greedymiser.on_demand.fetcher import (
     FailureLog,
     Fetcher,
@@ -26,7 +26,7 @@ from greedymiser.on_demand.policies import Deadline, SourcePolicy, check_seconds
 from greedymiser.on_demand.receipts import Bills, ObjectReceipt, Receipts
 from greedymiser.on_demand.request import Plan, Request
 from greedymiser.on_demand.sources import Sources
-from greedymiser.on_demand.walks import ServedModel, asked_shares
+from greedymiser.on_demand.walks import ObjectWalk, ServedModel, asked_shares, walk_of
 
 Floats = NDArray[np.float64]
 
@@ -447,7 +447,8 @@ class _Prediction:
             self._receipts += receipts
         for receipt in receipts if self._served._observers else ():
             model = "model" if receipt.fallback is None else f"fallback {receipt.fallback}"
-            answered = AnsweredObject(receipt.cost, model, receipt.fetched, receipt.in_vain)
+            sources = receipt.fetched, receipt.in_vain, receipt.cached
+            answered = AnsweredObject(receipt.cost, model, *sources)
             self._served._observers.tell("object_answered", answered)
 
     def result(self) -> _Result:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from greedymiser._core.text_tables import aligned, html_table
 from greedymiser.model.conditions import Conditions
 from greedymiser.model.row_costs import Owned
-from greedymiser.on_demand.fallbacks import Detour, FallbackWalk, ObjectWalk
+from greedymiser.on_demand.fallbacks import Detour, FallbackWalk
 from greedymiser.on_demand.measuring import pretty_seconds
 from greedymiser.on_demand.request import Request
 from greedymiser.on_demand.sources import AcquisitionError
-from greedymiser.on_demand.walks import RowWalk, ServedModel
+from greedymiser.on_demand.walks import ObjectWalk, RowWalk, ServedModel
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ class Outcome(NamedTuple):
     # Whether there was a call at all, and if not, whether the value was in a cache.
     was_made: bool = True
     from_cache: bool = False
+    # The key under which the value is to be kept in a cache, once it was read.
+    cache_key: Any = None
 
 
 def refusal(reason: str) -> Outcome:

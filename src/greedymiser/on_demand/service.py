@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,8 +28,8 @@ from starlette.routing import Route
 
 from greedymiser.costs.prices import did_you_mean, quoted_names
 from greedymiser.files import load as load_model
-from greedymiser.model.gating import Gates
 from greedymiser.model.predictor import Predictor, as_predictor
+from greedymiser.on_demand.policies import check_seconds
 from greedymiser.on_demand.predictor import OnDemandPredictor
 from greedymiser.on_demand.receipts import ObjectReceipt
 from greedymiser.on_demand.sources import AcquisitionError, Sources, SourceTimeoutError
@@ -139,7 +139,7 @@ class _Service:
         if self._sources is not None:  # a curve and a gated cascade are their own
             if getattr(predictor, "models", None):
                 options.setdefault("fallbacks", predictor)
-            elif isinstance(predictor.rule, Gates):
+            elif predictor.has_states:
                 options.setdefault("fallbacks", "states")
         return OnDemandPredictor(predictor, sources, **options)
 
@@ -212,14 +212,14 @@ class _Service:
         objects = body["objects"]
         if len(objects) > self._max_objects:
             raise BadRequestError(f"more than {self._max_objects} objects", 413)
-        deadline = body.get("deadline")
-        if deadline is not None and not (
-            isinstance(deadline, int | float)
-            and not isinstance(deadline, bool)
-            and 0 < deadline < math.inf
-        ):
-            raise BadRequestError("deadline must be a positive number of seconds")
-        return objects, body.get("receipts") is True, deadline
+        receipts, deadline = body.get("receipts"), body.get("deadline")
+        if not isinstance(receipts, bool | None):
+            raise BadRequestError("receipts must be true or false")
+        try:
+            deadline = None if deadline is None else check_seconds("deadline", deadline)
+        except (TypeError, ValueError):
+            raise BadRequestError("deadline must be a positive number of seconds") from None
+        return objects, bool(receipts), deadline
 
     async def schema(self, request: HTTPRequest) -> Response:
         return JSONResponse(schema_of(self._served.predictor, self._holds_features))
@@ -368,6 +368,8 @@ def check_features(predictor: Predictor, objects: list[Any]) -> None:
                     f"object {i} has no feature {name!r}; null is a missing value"
                 )
             value = one[name]
+            if isinstance(value, int) and abs(value) > sys.float_info.max:
+                raise BadRequestError(f"feature {name!r} of object {i} is beyond all floats")
             if not (
                 value is None
                 or isinstance(value, int | float)

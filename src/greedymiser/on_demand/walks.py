@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.model.exit_rules import query_starts
-from greedymiser.model.gating import Gates
 from greedymiser.model.predictor import Predictor
 from greedymiser.on_demand.request import Placement, Plan, Request
 from greedymiser.on_demand.sources import Source, Sources
@@ -59,7 +58,7 @@ class ServedModel:
         self.source_names = frozenset(source.name for source in self.plan)
         # The states of a gated cascade are models of their own: where something fails, the state
         # that was reached answers. So only what the first one needs must be had.
-        self.is_gated = isinstance(predictor.rule, Gates) and predictor.charge == "model"
+        self.is_gated = predictor.has_states and predictor.charge == "model"
         first = self.stages[:1] if self.is_gated else self.stages
         self.vital = frozenset(source.name for stage in first for source in stage.plan)
         labels = {self.names[f] for f in predictor.categories if f in self.names}
@@ -418,6 +417,20 @@ class RowWalk:
         self._known[i, supply.placement.features] = 1
         self.way.wanted[i] = -1
         return True
+
+
+ObjectWalk = StageWalk | RowWalk
+
+
+def walk_of(
+    served: ServedModel,
+    requests: Sequence[Request],
+    query: NDArray[np.intp] | None = None,
+    prefetch: Plan = (),
+) -> ObjectWalk:
+    """The walk of objects through a model."""
+    kind = RowWalk if served.predictor.charge == "row" else StageWalk
+    return kind(served, requests, query, prefetch)
 
 
 # -- which share of the rows needs which source ---------------------------------------------------

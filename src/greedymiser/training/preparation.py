@@ -196,6 +196,8 @@ class Prepared:
     engine: Engine
     threads: Threads
     binned: BinnedMatrix
+    # What the estimator was told; models may differ from it in what data has nothing to do with.
+    params: Parameters
 
     @property
     def cuts(self) -> Cuts:
@@ -293,7 +295,9 @@ def prepare(
     mapper = _mapper(params.max_bins, schema)
     binned = mapper.fit_transform(train.table, train.rows, train.weight, threads)
     rows = _placed(engine, binned, train, schema.loss)
-    prepared = Prepared(schema, train, rows, None, is_patient, mapper, engine, threads, binned)
+    prepared = Prepared(
+        schema, train, rows, None, is_patient, mapper, engine, threads, binned, params
+    )
     if held_out is None:
         return prepared
     return replace(prepared, validation=prepared.hold_out(held_out))

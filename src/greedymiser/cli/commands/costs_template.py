@@ -55,8 +55,8 @@ def costs_template(
             f"Note: CSV has no place for columns that are left out: say {drops} to curve and fit"
         )
     if target is None and not is_svmlight(data):
-        left_out = [name for name in frame.columns if name in others]
-        but = f" but {quoted(left_out)}" if left_out else ""
+        given = [name for name in frame.columns if name in others]
+        but = f" but {quoted(given)}" if given else ""
         complain(f"Note: no --target is given: all columns{but} are taken for features")
 
 

@@ -169,7 +169,7 @@ def _score_of_scikit_learn(
     except ValueError as error:
         why = str(error)
         if "pos_label" in why:  # which nobody has named here
-            why = f"it needs the classes 0 and 1, and these are {quoted(classes)}"
+            why = f"it needs the classes 0 and 1, and these are {quoted(classes.tolist())}"
             averaged = f"{name}_macro"
             why += f"; {averaged} takes any" if averaged in get_scorer_names() else ""
         raise InputError(f"{name!r} does not suit this {trained.kind}: {why}") from None

@@ -76,7 +76,7 @@ class Histograms:
         # What is to be done at most decides whether anybody is woken up.
         most = len(data.codes) * LANES * (self._n_rows + BINS * n_nodes)
         least = 2 * self._tuning.cells
-        teams = self._threads.team(0, 1), self._threads.team(most, least)
+        teams = self._threads.alone, self._threads.team(most, least)
         limits = least, 2 * n_threads if few else 0, 2 * self._tuning.rows
         n_pairs, self._n_free, cells = counting.find_splits(
             teams, limits, *given, before, (nodes, pairs, columns, self._active), *found

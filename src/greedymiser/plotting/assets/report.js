@@ -326,7 +326,7 @@ function showProtocol(step) {
   }));
   const { none_text, n_hidden, rare_text, far_text } = protocol;
   byId("protocol-note").textContent = [
-    "Bars: the share of rows that is asked; the dark part is asked for nothing more that costs.",
+    "Bars: the share of rows that is asked; the solid part is asked for nothing more that costs.",
     none_text !== "0%" ? `${none_text} of the rows are asked for nothing that costs.` : "",
     n_hidden ? `Questions to fewer rows are left out: ${n_hidden}.` : "",
     rare_text !== "0%" ? `Rare questions to ${rare_text} of the rows are left out.` : "",

@@ -209,6 +209,15 @@ def quantise(team, gradients, hessians, grid, bound_gains, tree):
 
 
 @inner
+def flat(words):
+    """The words of all rows with one index: so LLVM knows how far they lie apart.
+
+    It makes vectors of loops over them, which it does not for a distance that it does not know.
+    """
+    return words.reshape(words.size)
+
+
+@inner
 def quantise_chunks(
     worker, first, last, gradients, hessians, scale, bound_gains, words, rows, sums, energies
 ):
@@ -221,18 +230,19 @@ def quantise_chunks(
             for i in range(start, stop):
                 rows[i] = i
         total_g, total_h = np.int64(0), np.int64(0)
+        one, numbers = np.uint64(1), flat(words)
         if words.shape[1] == 1:
             for i in range(start, stop):
                 g = np.int64(np.rint(gradients[i] * to_g))
-                words[i, np.uint64(0)] = (g << shift) + np.int64(1)
+                numbers[i] = (g << shift) + np.int64(1)
                 total_g += g
             total_h = np.int64(stop - start)
         else:
             for i in range(start, stop):
                 g = np.int64(np.rint(gradients[i] * to_g))
                 h = np.int64(np.rint(hessians[i] * to_h))
-                words[i, np.uint64(0)] = g
-                words[i, np.uint64(1)] = (h << shift) + np.int64(1)
+                numbers[i << one] = g
+                numbers[(i << one) + one] = (h << shift) + np.int64(1)
                 total_g += g
                 total_h += h
         sums[chunk, 0], sums[chunk, 1] = total_g, total_h
@@ -249,13 +259,14 @@ ANY_ORDER = {"reassoc"}
 @inner(fastmath=ANY_ORDER)
 def energy(words, scale, start, stop):
     """Sum of g^2/h over some rows; huge where a row has a gradient but no Hessian."""
-    total, zero, one = 0.0, np.uint64(0), np.uint64(1)
+    total, one, numbers = 0.0, np.uint64(1), flat(words)
     if words.shape[1] == 1:
         for i in range(np.uint64(start), np.uint64(stop)):
-            total += energy_of_row(words[i, zero] >> scale.shift, np.int64(1), scale)
+            total += energy_of_row(numbers[i] >> scale.shift, np.int64(1), scale)
     else:
         for i in range(np.uint64(start), np.uint64(stop)):
-            total += energy_of_row(words[i, zero], words[i, one] >> scale.shift, scale)
+            hessian = numbers[(i << one) + one] >> scale.shift
+            total += energy_of_row(numbers[i << one], hessian, scale)
     return total
 
 
@@ -417,16 +428,16 @@ def add_energies(flags, words, scale, cut):
 
     Choices instead of branches: which way a row goes cannot be predicted.
     """
-    left, right, zero, one = 0.0, 0.0, np.uint64(0), np.uint64(1)
+    left, right, one, numbers = 0.0, 0.0, np.uint64(1), flat(words)
     start, stop, shift = np.uint64(cut.start), np.uint64(cut.stop), scale.shift
     if words.shape[1] == 1:
         for i in range(start, stop):
-            part = energy_of_row(words[i, zero] >> shift, np.int64(1), scale)
+            part = energy_of_row(numbers[i] >> shift, np.int64(1), scale)
             left += part if flags[i] else 0.0
             right += 0.0 if flags[i] else part
     else:
         for i in range(start, stop):
-            part = energy_of_row(words[i, zero], words[i, one] >> shift, scale)
+            part = energy_of_row(numbers[i << one], numbers[(i << one) + one] >> shift, scale)
             left += part if flags[i] else 0.0
             right += 0.0 if flags[i] else part
     cut.left_energy, cut.right_energy = left, right
