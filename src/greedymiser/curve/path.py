@@ -198,7 +198,8 @@ class TradeoffPath:
                 self.by_tradeoff[tradeoff] = self.models.add(model, params, "path")
             else:  # bought for everybody, and yet rows pay only for what they are asked
                 self.by_tradeoff[tradeoff] = self.models.fitted(model)
-                self.models.add(self.models.paying_by_row(model), params, "path")
+                best = model.truncated(model.best_iter)  # nobody chooses what comes after
+                self.models.add(self.models.paying_by_row(best), params, "path")
             cost, score = self._cost(tradeoff), self._score(tradeoff)
             yield f"tradeoff {tradeoff:.3g}: cost {cost:g}, score {score:.5g}"
 
