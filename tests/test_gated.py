@@ -368,6 +368,28 @@ def test_cascades_are_chosen_by_rows_of_training_too(curve):
     assert set(shifts) - set((usual["choice_score"] - usual["score"]).round(12))
 
 
+def test_all_models_of_a_row_curve_tell_what_rows_pay(curve):
+    X, _ = rows_of(1200)
+    assert set(curve.points["found_by"]) == {"path", "search", "gates"}
+    for model, (_, point) in zip(curve.models, curve.points.iterrows(), strict=True):
+        if point["found_by"] != "gates":
+            model = model.truncate(int(point["n_iter"]))
+            assert model.cost_ == pytest.approx(model.prediction_costs(X[:800]).mean())
+        assert model.prediction_costs(X[800:]).mean() == pytest.approx(point["cost"])
+        assert model.protocol(X).mean_cost == pytest.approx(model.prediction_costs(X).mean())
+
+
+@pytest.mark.parametrize("limits", [{"row_budget": 6.5}, {"row_budget": 8.0, "budget": 4.0}])
+def test_a_row_curve_keeps_the_limits_of_rows(limits):
+    X, y = rows_of(500)
+    model = MiserClassifier(costs=[1.0, 10.0, 5.0], charge="row", **limits, **QUICK)
+    rows = {"X_val": X[300:], "y_val": y[300:]}
+    curve = tradeoff_curve(model, X[:300], y[:300], **rows, tradeoffs=3, effort=0.1)
+    for each in curve.models:
+        assert each.prediction_costs(X[:300]).max() <= limits["row_budget"]
+        assert each.prediction_costs(X[:300]).mean() <= limits.get("budget", np.inf) * 1.1
+
+
 def test_the_row_curve_has_the_flat_one(curve):
     """No budget has a worse choice by what both go by."""
     X, y = rows_of(1200)

@@ -173,8 +173,8 @@ class CurveModels:
         and score less than the third. A model without any such round is not taken in. ``shift``
         added to the validation score is what the model is chosen by: the usual one if not given.
         """
-        fitted = fitted_like(self.blank, self.schema, self.corrected(model))
-        fitted.tradeoff, fitted.charge = params.tradeoff, params.charge
+        fitted = self.fitted(model)
+        fitted.tradeoff = params.tradeoff
         fitted.shopping_interval = params.shopping_interval
         trace = self._trace(fitted, model)
         if within is not None:
@@ -190,6 +190,37 @@ class CurveModels:
         self._entries.append(entry)
         return fitted
 
+    def fitted(self, model: Model) -> Miser:
+        """The estimator that a model makes."""
+        return fitted_like(self.blank, self.schema, self.corrected(model))
+
+    def paying_by_row(self, model: Model) -> Model:
+        """The same trees, if every row pays for what its own paths ask."""
+        by_row, validation = replace(model, charge="row"), self.trainer.prepared.validation
+        assert validation is not None
+        return replace(
+            by_row,
+            train_cost=self._mean_costs(by_row, self._train_rows),
+            validation_cost=self._mean_costs(by_row, validation),
+        )
+
+    @cached_property
+    def _train_rows(self) -> HeldOut:
+        """The training rows once more, to send trees over them."""
+        return self.trainer.prepared.hold_out(self.trainer.prepared.train)
+
+    def _mean_costs(self, model: Model, held_out: HeldOut) -> Floats:
+        """What rows cost in the mean after every round."""
+        prepared, ensemble = self.trainer.prepared, model.ensemble
+        start_rows(prepared, held_out.rows, held_out.cases, model.truncated(0))
+        watched, mean_cost = self._watch(held_out), mean_cost_of(prepared, held_out.rows)
+        costs = [0.0]
+        for n_trees in range(1, ensemble.n_trees + 1):
+            watched.add_tree(ensemble.tree(n_trees - 1), (n_trees - 1) % ensemble.n_outputs)
+            if n_trees % ensemble.n_outputs == 0:
+                costs.append(mean_cost(n_trees))
+        return np.array(costs)
+
     def _trace(self, fitted: Miser, model: Model) -> pd.DataFrame:
         trace = trace_of(fitted)
         if self.prior_correction:
@@ -197,8 +228,8 @@ class CurveModels:
         if self.test is not None:
             (scores,), costs = self._replayed(model, self.test, [self.trainer.watch])
             trace["test_score"] = scores
-            if self.params.charge == "row":
-                trace["test_cost"] = costs or trace["cost"]
+            if costs:
+                trace["test_cost"] = costs
         return trace
 
     def add_fitted(self, candidate: FittedCandidate, shift: float | None = None) -> None:

@@ -172,8 +172,10 @@ class TradeoffPath:
     def params(self, tradeoff: float) -> Parameters:
         """How the model of a trade-off is trained."""
         params = replace(self.models.params, tradeoff=tradeoff, charge=self._charge)
-        if self._charge == "model":
-            params = replace(params, row_budget=None)
+        if self._charge == "model" and params.row_budget is not None:
+            # All rows pay the same, and so none of them more than it may.
+            limits = [b for b in (params.budget, params.row_budget) if b is not None]
+            params = replace(params, budget=min(limits), row_budget=None)
         # On large data most of the time is spent on features that nobody buys.
         n_cells = self.models.trainer.prepared.rows.n_rows * self.models.schema.n_features
         is_large = n_cells >= LARGE and params.shopping_interval == 1
@@ -192,7 +194,12 @@ class TradeoffPath:
             if model.n_iter == 0:
                 warn_of_budget(trainer.prepared, params, trainer.start)
             tradeoff = params.tradeoff
-            self.by_tradeoff[tradeoff] = self.models.add(model, params, "path")
+            if self._charge == self.models.params.charge:
+                self.by_tradeoff[tradeoff] = self.models.add(model, params, "path")
+            else:  # bought for everybody, and yet rows pay only for what they are asked
+                self.by_tradeoff[tradeoff] = self.models.fitted(model)
+                best = model.truncated(model.best_iter)  # nobody chooses what comes after
+                self.models.add(self.models.paying_by_row(best), params, "path")
             cost, score = self._cost(tradeoff), self._score(tradeoff)
             yield f"tradeoff {tradeoff:.3g}: cost {cost:g}, score {score:.5g}"
 
