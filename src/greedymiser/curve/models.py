@@ -46,7 +46,9 @@ SCORES_OF_CLASSES = {
     "f1_macro", "recall_macro", "precision_macro", "jaccard_macro",
 }  # fmt: skip
 # Powers of class frequencies that probabilities may be divided by. The first is what a score of
-# equal classes asks for; another must bring so much more of what the best so far brings.
+# equal classes asks for; the next must bring clearly more, as a share of what the best so far
+# brings. Where rows pay it is the other way round: gates learn from losses, and corrected in full,
+# common rows look as if they were lost.
 PRIOR_POWERS, CLEARLY_MORE = (1.0, 0.5), 0.1
 
 
@@ -287,7 +289,7 @@ class CurveModels:
         A model says what is likely, and so it hardly ever names a rare class; a score like balanced
         accuracy asks for the class that is likely *for its frequency*. Dividing probabilities by
         class frequencies, or by their square roots, is a shift of the raw predictions: the trees
-        stay as they are. What the models so far offer for each budget decides, in the mean.
+        stay as they are. All models so far decide, in the mean.
         """
         prepared, loss = self.trainer.prepared, self.schema.loss
         held_out = prepared.validation
@@ -295,13 +297,12 @@ class CurveModels:
             return
         priors = loss.prior(prepared.train.y, prepared.train.weight)
         models = [entry.model.model_ for entry in self._entries]
-        costs = np.concatenate([entry.trace["cost"] for entry in self._entries])
-        plain = [model.validation_score for model in models]
-        without = best = mean_over_budgets(costs, np.concatenate(plain))
-        watches = [shifted_watch(self._watch, power * priors) for power in PRIOR_POWERS]
+        without = best = np.mean([_best_score(model.validation_score) for model in models])
+        powers = PRIOR_POWERS[::-1] if self.params.charge == "row" else PRIOR_POWERS
+        watches = [shifted_watch(self._watch, power * priors) for power in powers]
         replayed = [self._replayed(model, held_out, watches)[0] for model in models]
-        for power, watch, *traces in zip(PRIOR_POWERS, watches, *replayed, strict=True):
-            score = mean_over_budgets(costs, np.concatenate(traces))
+        for power, watch, *traces in zip(powers, watches, *replayed, strict=True):
+            score = np.mean([_best_score(np.array(trace)) for trace in traces])
             if score - best > CLEARLY_MORE * (best - without):
                 best, self.prior_correction, self._shift = score, power, power * priors
                 self.trainer = replace(self.trainer, watch=watch, name=f"corrected-{power:g}")
@@ -437,26 +438,8 @@ def shifted_watch(watch: Watch, shift: Floats) -> Watch:
     return shifted
 
 
-def mean_over_budgets(costs: Floats, scores: Floats) -> float:
-    """What models score that are chosen for a budget: the mean of all budgets, and of no limit.
-
-    Budgets are spread by the logarithm of costs.
-
-    Examples
-    --------
-    >>> round(mean_over_budgets(np.array([1.0, 10.0, 100.0]), np.array([0.5, 0.7, 0.6])), 3)
-    0.65
-    """
-    order = np.argsort(costs, kind="stable")
-    best = np.maximum.accumulate(np.nan_to_num(scores[order], nan=-np.inf))
-    positive = costs[costs > 0]
-    if not len(positive):
-        return float(best[-1])
-    place = np.log(np.maximum(costs[order], positive.min()))
-    if place[-1] == place[0]:
-        return float(best[-1])
-    mean = np.sum(best[:-1] * np.diff(place)) / (place[-1] - place[0])
-    return float((mean + best[-1]) / 2)
+def _best_score(scores: Floats) -> float:
+    return float(np.max(np.nan_to_num(scores, nan=-np.inf)))
 
 
 def best_cost(model: Miser) -> float:
