@@ -25,7 +25,7 @@ def save_figure(ax: Any, title: str, workspace: Workspace, name: str) -> Path:
 
 def draw_traces(curve: TradeoffCurve) -> Any:
     """Figure 1, left: a trace per λ as trees are added, circles at the best validation round."""
-    ax = curve.plot()
+    ax = curve.plot(paths=True)
     ax.set_ylabel("test NDCG@5")
     return ax
 
