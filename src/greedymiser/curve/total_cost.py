@@ -15,8 +15,8 @@ Rows are few where errors are dear, so what is compared must not be noisy:
 * A departure from stopping must be better by half of its standard error.
 
 Beside the chain there is one candidate of another kind: the best small tree (``exact_tree``), whose
-next question depends on the answers so far. The chain was chosen among more, so it must be better
-by a quarter of a standard error.
+next question depends on the answers so far. It must be better than the chain by half a standard
+error.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ TEACHER: dict[str, Any] = {"learning_rate": 0.1, "max_iter": 80, "max_depth": 2}
 SOFT = 0.5
 # States at least and at most, and the work of all of them together (rows by outputs, and what a
 # model costs however few there are).
-FEWEST, MOST, WORK, OVERHEAD = 40, 50, 125_000, 300
+FEWEST, MOST, WORK, OVERHEAD = 40, 100, 250_000, 300
 # States that are tried together, where what comes next depends on them.
 AT_A_TIME = 4
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
 # How often rows are divided to choose the size of the best small tree, where there are so few.
 REPEATS, FEW_ROWS = 3, 1000
-# Standard errors by which a decision must be better than a simpler one, and a chain than a tree.
-MARGIN, TREE_MARGIN = 0.5, 0.25
+# Standard errors by which a decision must be better than a simpler one, and a tree than a chain.
+MARGIN = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,11 +275,11 @@ def _learned(
     states = learner.explore()
     policy = learner.induce(states)
     totals, tree = learner.tree(states, [*repeats, *more_repeats])
-    saved = totals - policy.value
+    saved = policy.value - totals
     # Equals may differ by rounding: of those, and of constants, the chain knows more of the rows.
     rounding = 1e-12 * learner.errors.worst
-    is_less = learner.mean(saved) + rounding < TREE_MARGIN * paired_error(saved, learner.weight)
-    if is_less and tree.models[0].n_iter:
+    is_better = learner.mean(saved) > MARGIN * paired_error(saved, learner.weight) + rounding
+    if is_better and tree.models[0].n_iter:
         return tree
     chain = [states[stage.state] for stage in policy.stages]
     stopped = np.array([state.errors for state in states])
