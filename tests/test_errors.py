@@ -218,6 +218,7 @@ def test_total_cost_by_hand():
 
 
 @pytest.mark.parametrize("charge", ["model", "row"])
+@pytest.mark.slow
 def test_the_best_of_a_curve_costs_least_in_all(patients, charge):
     X, y = patients
     model = MiserClassifier(costs=[0.2, 3.0, 1.0], max_iter=10, charge=charge, error_costs=ERRORS)

@@ -270,6 +270,7 @@ def test_objects_that_left_are_let_go(hasty):
 
 
 @pytest.mark.parametrize("with_receipts", [False, True])
+@pytest.mark.slow
 def test_no_more_than_a_batch_is_looked_after(hasty, with_receipts):
     most = 0
 
@@ -1651,6 +1652,7 @@ def never():
 
 @on_every_backend
 @pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.slow
 def test_a_function_that_hangs_is_left_behind(regressor, rows, X, never, n_jobs, backend):
     def low(raw):
         if raw[0] in (1, 2):
@@ -1803,6 +1805,7 @@ def test_a_coroutine_that_blocks_the_event_loop_has_answered(regressor, rows, X,
 
 @pytest.mark.parametrize("extra", [0.0, 0.7])
 @on_every_backend
+@pytest.mark.slow
 def test_a_function_has_answered_although_the_event_loop_was_blocked(
     regressor, rows, X, backend, extra
 ):
@@ -1830,6 +1833,7 @@ def test_a_function_has_answered_although_the_event_loop_was_blocked(
 
 
 @on_every_backend
+@pytest.mark.slow
 def test_waiting_for_a_thread_is_not_the_fault_of_a_source(regressor, rows, X, backend):
     def slow(raw):
         time.sleep(1.2)

@@ -186,6 +186,7 @@ def test_functions_run_side_by_side():
     assert build_matrix(sources, range(8), n_jobs=4)["a"].tolist() == list(range(8))
 
 
+@pytest.mark.slow
 def test_time_outs():
     never = threading.Event()
     sources = Sources()
@@ -207,6 +208,7 @@ def test_time_outs():
         never.set()
 
 
+@pytest.mark.slow
 def test_the_bar_is_shown_when_asked_for(capsys):
     build_matrix(text_sources(), TEXTS)
     assert capsys.readouterr() == ("", "")

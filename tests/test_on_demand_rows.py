@@ -471,6 +471,7 @@ STEPS = st.tuples(st.integers(0, 4), st.sampled_from([False, False, False, True]
     n_jobs=st.sampled_from([1, 1, 3]),
     batch_size=st.sampled_from([1, 7, 256, 256]),
 )
+@pytest.mark.slow
 def test_on_demand_is_the_matrix_whatever_the_stages(
     quick_learners, rows, X, task, steps, threshold, charge, kind, is_shared, n, n_jobs, batch_size
 ):

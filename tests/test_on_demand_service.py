@@ -296,6 +296,7 @@ def test_a_replaced_file_is_read_again(tmp_path, X, objects, monkeypatch):
 
 
 @quietly
+@pytest.mark.slow
 def test_many_clients_of_sources_that_fail_and_hang(X, objects, model):
     """Each answer is that of the model, or of the fallback that its receipt names."""
     rng = np.random.default_rng(0)

@@ -350,6 +350,7 @@ def test_a_gated_cascade_as_a_fallback(X, objects, model, gated):
 
 @quietly
 @on_every_backend
+@pytest.mark.slow
 def test_states_answer_before_the_deadline(X, objects, gated, backend):
     cascade, states = gated
     service = Service(hanging=["income"], is_async=True)
@@ -467,6 +468,7 @@ def test_a_fallback_must_have_the_link_and_the_error_costs_of_the_model(X):
 @quietly
 @on_every_backend
 @pytest.mark.parametrize("charge", ["model", "row"])
+@pytest.mark.slow
 def test_a_fallback_answers_before_the_deadline(X, objects, model, others, charge, backend):
     service = Service(hanging=["bureau"], is_async=True)
     main = replace(model, charge=charge)
@@ -486,6 +488,7 @@ def test_a_fallback_answers_before_the_deadline(X, objects, model, others, charg
 
 
 @quietly
+@pytest.mark.slow
 def test_a_deadline_holds_for_functions_and_plain_calls(X, objects, model, others):
     release = threading.Event()
     service = Service()
@@ -636,6 +639,7 @@ def test_a_breaker_opens_and_closes(X, objects, model, others, monkeypatch):
 
 @quietly
 @pytest.mark.parametrize("has_timeout", [False, True])
+@pytest.mark.slow
 def test_a_breaker_counts_time_outs_and_not_the_deadlines_of_callers(
     X, objects, others, has_timeout
 ):

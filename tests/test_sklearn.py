@@ -235,6 +235,7 @@ def test_grid_search_over_the_tradeoff(data):
     assert by_tradeoff[10.0] == pytest.approx(0.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_processes_of_joblib(data):
     X, y = data
     scores = cross_val_score(small(MiserRegressor), X, y, cv=2, n_jobs=2)
