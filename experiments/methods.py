@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser.cascades.candidates import front
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.curve import TradeoffCurve, tradeoff_curve
-from greedymiser.curve.frontier import front
 from greedymiser.losses.ndcg import ndcg_score
 from greedymiser.model.predictor import as_predictor
 

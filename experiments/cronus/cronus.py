@@ -41,11 +41,10 @@ from experiments.cronus.objective import (
 )
 from greedymiser._core.progress import Bar
 from greedymiser._core.threads import Threads, thread_count
-from greedymiser.cascades._ensemble_based import OverEnsemble, taken_or_fitted
-from greedymiser.data.tables import chosen, or_lazily
+from greedymiser.cascades._ensemble_based import OverEnsemble, RankerAnswers, taken_or_fitted
+from greedymiser.data.tables import chosen
 from greedymiser.estimators import Miser, MiserRanker, MiserRegressor
 from greedymiser.losses import SquaredError
-from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.exit_rules import Above
 from greedymiser.model.predictor import Stage
 from greedymiser.model.trees import Ensemble
@@ -75,7 +74,7 @@ STEPS_OF_LAST_FIT = 30
 SETTLED = 1e-5
 
 
-class Cronus(OverEnsemble):
+class Cronus(RankerAnswers, OverEnsemble):
     """A cascade of re-weighted trees: rows that do not look promising leave early and pay less.
 
     Over a stage-wise ensemble (``tradeoff=0`` in the estimator) this is the published method, over
@@ -269,24 +268,6 @@ class Cronus(OverEnsemble):
 
     # -- prediction -------------------------------------------------------------------------------
 
-    @or_lazily
-    def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """Scores with which rows leave.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or data frame of shape (n, n_features)
-        qid : array-like of shape (n,), optional
-            For rankers, the query of each row: documents that leave are moved below those of their
-            query that stay longer. Without it, all rows are one query.
-        """
-        return self._raw_predict(X, qid)[0]
-
-    @or_lazily
-    def prediction_costs(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """What each row pays: the trees that it meets, and the resources that those trees need."""
-        return self._costs_of(X, qid)
-
     def score(
         self,
         X: Any,
@@ -301,13 +282,9 @@ class Cronus(OverEnsemble):
 
         A query without any relevant document scores ``no_relevant``.
         """
-        scores = self._raw_predict(X, qid)[0]
         if self.predictor_.kind == "regressor":
-            return float(r2_score(y, scores, sample_weight=sample_weight))
-        query = queries_or_one(qid, len(scores))
-        return ndcg_score(
-            y, scores, query, k=k, sample_weight=sample_weight, no_relevant=no_relevant
-        )
+            return float(r2_score(y, self._raw_predict(X)[0], sample_weight=sample_weight))
+        return super().score(X, y, sample_weight, qid=qid, k=k, no_relevant=no_relevant)
 
     # -- accounts ---------------------------------------------------------------------------------
 

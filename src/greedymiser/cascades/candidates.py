@@ -721,19 +721,24 @@ class CascadeFamily(StateFamily):
         return Best(kept, {self.states[i]: score for i, score in zip(usable, scores, strict=False)})
 
 
+def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
+    """Positions of those that no other beats (as cheap, and better), the cheapest first."""
+    best: list[int] = []
+    for i in sorted(range(len(costs)), key=lambda i: (costs[i], -scores[i])):
+        if not best or scores[i] > scores[best[-1]]:
+            best.append(i)
+    return best
+
+
 def layers(points: Sequence[tuple[float, float]], most: int) -> list[list[int]]:
     """Positions of points (cost, score) that no other beats, of the best of the rest, and so on.
 
     In each, the cheapest come first. What is not a number is left out.
     """
     left = [i for i, point in enumerate(points) if np.isfinite(point).all()]
-    left.sort(key=lambda i: (points[i][0], -points[i][1]))
     fronts: list[list[int]] = []
     while left and len(fronts) < most:
-        layer: list[int] = []
-        for i in left:
-            if not layer or points[i][1] > points[layer[-1]][1]:
-                layer.append(i)
+        layer = [left[k] for k in front(*zip(*(points[i] for i in left), strict=True))]
         fronts.append(layer)
         taken = set(layer)
         left = [i for i in left if i not in taken]

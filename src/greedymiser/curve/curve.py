@@ -21,7 +21,8 @@ from greedymiser._core.amounts import money, plain_score_name, rounded_score
 from greedymiser._core.progress import PATIENCE, Bar, somebody_looks
 from greedymiser._core.text_tables import aligned, html_table
 from greedymiser._core.threads import Threads, thread_count
-from greedymiser.curve.frontier import Frontier, front
+from greedymiser.cascades.candidates import front
+from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.summary import (

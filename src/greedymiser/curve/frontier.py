@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.cascades.candidates import FoldModels
+from greedymiser.cascades.candidates import FoldModels, front
 from greedymiser.cascades.gated import gated_candidates
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
@@ -899,15 +899,6 @@ class Frontier:
             model = self.models.trainer.train(params, is_patient=False)
             purchases.append(sets.owned(model.ensemble.features))
         return purchases
-
-
-def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
-    """Positions of those that no other beats (as cheap, and better), the cheapest first."""
-    best: list[int] = []
-    for i in sorted(range(len(costs)), key=lambda i: (costs[i], -scores[i])):
-        if not best or scores[i] > scores[best[-1]]:
-            best.append(i)
-    return best
 
 
 def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:

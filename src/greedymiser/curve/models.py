@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._core.threads import Threads
+from greedymiser.cascades.candidates import front
 from greedymiser.costs.cost_model import CostModel, Ledger
 from greedymiser.curve.checkpoints import Checkpoint, fingerprints
 from greedymiser.curve.trainer import Opening, Trainer, TrainerPool
@@ -267,12 +268,9 @@ class CurveModels:
         ]
         sizes = [len(entry.trace) for entry in self._entries]
         of = np.repeat(np.arange(len(sizes)), sizes)
-        cost = np.concatenate([entry.trace["cost"] for entry in self._entries])
-        score = np.nan_to_num(np.concatenate(scores), nan=-np.inf)
-        order = np.lexsort((-score, cost))
-        so_far = np.maximum.accumulate(score[order])
-        is_best = np.append(True, np.diff(so_far) > 0)
-        found = [self._entries[i] for i in dict.fromkeys(of[order[is_best]].tolist())]
+        cost = np.concatenate([entry.trace["cost"] for entry in self._entries]).tolist()
+        score = np.nan_to_num(np.concatenate(scores), nan=-np.inf).tolist()
+        found = [self._entries[i] for i in dict.fromkeys(of[front(cost, score)].tolist())]
         return [entry for entry in found if entry.shift is None and entry.pays_by_row]
 
     def shift_others(self, flat: float, by_row: float) -> None:

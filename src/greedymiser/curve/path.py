@@ -140,11 +140,8 @@ class TradeoffPath:
         It is a step down, or as far down as what the model of 0 explains more is worth for each
         unit that it costs more: at a higher trade-off the rest is hardly bought.
         """
-        cheap, full = (self.by_tradeoff[tradeoff] for tradeoff in (lowest, 0.0))
-        gain, more = (
-            float(of(full) - of(cheap))
-            for of in (lambda model: model.train_score_[model.model_.best_iter], best_cost)
-        )
+        gain = self._train_score(0.0) - self._train_score(lowest)
+        more = self._cost(0.0) - self._cost(lowest)
         step = lowest / STEP_TOWARDS_ZERO
         return min(step, gain / more) if gain > 0 and more > 0 else step
 
@@ -164,6 +161,10 @@ class TradeoffPath:
 
     def _cost(self, tradeoff: float) -> float:
         return best_cost(self.by_tradeoff[tradeoff])
+
+    def _train_score(self, tradeoff: float) -> float:
+        model = self.by_tradeoff[tradeoff]
+        return float(model.train_score_[model.model_.best_iter])
 
     def _score(self, tradeoff: float) -> float:
         model = self.by_tradeoff[tradeoff]
