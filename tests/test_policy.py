@@ -99,6 +99,34 @@ def test_only_states_of_the_chain_are_entered():
     assert policy.price.tolist() == (1.0 + 5.0 * KNOWN).tolist()
 
 
+def test_rows_that_a_policy_has_not_seen_walk_through_it():
+    """The second state is for those of 1 or 2, the third for those of 2."""
+    column = np.arange(N) % 3.0
+
+    def inputs(state):
+        return GateInputs(column[:, None], (0,), n_features=1, n_columns=2)
+
+    values = [column, np.maximum(column - 1.0, 0.0), np.zeros(N)]
+    folds = np.arange(N) // 3 % 5
+    states = States(
+        prices=np.array([0.0, 0.2, 0.4]),
+        within=np.triu(np.ones((3, 3), dtype=bool), 1),
+        values=np.array(values),
+        inputs=inputs,
+        folds=folds,
+        weight=np.where(folds == 0, 9.0, 1.0),
+    )
+    learn, check = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)[::-1]
+    some = states.of_rows(learn)
+    assert (some.values == states.values[:, learn]).all()
+    assert (some.inputs(0).columns[:, 0] == column[learn]).all()
+    assert (some.folds == folds[learn]).all()
+    assert (some.weight == 1).all()
+    policy = induce(some, 1.0, kinds=["tree"])
+    assert policy.stops(inputs, learn).tolist() == policy.stopped.tolist()
+    assert policy.stops(inputs, check).tolist() == column[check].astype(int).tolist()
+
+
 def test_weights_decide():
     values = [KNOWN, np.full(N, 0.5)]
     ones = induce(states_of([0, 1], values, weight=np.where(KNOWN, 1.0, 9.0)), 0.0, kinds=[])

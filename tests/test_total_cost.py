@@ -81,6 +81,15 @@ def test_a_set_is_bought_for_all_where_all_need_it(doubtful):
     assert (search.predict(X) == y).all()
 
 
+def test_a_chain_is_judged_by_rows_that_it_was_not_learned_from():
+    """Nothing helps, and whoever answers 1 for all pays 8.67; what rows chose looks like 6.4."""
+    rng = np.random.default_rng(2)
+    X = rng.integers(0, 2, (120, 10)).astype(float)
+    search = searched(X, rng.integers(0, 2, 120), costs=[0.1] * 10)
+    assert isinstance(search.best_estimator_, GatedClassifier)
+    assert 8 < -search.best_score_ < 10
+
+
 def test_what_is_free_is_always_there(doubtful):
     X, y = doubtful
     search = searched(X, y, costs=(0.0, 5.0, 1.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -78,6 +78,10 @@ class GateInputs:
     def said(self) -> NDArray[np.intp]:
         """Columns that hold what the model says."""
         return np.flatnonzero(np.array(self.positions) >= self.n_features)
+
+    def of_rows(self, rows: NDArray[np.intp]) -> GateInputs:
+        """What is known of some of the rows."""
+        return replace(self, columns=self.columns[rows])
 
     def seen_by(self, kind: GateKind) -> NDArray[np.intp]:
         """Columns that a kind of gate looks at."""
@@ -188,7 +192,7 @@ def cross_fitted(
 
 
 def estimates_of(
-    gate: Gate, inputs: GateInputs, rows: NDArray[np.bool_] | slice = slice(None)
+    gate: Gate, inputs: GateInputs, rows: NDArray[np.intp] | slice = slice(None)
 ) -> Floats:
     """What a gate says of rows, less its threshold."""
     columns = inputs.columns[rows]

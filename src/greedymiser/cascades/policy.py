@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.cascades.gates import GateInputs, cross_fitted, fit_gate
+from greedymiser.cascades.gates import GateInputs, cross_fitted, estimates_of, fit_gate
 from greedymiser.model.gating import Gate
 
 Floats = NDArray[np.float64]
@@ -56,6 +56,16 @@ class States:
             values=self.values[rows],
             inputs=lambda state: self.inputs(rows[state]),
             entry=None if self.entry is None else self.entry[rows],
+        )
+
+    def of_rows(self, rows: NDArray[np.intp]) -> States:
+        """The same states, as some of the rows know them."""
+        return replace(
+            self,
+            values=self.values[:, rows],
+            inputs=lambda state: self.inputs(state).of_rows(rows),
+            folds=self.folds[rows],
+            weight=None if self.weight is None else self.weight[rows],
         )
 
     def price(self, state: int, larger: int) -> float:
@@ -101,6 +111,17 @@ class Policy:
     value: Floats
     price: Floats
     stopped: NDArray[np.intp]
+
+    def stops(
+        self, inputs: Callable[[int], GateInputs], rows: NDArray[np.intp]
+    ) -> NDArray[np.intp]:
+        """The state in which each row stops, also of rows that the policy was not learned from."""
+        stopped, on = np.empty(len(rows), dtype=np.intp), np.arange(len(rows))
+        for stage in self.stages:
+            stopped[on] = stage.state
+            if stage.gate is not None:
+                on = on[estimates_of(stage.gate, inputs(stage.state), rows[on]) > 0]
+        return stopped
 
 
 @dataclass(frozen=True, eq=False)

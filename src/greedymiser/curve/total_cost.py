@@ -15,13 +15,15 @@ Rows are few where errors are dear, so what is compared must not be noisy:
 * A departure from stopping must be better by half of its standard error.
 
 Beside the chain there is one candidate of another kind: the best small tree (``exact_tree``), whose
-next question depends on the answers so far. It must be better than the chain by half a standard
-error.
+next question depends on the answers so far. Which of the two is taken is decided by
+cross-validation: what the chain makes of the rows that have chosen its sets and gates flatters it,
+so that it is learned again without the rows of each fold.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -83,9 +85,9 @@ FEWEST, MOST, WORK, OVERHEAD = 40, 100, 250_000, 300
 AT_A_TIME = 4
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
-# How often rows are divided to choose the size of the best small tree, where there are so few.
+# How often rows are divided to choose between chain and tree, and its size, where there are so few.
 REPEATS, FEW_ROWS = 3, 1000
-# Standard errors by which a decision must be better than a simpler one, and a tree than a chain.
+# Standard errors by which a decision must be better than a simpler one.
 MARGIN = 0.5
 
 
@@ -218,7 +220,8 @@ def least_total(
         after the other.
     threads : Threads
     more_folds : pairs of arrays
-        Repetitions for what takes no time: the size of the best small tree.
+        Repetitions for what takes little time: the size of the best small tree, and the choice
+        between it and the chain.
     """
     estimator = _usual(base)
     prepared = estimator.prepare(inputs, NO_INPUTS, threads)
@@ -273,39 +276,13 @@ def _learned(
         more_repeats = ()
     learner = _Learner(estimator, prepared, repeats)
     states = learner.explore()
-    policy = learner.induce(states)
-    totals, tree = learner.tree(states, [*repeats, *more_repeats])
-    saved = policy.value - totals
+    repeats = [*repeats, *more_repeats]
+    tree, tree_totals = learner.tree(states, repeats)
+    chain, chain_totals = learner.chain(states, repeats)
     # Equals may differ by rounding: of those, and of constants, the chain knows more of the rows.
     rounding = 1e-12 * learner.errors.worst
-    is_better = learner.mean(saved) > MARGIN * paired_error(saved, learner.weight) + rounding
-    if is_better and tree.models[0].n_iter:
-        return tree
-    chain = [states[stage.state] for stage in policy.stages]
-    stopped = np.array([state.errors for state in states])
-    errors = np.take_along_axis(stopped, policy.stopped[None, :], axis=0)[0]
-    before = [0, *(state.resources for state in chain)]
-    return LeastTotal(
-        models=tuple(learner.final(state) for state in chain),
-        policy=policy,
-        states=tuple(states),
-        bought=tuple(state.resources & ~b for state, b in zip(chain, before, strict=False)),
-        estimator=learner.estimator,
-        prepared=learner.whole,
-        mean_cost=learner.mean(_paid(states, policy)),
-        mean_error=learner.mean(errors),
-        weight=learner.weight,
-    )
-
-
-def _paid(states: Sequence[State], policy: Policy) -> Floats:
-    """What each row pays: the set that it stops with, and the trees of all stages up to there."""
-    bills, trees = np.zeros(len(states)), 0.0
-    for stage in policy.stages:
-        state = states[stage.state]
-        trees += state.entry
-        bills[stage.state] = state.price + trees
-    return bills[policy.stopped]
+    is_better = learner.mean(tree_totals) < learner.mean(chain_totals) - rounding
+    return tree if is_better and tree.models[0].n_iter else chain
 
 
 class _Learner:
@@ -520,25 +497,50 @@ class _Learner:
 
     # -- the policy -------------------------------------------------------------------------------
 
-    def induce(self, states: Sequence[State]) -> Policy:
-        """Whom to ask for what, from the largest sets backwards."""
+    def chain(
+        self, states: Sequence[State], repeats: Sequence[NDArray[np.intp]]
+    ) -> tuple[LeastTotal, Floats]:
+        """The best chain of states, and what chains cost rows that they have not learned from.
+
+        Errors of the latter are those of the rows' soft classes.
+        """
         sets = [state.resources for state in states]
-        # A larger set may follow a smaller one, however much is bought at once.
-        within = np.array([[a != b and not a & ~b for b in sets] for a in sets], dtype=bool)
-        return induce(
-            States(
-                prices=np.array([state.price for state in states]),
-                within=within,
-                values=np.array([state.value for state in states]),
-                inputs=lambda i: self._inputs(states[i].resources, states[i].raw),
-                folds=self.repeats[0],
-                weight=self.weight,
-                entry=np.array([state.entry for state in states]),
-            ),
-            1.0,
-            kinds=("tree",),
-            margin=MARGIN,
+        known = States(
+            prices=np.array([state.price for state in states]),
+            # A larger set may follow a smaller one, however much is bought at once.
+            within=np.array([[a != b and not a & ~b for b in sets] for a in sets], dtype=bool),
+            values=np.array([state.value for state in states]),
+            inputs=functools.cache(lambda i: self._inputs(states[i].resources, states[i].raw)),
+            folds=self.repeats[0],
+            weight=self.weight,
+            entry=np.array([state.entry for state in states]),
         )
+        errors = np.array([state.errors for state in states])
+        totals, paid, wrong = np.zeros((3, len(self.codes)))
+        for fold_of in repeats:
+            for fold in np.unique(fold_of):
+                learn, check = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+                policy = _induced(replace(known, folds=fold_of).of_rows(learn))
+                stopped = policy.stops(known.inputs, check)
+                bills = _bills(states, policy)[stopped]
+                totals[check] += bills + known.values[stopped, check]
+                paid[check] += bills
+                wrong[check] += errors[stopped, check]
+        policy = _induced(known)
+        chain = [states[stage.state] for stage in policy.stages]
+        before = [0, *(state.resources for state in chain)]
+        least = LeastTotal(
+            models=tuple(self.final(state) for state in chain),
+            policy=policy,
+            states=tuple(states),
+            bought=tuple(state.resources & ~b for state, b in zip(chain, before, strict=False)),
+            estimator=self.estimator,
+            prepared=self.whole,
+            mean_cost=self.mean(paid) / len(repeats),
+            mean_error=self.mean(wrong) / len(repeats),
+            weight=self.weight,
+        )
+        return least, totals / len(repeats)
 
     def _inputs(self, resources: Bits, raw: Floats | None = None) -> GateInputs:
         """What is known of rows that have paid for a set: features, and what a model says."""
@@ -565,8 +567,11 @@ class _Learner:
 
     def tree(
         self, states: Sequence[State], repeats: Sequence[NDArray[np.intp]]
-    ) -> tuple[Floats, LeastTotal]:
-        """The best small tree, and before it what it costs each row, by its soft class."""
+    ) -> tuple[LeastTotal, Floats]:
+        """The best small tree, and what trees cost rows that they have not learned from.
+
+        Errors of the latter are those of the rows' soft classes.
+        """
         costs = self.sets.costs
         weight = np.ones(len(self.codes)) if self.weight is None else self.weight
         questions = Questions.of(self._inputs(union(self._affordable)), self._stakes, weight)
@@ -603,7 +608,21 @@ class _Learner:
             mean_error=self.mean(self.errors.matrix[self.codes, found.said].mean(axis=0)),
             weight=self.weight,
         )
-        return paid + self._stakes[rows, found.said].mean(axis=0), least
+        return least, paid + self._stakes[rows, found.said].mean(axis=0)
+
+
+def _induced(states: States) -> Policy:
+    return induce(states, 1.0, kinds=("tree",), margin=MARGIN)
+
+
+def _bills(states: Sequence[State], policy: Policy) -> Floats:
+    """What stopping in each state costs: its set, and the trees of all stages up to there."""
+    bills, trees = np.zeros(len(states)), 0.0
+    for stage in policy.stages:
+        state = states[stage.state]
+        trees += state.entry
+        bills[stage.state] = state.price + trees
+    return bills
 
 
 def _purchases(
