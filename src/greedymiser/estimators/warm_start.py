@@ -6,13 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from greedymiser.losses import Loss
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import (
     Checked,
-    Prepared,
     Schema,
     costs_of_columns,
     read_categorical_features,
@@ -20,7 +17,6 @@ from greedymiser.training.preparation import (
     read_interaction_cst,
     read_monotonic_cst,
 )
-from greedymiser.training.train import owned_by
 
 if TYPE_CHECKING:
     from greedymiser.estimators.base import Miser
@@ -36,6 +32,11 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
         )
     if params.charge != estimator.model_.charge:
         raise _changed("charge", "its accounts are kept the old way")
+    if params.budget is not None and estimator.cost_ > params.budget:
+        raise ValueError(
+            f"budget={params.budget:g} is less than the {estimator.cost_:g} that the model costs "
+            "before it is continued (warm_start=True); truncate it first"
+        )
 
     def learn(checked: Checked) -> Schema:
         if costs_of_columns(params, known.n_features, known.columns) != known.costs:
@@ -56,32 +57,6 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
         return replace(known, error_costs=errors)
 
     return learn
-
-
-def check_budget(estimator: Miser, prepared: Prepared) -> None:
-    """Raise if a model, or one of the rows to learn from, costs too much before it is continued."""
-    if estimator.budget is not None and estimator.cost_ > estimator.budget:
-        raise ValueError(
-            f"budget={estimator.budget:g} is less than the {estimator.cost_:g} that the model "
-            "costs before it is continued (warm_start=True); truncate it first"
-        )
-    if estimator.row_budget is None:
-        return
-    dearest = _dearest(estimator, prepared)
-    if dearest > estimator.row_budget:
-        raise ValueError(
-            f"row_budget={estimator.row_budget:g} is less than the {dearest:g} that the most "
-            "expensive row costs before the model is continued (warm_start=True); truncate it first"
-        )
-
-
-def _dearest(estimator: Miser, prepared: Prepared) -> float:
-    """What the row pays that pays most, of those to learn from."""
-    ensemble, costs = estimator.ensemble_, estimator.costs_
-    owned = owned_by(prepared, ensemble, prepared.train)
-    if owned is None:
-        return 0.0
-    return max(costs.bill(some, ensemble.n_trees) for some in np.unique(owned, axis=0))
 
 
 def _changed(parameter: str, why: str) -> ValueError:
