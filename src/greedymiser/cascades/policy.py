@@ -46,9 +46,9 @@ class States:
     # (n_states,): what entering a state costs beside its set, such as trees; None for nothing.
     entry: Floats | None = None
 
-    def part(self, kept: Sequence[int]) -> States:
+    def part(self, chosen: Sequence[int]) -> States:
         """Some of the states, which are numbered anew."""
-        rows = list(kept)
+        rows = list(chosen)
         return replace(
             self,
             prices=self.prices[rows],
@@ -153,21 +153,21 @@ def induce(
     rest: dict[int, _Rest] = {}
     for state in _reachable(states, start):
         rest[state] = _decided(states, tradeoff, state, rest, kinds, margin)
-    found = rest[start]
-    return Policy(found.stages, found.value, found.price, found.stopped)
+    policy = rest[start]
+    return Policy(policy.stages, policy.value, policy.price, policy.stopped)
 
 
 def _reachable(states: States, start: int) -> list[int]:
     """States that can be come to, each behind all that may follow it."""
-    found, waiting = {start}, [start]
+    reached, waiting = {start}, [start]
     while waiting:
         for state in np.flatnonzero(states.within[waiting.pop()]).tolist():
-            if state not in found and states.is_usable(state):
-                found.add(state)
+            if state not in reached and states.is_usable(state):
+                reached.add(state)
                 waiting.append(state)
     # A part of a set costs no more than it, and fewer sets are a part of it.
     size = states.within.sum(axis=0)
-    order = sorted(found, key=lambda s: (-states.prices[s], -size[s], s))
+    order = sorted(reached, key=lambda s: (-states.prices[s], -size[s], s))
     order.remove(start)
     return [*order, start]
 

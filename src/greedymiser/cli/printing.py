@@ -48,8 +48,8 @@ _stdout = SimpleNamespace(lost=None)
 def escaped(text: str, keep: str = "") -> str:
     """Spell out the characters that a terminal would obey, but for those to keep."""
 
-    def spelled(found: re.Match[str]) -> str:
-        sign = found[0]
+    def spelled(match: re.Match[str]) -> str:
+        sign = match[0]
         return sign if sign in keep else sign.encode("unicode_escape").decode("ascii")
 
     return _UNSAFE.sub(spelled, text)

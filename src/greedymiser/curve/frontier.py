@@ -321,16 +321,16 @@ class FrontierSearch:
             if left <= 0:
                 break
             some = self._next(new, left, USUAL_ROUNDS)
-            known = self.frontier() if has_rivals else []
-            tasks = [(resources, self._rival(resources, known)) for resources in some]
+            rivals = self.frontier() if has_rivals else []
+            tasks = [(resources, self._rival(resources, rivals)) for resources in some]
             for candidate in self._pool.run(self._fit, tasks):
                 self.archive[candidate.resources] = candidate
                 self.allowance.cells -= candidate.cells
                 self.allowance.fits -= 1
             self._trainer.phases.reached(self.allowance.share_spent)
-        kept = set(map(id, self.frontier()))
+        best = set(map(id, self.frontier()))
         for candidate in self.archive.values():
-            if id(candidate) not in kept:
+            if id(candidate) not in best:
                 candidate.model = None
 
     def _next(self, waiting: list[ResourceBits], cells: float, n_rounds: int) -> list[ResourceBits]:
@@ -345,14 +345,14 @@ class FrontierSearch:
         price, budget = self.sets.price(resources), self._params.budget
         return self.above < price < self.below and (budget is None or price <= budget)
 
-    def _rival(self, resources: ResourceBits, known: Sequence[Candidate]) -> Rival | None:
+    def _rival(self, resources: ResourceBits, rivals: Sequence[Candidate]) -> Rival | None:
         """The best of a frontier that costs no more than a set; None where it has no rival."""
         price = self.sets.price(resources)
-        as_cheap = [candidate for candidate in known if candidate.cost <= price]
+        as_cheap = [candidate for candidate in rivals if candidate.cost <= price]
         if not as_cheap or not np.isfinite(as_cheap[-1].best).all():
             return None
         # Scores that differ by less may differ by luck.
-        reach = known[-1].score - float(known[-1].best[0])
+        reach = rivals[-1].score - float(rivals[-1].best[0])
         return Rival(as_cheap[-1].best, reach * self._luck)
 
     def _fit(
@@ -420,11 +420,11 @@ class FrontierSearch:
 
     def fold_models(self) -> FoldModels | None:
         """What was cross-fitted and kept; None if nothing was."""
-        known = [candidate for candidate in self.archive.values() if candidate.fold_models]
-        if not known:
+        cross_fitted = [candidate for candidate in self.archive.values() if candidate.fold_models]
+        if not cross_fitted:
             return None
         return FoldModels(
-            self.folds, {candidate.resources: candidate.fold_models for candidate in known}
+            self.folds, {candidate.resources: candidate.fold_models for candidate in cross_fitted}
         )
 
     def _steps(self) -> list[Candidate]:
@@ -465,14 +465,14 @@ class FrontierSearch:
     @property
     def usual_shift(self) -> float:
         """The median of what cross-fitting says beside validation; 0 where it was not asked."""
-        known = [one for one in self.archive.values() if one.fold_scores is not None]
-        return float(np.median([self.shift(one) for one in known])) if known else 0.0
+        cross_fitted = [one for one in self.archive.values() if one.fold_scores is not None]
+        return float(np.median([self.shift(one) for one in cross_fitted])) if cross_fitted else 0.0
 
     @property
     def cautious_shift(self) -> float:
         """What to add where folds were not asked and many are compared: the best are lucky."""
-        known = [one for one in self.archive.values() if one.fold_scores is not None]
-        return self.usual_shift - float(np.std([self.shift(one) for one in known] or [0.0]))
+        cross_fitted = [one for one in self.archive.values() if one.fold_scores is not None]
+        return self.usual_shift - float(np.std([self.shift(one) for one in cross_fitted] or [0.0]))
 
     def _best_of(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that no other beats by the score to choose by, the cheapest first."""
@@ -810,12 +810,14 @@ class Frontier:
         more = [candidate.resources for candidate in search.frontier()]
         folds = search.fold_models()
         gated, plain = gated_candidates(self.models, self.sets, flat, more, folds)
-        known = [one for one in flat if one.resources in plain]
-        by = [f.shift - search.weighed(plain[f.resources].mean() - f.score) for f in known] or [0.0]
-        best, kept = -math.inf, []
+        compared = [one for one in flat if one.resources in plain]
+        shifts = [f.shift - search.weighed(plain[f.resources].mean() - f.score) for f in compared]
+        best, cascades = -math.inf, []
         for one, scores in sorted(gated, key=lambda candidate: candidate[0].cost):
-            shift = float(np.median(by)) + search.weighed(float(scores.mean()) - one.score)
-            cheaper = [f for f in known if f.cost <= one.cost]
+            shift = float(np.median(shifts or [0.0])) + search.weighed(
+                float(scores.mean()) - one.score
+            )
+            cheaper = [f for f in compared if f.cost <= one.cost]
             if cheaper:
                 plain_one = max(cheaper, key=lambda f: f.score + f.shift)
                 best = max(best, plain_one.score + plain_one.shift)
@@ -823,8 +825,8 @@ class Frontier:
                 shift -= noise(scores, plain[plain_one.resources])
             if one.score + shift > best and self._is_within(one):
                 best = one.score + shift
-                kept.append((one, shift))
-        return kept
+                cascades.append((one, shift))
+        return cascades
 
     def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float, Opening]]:
         """What rows pay beyond the sets that are worth it for everybody.

@@ -97,7 +97,7 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
     whole = whole_ensemble(predictor, "LightGBM's format")
     _warn_of_splits_near_zero(whole, predictor.names)
     ensemble = _readable(whole, dtype)
-    sizes = {feature: len(known) for feature, known in predictor.categories.items()}
+    sizes = {feature: len(labels) for feature, labels in predictor.categories.items()}
     rate = _learning_rate(model)
     trees = [
         f"Tree={i}\n{_as_lines(tree)}\n\n"
@@ -238,8 +238,8 @@ def _feature_infos(predictor: Predictor, ensemble: Ensemble) -> list[str]:
     for feature in np.unique(numeric["feature"]).tolist():
         ends = (low[feature], high[feature]) if low[feature] <= high[feature] else (0.0, 0.0)
         infos[feature] = f"[{float(ends[0])!r}:{float(ends[1])!r}]"
-    for feature, known in predictor.categories.items():
-        infos[feature] = ":".join(map(str, range(len(known)))) or "none"
+    for feature, labels in predictor.categories.items():
+        infos[feature] = ":".join(map(str, range(len(labels)))) or "none"
     return infos
 
 
@@ -251,10 +251,12 @@ def _frame_categories(predictor: Predictor) -> str:
     """
     if predictor.feature_names is None:
         return "[]"
-    known = [predictor.categories[feature].tolist() for feature in sorted(predictor.categories)]
-    if not all(isinstance(label, str | int | float) for labels in known for label in labels):
+    categories = [
+        predictor.categories[feature].tolist() for feature in sorted(predictor.categories)
+    ]
+    if not all(isinstance(label, str | int | float) for labels in categories for label in labels):
         return "[]"
-    return json.dumps(known)
+    return json.dumps(categories)
 
 
 # -- trees ------------------------------------------------------------------------------------

@@ -360,7 +360,7 @@ def _placed(engine: Engine, binned: BinnedMatrix, cases: Cases, loss: Loss) -> P
 def _mapper(max_bins: int, schema: Schema) -> BinMapper:
     # Features that are skipped together lie together: the dear ones behind the cheap ones.
     order = np.argsort(schema.costs.prices(), kind="stable")
-    sizes = {column: len(known) for column, known in schema.categories.items()}
+    sizes = {column: len(labels) for column, labels in schema.categories.items()}
     return BinMapper(max_bins, sizes, order.tolist())
 
 

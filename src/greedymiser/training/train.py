@@ -151,9 +151,9 @@ class Model:
 
     def truncated(self, n_iter: int) -> Model:
         """The first rounds, and what they bought."""
-        kept = tuple(line for line in self.purchases if line.iteration < n_iter)
+        purchases = tuple(line for line in self.purchases if line.iteration < n_iter)
         ensemble = self.ensemble.truncated(n_iter)
-        return replace(self, ensemble=ensemble, purchases=kept, best_iter=n_iter)
+        return replace(self, ensemble=ensemble, purchases=purchases, best_iter=n_iter)
 
 
 def _finished(model: Model, schema: Schema, n_jobs: int | None) -> Predictor:
@@ -294,9 +294,9 @@ def owned_by(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> NDArray[np
         return None
     costs = prepared.schema.costs
     meter = Meter.of(costs, ensemble.features)
-    asked = meter.marks(_answers_for(cases, prepared.threads, partial(_asked, meter, ensemble)))
-    owned = np.zeros((len(asked), len(costs.resource_names)), dtype=bool)
-    owned[:, list(meter.resources)] = asked
+    marks = meter.marks(_answers_for(cases, prepared.threads, partial(_asked, meter, ensemble)))
+    owned = np.zeros((len(marks), len(costs.resource_names)), dtype=bool)
+    owned[:, list(meter.resources)] = marks
     # Free resources have no marks.
     owned[:, costs.resource_costs == 0] = False
     return owned
