@@ -1,4 +1,4 @@
-"""Gated cascades: each row is asked only for what is worth asking it.
+"""Gated cascades: for each row only those features are bought that are worth their price.
 
 Rows begin with the model of a small set of resources. A gate estimates, from what a row has paid
 for alone, how much more would lower its loss; where that is worth the price the row goes on to the

@@ -2,7 +2,7 @@
 
 A *state* is a set of resources that a row has paid for, with a model that may use all of it. In
 each state there is one decision: stop, buy a larger set for all rows, or for those that a gate
-sends on. It is learned from the dearest state to the cheapest: what going on is worth is what the
+sends on. It is learned from the most expensive state to the cheapest: going on is worth what the
 *rest of the policy* makes of a row. What a row may meet is then a chain of states.
 
 The mechanism does not know what the value of stopping is: a loss, or money. It must be that of rows
@@ -121,7 +121,7 @@ def induce(
     margin: float = 0.5,
     start: int = 0,
 ) -> Policy:
-    """The best chain of states from a start on, learned from the dearest state backwards.
+    """The best chain of states from a start on, learned backwards from the most expensive one.
 
     Parameters
     ----------

@@ -123,7 +123,7 @@ def _reason(error: OSError) -> str:
 
 
 class Interruption:
-    """Whether Ctrl-C was pressed while a command ran, and whether the user knows what became of it.
+    """Whether Ctrl-C was pressed while a command ran, and whether the user has had a message.
 
     Training keeps what it has finished and may go on as if nothing had happened; a command that
     goes on, too, asks here.

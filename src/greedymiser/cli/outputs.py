@@ -94,7 +94,7 @@ def _ask_to_replace(out: Path) -> None:
 
 
 def save_model(model: Model, out: Path, unit: str | None, details: Mapping[str, str]) -> None:
-    """Save a model, with what is told of it beyond how it was trained."""
+    """Save a model, with what ``inspect`` shows of it beyond how it was trained."""
     from greedymiser.files import save
     from greedymiser.files.writing import about
     from greedymiser.model.predictor import as_predictor

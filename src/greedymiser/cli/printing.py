@@ -1,4 +1,4 @@
-"""What reaches the terminal: nothing that commands it, and nothing that it cannot show.
+"""Text for the terminal: no control characters, and nothing that it cannot show.
 
 Names come from files that anybody may have written. Whatever is printed goes through ``escaped``,
 and through rich as ``Text``, in which brackets are not markup.

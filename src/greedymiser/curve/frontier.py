@@ -1,6 +1,6 @@
 """For every budget the best set of things to buy: a local search along the whole frontier.
 
-Algorithm 1 buys greedily, one split at a time: it never finds out that one dear feature does what
+Algorithm 1 buys greedily, one split at a time: it never sees that one expensive feature does what
 several cheap ones cannot. Here whole *sets* of resources are compared. Each gets a model of its
 own, trained without prices on the features that the set pays for, and its validation score. Sets
 that no other beats (none is as cheap and scores as well) are the frontier, and every one of them is
@@ -67,7 +67,7 @@ FOLDS, LAYERS, FOLDED_ROWS, FOLDS_SHARE = 5, 3, 20_000, 0.6
 # Sets behind the frontier by more than so many times what cross-fitting usually changes between
 # neighbours are not compared again.
 MOST_CHANGES = 1.5
-# A dearer set must be better by so many standard errors of the difference between folds.
+# A more expensive set must be better by so many standard errors of the folds' differences.
 NOISE = 0.5
 # Of what can be gained by spending, what a step of the frontier must bring.
 LEAST_STEP = 0.002
@@ -248,7 +248,7 @@ class FrontierSearch:
     def resumed(self, above: float, below: float, effort: float) -> FrontierSearch:
         """A further search from what this one has found, among sets that cost so much.
 
-        The dearest sets are expanded first. This search stays as it is.
+        The most expensive sets are expanded first. This search stays as it is.
         """
         search = FrontierSearch(self._pool, self.sets, self._final_params, self._starts, effort)
         search.archive = {key: replace(candidate) for key, candidate in self.archive.items()}
@@ -258,7 +258,7 @@ class FrontierSearch:
         return search
 
     def go_on(self) -> None:
-        """Expand what is not expanded yet, the dearest first."""
+        """Expand what is not expanded yet, the most expensive first."""
         if not self._has_begun:
             above, self.above = self.above, -math.inf
             self._begin()
@@ -439,7 +439,7 @@ class FrontierSearch:
         return kept
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
-        """Whether a dearer set is better by more than the noise of the folds."""
+        """Whether a set that costs more is better by more than the noise of the folds."""
         better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
         if dearer.fold_scores is None or cheaper.fold_scores is None:
             return True
@@ -781,7 +781,7 @@ class Frontier:
             self._judge_rivals(search, search.n_rivals if box is None else 0)
 
     def _judge_rivals(self, search: FrontierSearch, most: int) -> None:
-        """Cross-fit those models whose rows pay that would be chosen, and mistrust the others."""
+        """Cross-fit the models that rows pay for and that would be chosen; shift the others."""
         # The doubt is in their favour: who is left out here is not chosen.
         hoped = 2.0 * search.usual_shift - search.cautious_shift
         while most > 0 and search.folds and (rivals := self.models.rivals(hoped)[:most]):
@@ -920,7 +920,7 @@ def by_area(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
 
     Without a point, budgets between its cost and the next have the score of the one before: score
     step × width, in the logarithm of costs. The point that loses least goes last, then the one that
-    loses least without it, and so on; the cheapest and the dearest are the first.
+    loses least without it, and so on; the cheapest and the most expensive come first.
     """
     left = list(range(len(costs)))
     place = _log_costs(costs)

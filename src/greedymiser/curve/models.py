@@ -340,7 +340,7 @@ class CurveModels:
         return len(self._entries)
 
     def tables(self) -> tuple[pd.DataFrame, list[Any]]:
-        """All traces and models, by trade-off, then the dearest first.
+        """All traces and models, by trade-off, then the most expensive first.
 
         Where not all are of the path, ``found_by`` tells whose each is, and ``model`` which; where
         sets were compared by cross-fitting as well, ``choice_score`` is what they are chosen by.

@@ -347,7 +347,7 @@ def first_purchases(step: FrontStep) -> str:
 
 
 def score_text(curve: TradeoffCurve, score: float | None, error: float | None = None) -> str:
-    """A score and its standard error, where that is not nothing; a total is told in money."""
+    """A score and its standard error, if there is one; totals are amounts of money."""
     if score is None:
         return ""
 

@@ -87,7 +87,7 @@ class Trainer:
     in_kernels: bool
     checkpoint: Checkpoint | None = None
     name: str = "models"
-    # Told of every model; the same for all copies.
+    # Counts the models that are trained; the same for all copies.
     phases: Phases = field(default_factory=Phases)
 
     def train(

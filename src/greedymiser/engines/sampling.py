@@ -1,4 +1,4 @@
-"""What one round of boosting may look at: rows and features by lot, and whether it goes shopping.
+"""What one round of boosting may look at: drawn rows and features, and new ones or only owned ones.
 
 Lots are hashes of a seed and of what they are drawn for (a round, a row, a node), not the next
 numbers of a generator: they do not depend on threads, on how rows are spread, or on where a fit

@@ -1,4 +1,4 @@
-"""LightGBM's text format: the road to LightGBM, treelite, ONNX Runtime, SHAP and what reads them.
+"""LightGBM's text format, which LightGBM, treelite, ONNX Runtime and SHAP can read.
 
 Raw predictions of what is written here equal ours bit for bit where the reader adds up float64 in
 the order of the trees, as LightGBM does: the baseline is folded into the first tree of each output.
@@ -215,7 +215,7 @@ def _objective(name: str, n_outputs: int) -> str:
 
 
 def _parameters(objective: str, ensemble: Ensemble, rate: float) -> str:
-    """What LightGBM would have been told; some readers look up the objective here."""
+    """Parameters as LightGBM writes them; some readers look up the objective here."""
     parameters = {
         "boosting": "gbdt",
         "objective": objective,

@@ -1,4 +1,4 @@
-"""The trees of a model file: nothing that a kernel could stumble over gets through.
+"""The trees of a model file: all that kernels rely on is checked.
 
 The kernels that walk trees do not check their indices, and a wrong one would read foreign memory.
 """

@@ -31,7 +31,7 @@ class Account(Protocol):
     """What a grower pays from. Arrays of a level have one row for all nodes, or one per node."""
 
     costs: CostModel
-    # Whether something was too dear that would have paid.
+    # Whether a split that would have paid was beyond the budget.
     is_held_back: bool
 
     @property
@@ -265,7 +265,7 @@ class RowAccount:
         return begun, self._rows.marked(nodes, begun.tolist())
 
     def _within_budgets(self) -> Columns:
-        """Leave out what is surely too dear; what single rows would pay is known exactly."""
+        """Leave out what is surely beyond a budget; what single rows would pay is exact."""
         reachable = np.ones(self._prices.shape, dtype=bool)
         if self._budget is not None:
             spent, slack = self.total(self._n_trees), CLOSE * max(self._budget, 1e-300)
@@ -279,8 +279,8 @@ class RowAccount:
         """A split charges the rows of its node alone, so that every node has its own bound."""
         if bounds is not None:
             within = within & (bounds[:, None] > tradeoff * self._prices)
-        # Only its gain tells whether what is too dear would have paid. So it is looked at until
-        # something that would have is refused.
+        # Only its gain says whether what is beyond the budget would have paid. So it is counted
+        # until something that would have is refused.
         return within & self._reachable if self.is_held_back else within
 
     def can_afford(self, row: int, feature: int) -> bool:

@@ -111,7 +111,7 @@ class DaskRows:
         )
 
     def _ask(self, *command: Any) -> list[Any]:
-        """What all workers answer; to the last thing that they were told, if nothing is asked."""
+        """What all workers answer to a question; without one, to the last command."""
         return self._answers("obey", lambda: ([command],) if command else ([],))
 
     def _answers(self, name: str, make: Callable[[], tuple[Any, ...]]) -> list[Any]:
@@ -139,7 +139,7 @@ class DaskRows:
     def _start_of(
         self, worker: str, raw: Floats, marks: Marks | None, had: NDArray[np.bool_] | None
     ) -> Command:
-        """What a worker is told of its own rows."""
+        """The command that begins a model, with what belongs to the rows of one worker."""
         mine = self._shares[worker].places
         if raw.ndim == 2:
             raw = np.concatenate([raw[:, places] for places in mine], axis=1)

@@ -35,7 +35,7 @@ class WorkersLostError(RuntimeError):
 
 
 class Session:
-    """What one fit keeps on a cluster, and the way to speak of it with the workers."""
+    """What one fit keeps on a cluster, and the calls to its workers."""
 
     def __init__(self, client: Client):
         self.client = client

@@ -31,7 +31,7 @@ HistogramWords = NDArray[np.int64]
 
 
 class DaskShard:
-    """Rows on a worker. Knows their numbers, and obeys whole lists of commands."""
+    """Rows on a worker, with their numbers; carries out lists of commands."""
 
     def __init__(self, sample: Sample, places: Sequence[RowPlaces], threads: Threads):
         self._shard = CpuShard(sample, threads, Tuning())
@@ -45,7 +45,7 @@ class DaskShard:
         self._kept_blocks = np.empty(0, dtype=np.int64)
 
     def obey(self, commands: Sequence[Command]) -> Any:
-        """Do as told; what the last command answers."""
+        """Carry out some commands; the answer to the last one."""
         answer = None
         for name, *args in commands:
             own = getattr(self, name, None)
