@@ -51,11 +51,31 @@ from greedymiser.training.train import ENGINES
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
 FAST = ["--max-iter", "12", "--jobs", "1"]
 REGRESSION = ["regression.csv", "--target", "price", "--costs", "costs.csv"]
+COMMAND = get_command(app)
 
 
 def greedymiser(*arguments: object):
     """Run a command; what it does with bad input is for the caller to see."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def _made_once(monkeypatch):
+    """Typer's runner would read the signatures of all commands again at each of its calls."""
+    monkeypatch.setattr("typer.testing._get_command", lambda app: COMMAND)
+
+
+@pytest.fixture
+def drawn():
+    """For tests that look at the pictures of curves."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request, monkeypatch):
+    """All other curves have empty pictures: to draw takes longer than to train."""
+    if "drawn" not in request.fixturenames:
+        blank = dict.fromkeys(["curve.png", "features.png"], b"")
+        monkeypatch.setattr("greedymiser.cli.outputs._pictures", lambda *_: blank)
 
 
 def succeed(*arguments: object) -> str:
@@ -570,7 +590,7 @@ CURVE_FILES = ["curve.csv", "curve.png", "features.png", "models", "report.html"
          "--scoring", "ndcg@5"],
     ],
 )  # fmt: skip
-def test_curve(here, arguments):
+def test_curve(here, drawn, arguments):
     told = succeed("curve", *arguments, "--tradeoffs", "0,1e-3,1e-2", "--out", "deep/out", *FAST)
     out = here / "deep" / "out"
     assert sorted(path.name for path in out.iterdir()) == CURVE_FILES
@@ -1104,7 +1124,7 @@ def test_interruption(here, monkeypatch):
 
 # What is read is never written over
 
-COMMANDS = {command.name: command for command in get_command(app).commands.values()}
+COMMANDS = {command.name: command for command in COMMAND.commands.values()}
 MARKS = {
     info.name or info.callback.__name__.replace("_", "-"): marked_paths(info.callback)
     for info in app.registered_commands
@@ -1543,7 +1563,7 @@ def test_names_in_a_model_do_not_command_the_terminal(nasty_model):
     assert r"price (\x1b]0;owned\x07)" in told
 
 
-def test_names_in_data_costs_and_complaints_do_not_either(nasty_model, table):
+def test_names_in_data_costs_and_complaints_do_not_either(nasty_model, drawn, table):
     Path("c.toml").write_text(template(nasty_model), encoding="utf-8")
     target = table["price"][:300].to_numpy()
     pd.read_csv("nasty.csv").assign(y=target).to_csv("nasty.csv", index=False)

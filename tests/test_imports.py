@@ -113,7 +113,7 @@ def direction_faults(source: str, module: str) -> list[str]:
     tree = parsed(source)
     inside = {
         node.lineno
-        for function in ast.walk(tree)
+        for function in (ast.walk(tree) if room in CONVENIENCES else ())
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
@@ -172,11 +172,15 @@ def privacy_faults(source: str, module: str, own: Set[str]) -> list[str]:
 
 
 def imports_library(source: str, library: str) -> bool:
-    return any(name.split(".")[0] == library for _, name in imported(parsed(source)))
+    return library in source and any(
+        name.split(".")[0] == library for _, name in imported(parsed(source))
+    )
 
 
 def compiles(source: str) -> bool:
     """Whether a module takes a compiling decorator from Numba."""
+    if "numba" not in source:
+        return False
     tree = parsed(source)
     taken = {name for _, name in imported(tree)}
     used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -187,7 +191,7 @@ def compiles(source: str) -> bool:
 
 
 def prints(source: str) -> bool:
-    return any(
+    return "print" in source and any(
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         for node in ast.walk(parsed(source))
     )

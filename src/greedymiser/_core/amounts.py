@@ -1,4 +1,4 @@
-"""Numbers and names as people say them: amounts of money, scores, names of scores."""
+"""Numbers and names for readers: amounts of money, scores, names of scores."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class Threads:
 
 
 class _Helper(threading.Thread):
-    """A thread of a team: waits in compiled code for work, and after a while for a bell."""
+    """A thread of a team: waits for work in compiled code, and after a while on a queue."""
 
     def __init__(self, team: Team, worker: int):
         super().__init__(name=f"greedymiser-{worker}", daemon=True)

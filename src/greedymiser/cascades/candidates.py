@@ -278,8 +278,8 @@ class StateFamily:
             wanted = is_learned[rows]
             folds[place[rows[wanted]]] = k
             for state, bits in enumerate(self.states):
-                said = raw_of(prepared, held_out, models[bits][k])
-                raw[state][:, place[rows[wanted]]] = said[:, wanted]
+                part = raw_of(prepared, held_out, models[bits][k])
+                raw[state][:, place[rows[wanted]]] = part[:, wanted]
         return raw - self._shift[:, None], folds
 
     def _fold_models(self) -> FoldModels:
@@ -442,8 +442,8 @@ class CascadeFamily(StateFamily):
         if state not in self._known_of_served:
             held_out = self._prepared.validation
             assert held_out is not None
-            said = self._served(state)
-            self._known_of_served[state] = self._inputs_of(state, held_out.cases, said)
+            features = self._served(state)
+            self._known_of_served[state] = self._inputs_of(state, held_out.cases, features)
         return self._known_of_served[state]
 
     def _inputs_of(self, state: int, cases: Cases, said: Floats) -> GateInputs:
@@ -482,14 +482,14 @@ class CascadeFamily(StateFamily):
         """
         served = np.sort(self._served(state), axis=1)
         loss = self.curve_models.schema.loss
-        said = np.array(output_features(self.raw[state], loss))[: len(served)]
+        features = np.array(output_features(self.raw[state], loss))[: len(served)]
         assert self.known is not None
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)
-            for column, values in zip(said, served, strict=True):
+            for column, values in zip(features, served, strict=True):
                 rank = (rankdata(column[rows]) - 0.5) / len(rows)
                 column[rows] = np.quantile(values, rank)
-        return said
+        return features
 
     def _columns(self, state: int) -> list[int]:
         """Features that are paid in a state: those that matter most to its model."""
@@ -528,12 +528,12 @@ class CascadeFamily(StateFamily):
         best = layers([(pair.mean_price, -pair.loss) for pair in pairs], 1)
         used = [bits for layer in best for i in layer for bits in pairs[i].resources]
         ranked = [bits for bits, _ in Counter([0, *used]).most_common() if bits]
-        kept = sorted([0, *map(self.states.index, ranked[: MOST_CHAINED - 1])])
+        chained = sorted([0, *map(self.states.index, ranked[: MOST_CHAINED - 1])])
         for tradeoff in self._tradeoffs(states):
-            policy = induce(states.part(kept), tradeoff, kinds=self._kinds)
+            policy = induce(states.part(chained), tradeoff, kinds=self._kinds)
             if len(policy.stages) > 1:
-                stages = [(kept[one.state], one.gate, one.kind) for one in policy.stages]
-                stopped = np.array(kept)[policy.stopped]
+                stages = [(chained[one.state], one.gate, one.kind) for one in policy.stages]
+                stopped = np.array(chained)[policy.stopped]
                 loss = states.mean(states.values[stopped, np.arange(states.n_rows)])
                 price = states.mean(policy.price)
                 yield self._cascade(states, stages, stopped, price, loss, tradeoff)
@@ -634,12 +634,12 @@ class CascadeFamily(StateFamily):
         gate = fit_gate(kind, inputs, gain, states.weight)
         if gate is None or gate.ensemble.n_trees == 0:
             return
-        said = cross_fitted(kind, inputs, gain, states.weight, states.folds)
+        estimate = cross_fitted(kind, inputs, gain, states.weight, states.folds)
         # What the gate says of rows that neither it nor the model has seen.
         served = Levels.of(estimates_of(gate, self._served_inputs(first)))
-        for quantile in np.quantile(said, 1.0 - np.array(SHARES)).tolist():
+        for quantile in np.quantile(estimate, 1.0 - np.array(SHARES)).tolist():
             least = max(quantile, 0.0)
-            on = said > least
+            on = estimate > least
             share_on = float(on.mean())
             cut, share_served = served.nearest_cut(share_on)
             # The gate that is served may have too few levels for what those of the folds did.
@@ -712,13 +712,15 @@ class CascadeFamily(StateFamily):
         scores = [self.fold_scores(stopped) for stopped in (*ends, *(c.stopped for c in tried))]
         prices = [*map(self.plain_price, usable), *(cascade.mean_price for cascade in tried)]
         points = list(zip(prices, (float(score.mean()) for score in scores), strict=True))
-        kept = [
+        candidates = [
             (tried[i - len(usable)], scores[i])
             for layer in layers(points, SCORE_LAYERS)
             for i in layer
             if i >= len(usable)
         ][:MOST_JUDGED]
-        return Best(kept, {self.states[i]: score for i, score in zip(usable, scores, strict=False)})
+        return Best(
+            candidates, {self.states[i]: score for i, score in zip(usable, scores, strict=False)}
+        )
 
 
 def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
@@ -785,16 +787,16 @@ def most_valuable(costs: Sequence[float], scores: Sequence[float], most: int) ->
     One after the other goes whose absence costs least: by how much the one before is worse, over
     the budgets (in their logarithm) up to the next.
     """
-    kept = list(range(len(costs)))
+    left = list(range(len(costs)))
     place = np.log(np.maximum(costs, max(1e-3 * max(costs, default=1.0), 1e-300)))
-    while len(kept) > most:
-        at, worth = place[kept], np.array([scores[i] for i in kept])
+    while len(left) > most:
+        at, worth = place[left], np.array([scores[i] for i in left])
         # Without the cheapest there would be nothing: as much worse again as the cheapest is.
         before = np.append(worth[0] - np.ptp(worth), worth[:-1])
         after = np.append(at[1:], at[-1] + 1.0)
         missed = np.maximum(worth - before, 0.0) * (after - at)
-        del kept[int(np.argmin(missed))]
-    return kept
+        del left[int(np.argmin(missed))]
+    return left
 
 
 def raw_of(prepared: Prepared, held_out: HeldOut, model: Model) -> Floats:

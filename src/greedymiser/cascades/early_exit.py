@@ -274,8 +274,8 @@ class EarlyExit(OverEnsemble):
         model = copy.copy(self)
         model._set_threshold(exits.threshold)
 
-        def recite(asked: Any, qid: Any = None) -> Floats:
-            return exits.raw if asked is X else type(self)._raw_predict(model, asked, qid)
+        def recite(some: Any, qid: Any = None) -> Floats:
+            return exits.raw if some is X else type(self)._raw_predict(model, some, qid)
 
         model.__dict__["_raw_predict"] = recite
         if self.scoring == TOTAL_COST:
@@ -446,13 +446,13 @@ class EarlyExitRanker(RankerAnswers, EarlyExit):
     def _tempting(self, staged: Sequence[Floats], starts: NDArray[np.intp]) -> Floats:
         rule = self._rule(1.0)
         assert isinstance(rule, Proximity)
-        found = []
+        margins = []
         for stage, raw in enumerate(staged):
             bar = np.empty(raw.shape[1])
             place_scores(raw[0], starts, rule.place, bar)
             below = (bar - raw[0]) / rule.margin(stage)
-            found.append(below[np.isfinite(below) & (below > 0)])
-        return _sample(found)
+            margins.append(below[np.isfinite(below) & (below > 0)])
+        return _sample(margins)
 
 
 def _by_query(qid: Any, n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -469,11 +469,11 @@ def _leave(
     left = np.full(raw.shape[1], len(staged) - 1, dtype=np.intp)
     query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     going = np.arange(raw.shape[1])
-    for k, said in enumerate(staged[:-1]):
+    for k, scores in enumerate(staged[:-1]):
         edges = np.append(0, np.cumsum(np.bincount(query[going], minlength=len(starts) - 1)))
-        stays = rule.stays(said[:, going], k, edges.astype(np.intp))
+        stays = rule.stays(scores[:, going], k, edges.astype(np.intp))
         gone = going[~stays]
-        raw[:, gone], left[gone] = said[:, gone], k
+        raw[:, gone], left[gone] = scores[:, gone], k
         going = going[stays]
     return raw, left
 

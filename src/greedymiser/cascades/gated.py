@@ -1,4 +1,4 @@
-"""Gated cascades: each row is asked only for what is worth asking it.
+"""Gated cascades: for each row only those features are bought that are worth their price.
 
 Rows begin with the model of a small set of resources. A gate estimates, from what a row has paid
 for alone, how much more would lower its loss; where that is worth the price the row goes on to the
@@ -76,8 +76,8 @@ class Chain:
 
     @classmethod
     def of(cls, schema: Schema, cascade: Cascade) -> Chain:
-        found = cls(schema, cascade.models, cascade.gates, cascade.kinds, cascade.mean_price)
-        return replace(found, first=cascade.first)
+        chain = cls(schema, cascade.models, cascade.gates, cascade.kinds, cascade.mean_price)
+        return replace(chain, first=cascade.first)
 
     def truncated(self, n: int) -> Chain:
         """The first states, so many of them."""
@@ -107,10 +107,10 @@ class Chain:
             n_trees += model.ensemble.n_trees
             stages.append(Stage(model.ensemble, 0, model.n_iter, n_trees))
         last = self.models[-1].predictor(self.schema, n_jobs)
-        found = replace(
+        predictor = replace(
             last, stages=tuple(stages), rule=self.rule, purchases=(), mean_cost=self.mean_cost
         )
-        return replace(found, purchases=_purchases(found))
+        return replace(predictor, purchases=_purchases(predictor))
 
 
 def _purchases(predictor: Predictor) -> tuple[Purchase, ...]:
@@ -124,9 +124,9 @@ def _purchases(predictor: Predictor) -> tuple[Purchase, ...]:
             if not costs.needs[feature] or ledger.owned_features[feature]:
                 continue
             bought = ledger.buy(feature)
-            told = feature if costs.feature_names is None else costs.feature_names[feature]
+            name = feature if costs.feature_names is None else costs.feature_names[feature]
             gain = float(gains[feature])
-            lines.append(Purchase(k, 0, 0, told, bought, price, ledger.spent, gain))
+            lines.append(Purchase(k, 0, 0, name, bought, price, ledger.spent, gain))
     return tuple(lines)
 
 
@@ -245,16 +245,16 @@ class Gated(OverEnsemble):
             raise ValueError(f"X_val and y_val must be given together, but {missing} is missing")
         base, notes = self._base(), list[str]()
         parts = self._divided(base, inputs, inputs_val, notes)
-        found = None
+        cascade = None
         if parts is not None:
             with Threads(thread_count(base.n_jobs)) as threads:
-                found = self._learned(base, *parts, threads, notes)
-        if found is None:
+                cascade = self._learned(base, *parts, threads, notes)
+        if cascade is None:
             base.set_params(tradeoff=self.tradeoff, budget=self._limit)
             plain = taken_or_fitted(base, inputs, inputs_val)
-            found = plain, Chain(plain.schema_, (plain.model_,))
+            cascade = plain, Chain(plain.schema_, (plain.model_,))
         self.notes_ = tuple(notes)
-        return self.taking(*found)
+        return self.taking(*cascade)
 
     def taking(self, estimator: Miser, chain: Chain) -> Self:
         """Take over what was learned: a cascade, and a fitted estimator for the last of it."""
@@ -646,15 +646,15 @@ def gated_candidates(
     """
     ranks = models.schema.kind == "ranker"
     family = (RankedFamily if ranks else CascadeFamily)(models, sets, flat, more, folds=folds)
-    best, found = family.best(), []
+    best, candidates = family.best(), []
     models.trainer.phases.begin(0.95, len(best.cascades))
     for cascade, scores in best.cascades:
         candidate = _candidate(models, cascade)
         models.trainer.phases.step()
         unseen = family.score_at(best, cascade, scores, candidate.cost)
         if unseen is not None:
-            found.append((candidate, unseen))
-    return found, best.plain
+            candidates.append((candidate, unseen))
+    return candidates, best.plain
 
 
 def _candidate(models: Any, cascade: Cascade) -> Any:

@@ -117,17 +117,17 @@ class BinnedColumns:
         n_bins = max(map(len, edges), default=0) + 2
         codes = np.empty(inputs.columns.shape[::-1], dtype=np.uint16)
         for j, column in enumerate(inputs.columns.T):
-            known = np.minimum(np.searchsorted(edges[j], column), len(edges[j]))
-            codes[j] = np.where(np.isnan(column), n_bins - 1, known)
+            bins = np.minimum(np.searchsorted(edges[j], column), len(edges[j]))
+            codes[j] = np.where(np.isnan(column), n_bins - 1, bins)
         is_set = np.array([j in inputs.categorical for j in range(len(edges))], dtype=bool)
         return cls(codes, edges, n_bins, is_set)
 
 
-def _edges(known: Floats) -> Floats:
+def _edges(values: Floats) -> Floats:
     """Values between which bins change: middles of neighbours, about as many rows in each bin."""
-    distinct = np.unique(known)
+    distinct = np.unique(values)
     if len(distinct) > MOST_BINS:
-        ranks = np.quantile(known, np.linspace(0, 1, MOST_BINS + 1)[1:-1], method="lower")
+        ranks = np.quantile(values, np.linspace(0, 1, MOST_BINS + 1)[1:-1], method="lower")
         lower = np.unique(ranks)
         lower = lower[lower < distinct[-1]]
         upper = distinct[np.searchsorted(distinct, lower) + 1]
@@ -175,7 +175,7 @@ def cross_fitted(
     folds: NDArray[np.intp],
 ) -> Floats:
     """What gates say of rows that have not seen them."""
-    said = np.full(len(target), -np.inf)
+    estimate = np.full(len(target), -np.inf)
     for fold in np.unique(folds):
         learn, check = folds != fold, folds == fold
         if kind == BAND:
@@ -183,12 +183,12 @@ def cross_fitted(
             if limits is not None:
                 scores = inputs.columns[check, inputs.said[-1]]
                 inside = (scores > limits[0]) & (scores <= limits[1])
-                said[check] = np.where(inside, 1.0, -1.0)
+                estimate[check] = np.where(inside, 1.0, -1.0)
         else:
             grown = _boosted(KINDS[kind], inputs, target, weight, learn)
             if grown is not None:
-                said[check] = grown.said[check]
-    return said
+                estimate[check] = grown.said[check]
+    return estimate
 
 
 def estimates_of(
@@ -244,7 +244,7 @@ def _boosted(
     if not len(seen) or not total > 0:
         return None
     baseline = float(weights[learn] @ target[learn]) / total
-    said = np.full(len(target), baseline)
+    estimate = np.full(len(target), baseline)
     least = max(LEAST_ROWS, int(LEAST_SHARE * np.count_nonzero(learn)))
     most = 2 ** (kind.depth + 1) - 1
     node_of = np.empty(len(target), dtype=np.intp)
@@ -253,14 +253,14 @@ def _boosted(
         sums, gains = np.zeros((3, most)), np.zeros(most)
         links = np.full((most, 2), -1, dtype=np.intp)
         left = np.zeros((most, binned.n_bins), dtype=bool)
-        rows = (binned.codes, binned.is_set, seen, weights * (target - said), weights, learn)
+        rows = (binned.codes, binned.is_set, seen, weights * (target - estimate), weights, learn)
         n = grow_tree(*rows, kind.depth, least, node_of, sums, gains, links, left)
         if n == 1:
             break
         tree = _GrownTree(sums[:, :n], gains[:n], links[:n], left[:n])
-        said += kind.rate * _values(tree)[node_of]
+        estimate += kind.rate * _values(tree)[node_of]
         trees.append(tree)
-    return _Grown(baseline, trees, said)
+    return _Grown(baseline, trees, estimate)
 
 
 def _values(tree: _GrownTree) -> Floats:
@@ -445,8 +445,8 @@ def band_gate(inputs: GateInputs, limits: Limits) -> Gate:
     """A gate that lets rows on whose score is in a band; without trees if that is all or none."""
     low, high = limits
     if np.isinf(low) and np.isinf(high):
-        said = 1.0 if low < high else -1.0
-        return Gate(Ensemble.empty(np.array([said]), inputs.n_columns), 0.0)
+        sign = 1.0 if low < high else -1.0
+        return Gate(Ensemble.empty(np.array([sign]), inputs.n_columns), 0.0)
     return Gate(_band(inputs, inputs.positions[inputs.said[-1]], low, high), 0.0)
 
 
@@ -462,10 +462,10 @@ def bands_of_shares(
     A band has at most its share of the rows, and more than the share before. Each comes with the
     rows that go on by bands of the same width that were made without them.
     """
-    said = inputs.said
-    if not len(said) or not len(inputs.binned.edges[said[-1]]):
+    scores = inputs.said
+    if not len(scores) or not len(inputs.binned.edges[scores[-1]]):
         return []
-    column = int(said[-1])
+    column = int(scores[-1])
     codes, edges = inputs.binned.codes[column].astype(np.intp), inputs.binned.edges[column]
     weights = np.ones(len(target)) if weight is None else weight
     n, (parts, place) = len(edges) + 1, np.unique(folds, return_inverse=True)
@@ -478,7 +478,7 @@ def bands_of_shares(
         for cell, of_row in zip(cells[:, k], (weights, weights * target), strict=True):
             cell[1:] = np.cumsum(np.bincount(codes[here], of_row[here], n))
     rows, gains = cells[:, :, last + 1] - cells[:, :, first]
-    found: dict[tuple[int, int], NDArray[np.bool_]] = {}
+    sent_on: dict[tuple[int, int], NDArray[np.bool_]] = {}
     share = rows.sum(axis=0) / rows.sum(axis=0).max()  # the longest stretch is the whole
     for low, high in itertools.pairwise((0.0, *shares)):
         best = _best_of(gains.sum(axis=0), (share > low) & (share <= high + 1e-9))
@@ -489,9 +489,9 @@ def bands_of_shares(
         honest = as_wide[np.argmax(of_others, axis=1)]
         # Whether rows of a fold and a bin are inside.
         inside = (bins >= first[honest, None]) & (bins <= last[honest, None])
-        found[int(first[best]), int(last[best])] = inside[place, codes]
+        sent_on[int(first[best]), int(last[best])] = inside[place, codes]
     bands = []
-    for (start, end), on in found.items():
+    for (start, end), on in sent_on.items():
         above = -np.inf if start == 0 else float(edges[start - 1])
         bands.append(((above, np.inf if end == n - 1 else float(edges[end])), on))
     return bands
@@ -499,10 +499,10 @@ def bands_of_shares(
 
 def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Limits, NDArray[np.bool_]]]:
     """All bands between scores that divide the rows into about equal parts, and who is in them."""
-    said = inputs.said
-    if not len(said) or not len(inputs.binned.edges[said[-1]]):
+    scores = inputs.said
+    if not len(scores) or not len(inputs.binned.edges[scores[-1]]):
         return []
-    column = int(said[-1])
+    column = int(scores[-1])
     codes, edges = inputs.binned.codes[column], inputs.binned.edges[column]
     below = np.cumsum(np.bincount(codes, minlength=len(edges) + 1)) / len(codes)
     cuts = np.unique(np.searchsorted(below, np.arange(1, n_parts) / n_parts))

@@ -2,7 +2,7 @@
 
 A *state* is a set of resources that a row has paid for, with a model that may use all of it. In
 each state there is one decision: stop, buy a larger set for all rows, or for those that a gate
-sends on. It is learned from the dearest state to the cheapest: what going on is worth is what the
+sends on. It is learned from the most expensive state to the cheapest: going on is worth what the
 *rest of the policy* makes of a row. What a row may meet is then a chain of states.
 
 The mechanism does not know what the value of stopping is: a loss, or money. It must be that of rows
@@ -46,9 +46,9 @@ class States:
     # (n_states,): what entering a state costs beside its set, such as trees; None for nothing.
     entry: Floats | None = None
 
-    def part(self, kept: Sequence[int]) -> States:
+    def part(self, chosen: Sequence[int]) -> States:
         """Some of the states, which are numbered anew."""
-        rows = list(kept)
+        rows = list(chosen)
         return replace(
             self,
             prices=self.prices[rows],
@@ -142,7 +142,7 @@ def induce(
     margin: float = 0.5,
     start: int = 0,
 ) -> Policy:
-    """The best chain of states from a start on, learned from the dearest state backwards.
+    """The best chain of states from a start on, learned backwards from the most expensive one.
 
     Parameters
     ----------
@@ -174,21 +174,21 @@ def induce(
     rest: dict[int, _Rest] = {}
     for state in _reachable(states, start):
         rest[state] = _decided(states, tradeoff, state, rest, kinds, margin)
-    found = rest[start]
-    return Policy(found.stages, found.value, found.price, found.stopped)
+    policy = rest[start]
+    return Policy(policy.stages, policy.value, policy.price, policy.stopped)
 
 
 def _reachable(states: States, start: int) -> list[int]:
     """States that can be come to, each behind all that may follow it."""
-    found, waiting = {start}, [start]
+    reached, waiting = {start}, [start]
     while waiting:
         for state in np.flatnonzero(states.within[waiting.pop()]).tolist():
-            if state not in found and states.is_usable(state):
-                found.add(state)
+            if state not in reached and states.is_usable(state):
+                reached.add(state)
                 waiting.append(state)
     # A part of a set costs no more than it, and fewer sets are a part of it.
     size = states.within.sum(axis=0)
-    order = sorted(found, key=lambda s: (-states.prices[s], -size[s], s))
+    order = sorted(reached, key=lambda s: (-states.prices[s], -size[s], s))
     order.remove(start)
     return [*order, start]
 

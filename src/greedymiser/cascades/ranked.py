@@ -103,11 +103,11 @@ class RankedFamily(StateFamily):
         """What the model of each state says of documents that it has not seen, (n_states, n)."""
         if len(self.states) < 2:
             return None
-        found = None if self._prepared.train.starts is None else self._cross_fitted
-        if found is None:
+        raw = None if self._prepared.train.starts is None else self._cross_fitted
+        if raw is None:
             self.notes.append("there are too few queries to be divided")
             return None
-        return found[0][:, 0]
+        return raw[0][:, 0]
 
     @cached_property
     def _judged(self) -> tuple[Judged, Floats | None]:
@@ -154,7 +154,7 @@ class RankedFamily(StateFamily):
         points = [(self.plain_price(state), ndcg) for state, ndcg in plain.items()]
         n_plain = len(points)
         points += [(pair.price, pair.ndcg) for pair in pairs]
-        kept = [
+        candidates = [
             pairs[i - n_plain]
             for layer in layers(points, SCORE_LAYERS)
             for i in layer
@@ -162,7 +162,7 @@ class RankedFamily(StateFamily):
         ]
         scored = [
             (self._cascade(pair), self._fold_scores(self._said(pair)))
-            for pair in kept[:MOST_JUDGED]
+            for pair in candidates[:MOST_JUDGED]
         ]
         assert self._raw is not None
         alone = {self.states[state]: self._fold_scores(self._raw[state]) for state in plain}
@@ -223,20 +223,20 @@ class RankedFamily(StateFamily):
         """Scores as they are served."""
         assert self._raw is not None
         on = self._places[pair.first] <= pair.n_on
-        said = np.where(on, self._raw[pair.second], self._raw[pair.first])
+        scores = np.where(on, self._raw[pair.second], self._raw[pair.first])
         if pair.stay_ahead:
-            rank_leavers(said, on.astype(np.intp), self._starts, 2)
-        return said
+            rank_leavers(scores, on.astype(np.intp), self._starts, 2)
+        return scores
 
-    def _ndcg(self, said: Floats) -> float:
+    def _ndcg(self, scores: Floats) -> float:
         judged, weight = self._judged
-        return mean_of_queries(judged.ndcg(said), weight)
+        return mean_of_queries(judged.ndcg(scores), weight)
 
-    def _fold_scores(self, said: Floats) -> Floats:
+    def _fold_scores(self, raw: Floats) -> Floats:
         """Score of each fold by the estimator's own score; higher is better."""
         scores = []
         for rows, held_out in self._parts:
-            held_out.rows.start(np.ascontiguousarray(said[None, rows]))
+            held_out.rows.start(np.ascontiguousarray(raw[None, rows]))
             scores.append(float(self.curve_models.trainer.watch(held_out).score()))
         return np.array(scores)
 

@@ -1,4 +1,4 @@
-"""The command line: curves, models and predictions from files. The only room that prints.
+"""The command line: curves, models and predictions from files. The only package that prints.
 
 printing    what reaches the terminal
 errors      how a command fails (one sentence, an exit code), and what it may write over

@@ -69,12 +69,12 @@ def _client_of(distributed: Any, scheduler: str) -> Iterator[None]:
 
 def files_of(pattern: Path, out: Path | None) -> list[str]:
     """The files that a pattern stands for, in their order; ``out`` must not be one of them."""
-    found = sorted(glob.glob(str(pattern), recursive=True))
-    if not found:
+    files = sorted(glob.glob(str(pattern), recursive=True))
+    if not files:
         raise InputError(f"no file matches {str(pattern)!r}")
-    for file in found:
+    for file in files:
         check_not_read("out", out, Writes(), "data", Path(file))
-    return found
+    return files
 
 
 def read_parts(pattern: Path, out: Path | None, columns: list[str] | None = None) -> Any:
@@ -102,8 +102,8 @@ def read_parts(pattern: Path, out: Path | None, columns: list[str] | None = None
                 f"{str(pattern)!r} must stand for files that end in .parquet, .csv or .tsv"
             )
     except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"cannot read {str(pattern)!r}: {said}") from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"cannot read {str(pattern)!r}: {reason}") from None
     frame = frame.rename(columns=str)
     return as_categories(frame if columns is None else frame[columns])
 

@@ -62,12 +62,12 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def _exit_code(command: Callable[..., None], given: inspect.BoundArguments) -> int:
+def _exit_code(command: Callable[..., None], bound: inspect.BoundArguments) -> int:
     """Run a command, and say what went wrong if something did."""
     try:
-        given.apply_defaults()
-        _check_paths(command, given.arguments)
-        command(*given.args, **given.kwargs)
+        bound.apply_defaults()
+        _check_paths(command, bound.arguments)
+        command(*bound.args, **bound.kwargs)
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except KeyboardInterrupt:
@@ -95,16 +95,18 @@ def _exit_code(command: Callable[..., None], given: inspect.BoundArguments) -> i
 def _sentence(error: Exception) -> str:
     """What went wrong, on one line."""
     if isinstance(error, OSError) and error.strerror:
-        said = _reason(error)
-        said = f"{said}: {str(error.filename)!r}" if error.filename else said
+        reason = _reason(error)
+        reason = f"{reason}: {str(error.filename)!r}" if error.filename else reason
     elif isinstance(error, InputError | ValueError | TypeError | OSError | ImportError | Warning):
-        said = str(error)
+        reason = str(error)
     elif isinstance(error, MemoryError):
-        said = "this needs more memory than there is"
+        reason = "this needs more memory than there is"
     else:
-        said = f"unexpected {type(error).__name__}: {error}; `greedymiser --debug ...` shows where"
+        reason = (
+            f"unexpected {type(error).__name__}: {error}; `greedymiser --debug ...` shows where"
+        )
     notes = "".join(f" ({note.rstrip('.')})" for note in getattr(error, "__notes__", []))
-    return _cut(on_one_line(f"{said}{notes}"))
+    return _cut(on_one_line(f"{reason}{notes}"))
 
 
 def _cut(text: str) -> str:
@@ -121,7 +123,7 @@ def _reason(error: OSError) -> str:
 
 
 class Interruption:
-    """Whether Ctrl-C was pressed while a command ran, and whether the user knows what became of it.
+    """Whether Ctrl-C was pressed while a command ran, and whether the user has had a message.
 
     Training keeps what it has finished and may go on as if nothing had happened; a command that
     goes on, too, asks here.
@@ -179,12 +181,12 @@ class Writes:
 
 def marked_paths(command: Callable[..., None]) -> dict[str, Reads | Writes]:
     """The parameters of a command that are paths, by name."""
-    found: dict[str, Reads | Writes] = {}
+    marked: dict[str, Reads | Writes] = {}
     for name, hint in get_type_hints(inspect.unwrap(command), include_extras=True).items():
         for mark in get_args(hint):
             if isinstance(mark, Reads | Writes):
-                found[name] = mark
-    return found
+                marked[name] = mark
+    return marked
 
 
 def _check_paths(command: Callable[..., None], arguments: dict[str, Any]) -> None:

@@ -75,8 +75,8 @@ class Spelled:
         self._columns: dict[str, dict[str, None]] = {}
 
     def note(self, words: dict[str, list[str]]) -> None:
-        for column, found in words.items():
-            for word in found:
+        for column, spellings in words.items():
+            for word in spellings:
                 self._columns.setdefault(word, {})[column] = None
 
     def tell(self, features: Collection[Any]) -> None:
@@ -315,9 +315,9 @@ def _part_like(train: LabelledRows, path: Path, columns: Roles, spelled: Spelled
 def _check_costs(
     prices: CostFile, path: Path, features: Sequence[str], data: Path, columns: Roles
 ) -> None:
-    known = prices.costs.feature_names or []
-    missing = [name for name in features if name not in set(known)]
-    unknown = [name for name in known if name not in set(features)]
+    names = prices.costs.feature_names or []
+    missing = [name for name in features if name not in set(names)]
+    unknown = [name for name in names if name not in set(features)]
     if missing:
         beside = (
             f" (it has one for {quoted(unknown)}, which is no feature there)" if unknown else ""
@@ -471,7 +471,7 @@ def rows_for(
     if names is None:
         frame = read_table(path, text=text, literal=literal, on_missing_words=spelled.note)
     else:
-        text += [names[f] for f, known in model.categories.items() if known.dtype == object]
+        text += [names[f] for f, labels in model.categories.items() if labels.dtype == object]
         frame = read_table(
             path, features=names, text=text, literal=literal, on_missing_words=spelled.note
         )
@@ -479,7 +479,7 @@ def rows_for(
         qid = QID
     for name in (*drop, *others, *([qid] if qid else [])):
         check_column(frame, path, name)
-    kept = frame[list(others)]
+    columns = frame[list(others)]
     queries = None if qid is None else frame[qid].to_numpy()
     if queries is None and model.compares_rows:
         warn(
@@ -489,7 +489,7 @@ def rows_for(
     if names is None:
         unused = [*drop, *others, *([LABEL] if is_svmlight(path) else []), *([qid] if qid else [])]
         spelled.tell([name for name in frame.columns if name not in unused])
-        return _by_position(model, frame, path, unused), queries, kept
+        return _by_position(model, frame, path, unused), queries, columns
     unread = [name for name in model.features_used_ if name in drop]
     if unread:
         raise InputError(f"the model uses {quoted(unread)}, which --drop leaves out")
@@ -500,7 +500,7 @@ def rows_for(
     used = zip(model.features, model.features_used_, strict=True)
     numbers = [name for f, name in used if f not in model.categories]
     _check_numbers(frame, path, numbers, "for the model")
-    return frame, queries, kept
+    return frame, queries, columns
 
 
 def parts_for(
@@ -520,14 +520,14 @@ def parts_for(
     frame = read_parts(data, out)
     for name in (*drop, *keep):
         check_column(frame, data, name)
-    kept = [name for name in frame.columns if name not in (*drop, *keep)]
+    columns = [name for name in frame.columns if name not in (*drop, *keep)]
     if model.feature_names is None:
-        _check_width(model, len(kept), data)
-        return frame[[*kept, *keep]]
-    missing = [name for name in model.features_used_ if name not in (*kept, *keep)]
+        _check_width(model, len(columns), data)
+        return frame[[*columns, *keep]]
+    missing = [name for name in model.features_used_ if name not in (*columns, *keep)]
     if missing:
         raise InputError(f"{str(data)!r} has no column {quoted(missing)}, which the model uses")
-    return frame[list(dict.fromkeys([*(model.features_used_ or kept[:1]), *keep]))]
+    return frame[list(dict.fromkeys([*(model.features_used_ or columns[:1]), *keep]))]
 
 
 def _by_position(model: Predictor, frame: Any, path: Path, others: Sequence[str]) -> NDArray[Any]:

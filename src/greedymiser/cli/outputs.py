@@ -94,7 +94,7 @@ def _ask_to_replace(out: Path) -> None:
 
 
 def save_model(model: Model, out: Path, unit: str | None, details: Mapping[str, str]) -> None:
-    """Save a model, with what is told of it beyond how it was trained."""
+    """Save a model, with what ``inspect`` shows of it beyond how it was trained."""
     from greedymiser.files import save
     from greedymiser.files.writing import about
     from greedymiser.model.predictor import as_predictor
@@ -177,16 +177,16 @@ def _predicted_part(
     return with_kept(predictions(model, X, with_costs=with_costs)[0], rows[list(keep)])
 
 
-def with_kept(table: Any, kept: Any) -> Any:
+def with_kept(table: Any, columns: Any) -> Any:
     """Predictions, with some columns of the data before them."""
     import pandas as pd
 
-    if kept is None or kept.shape[1] == 0:
+    if columns is None or columns.shape[1] == 0:
         return table
-    both = [name for name in kept.columns if name in table.columns]
+    both = [name for name in columns.columns if name in table.columns]
     if both:
         raise InputError(f"--keep {both[0]!r}: the predictions have a column of that name")
-    return pd.concat([kept.reset_index(drop=True), table], axis=1)
+    return pd.concat([columns.reset_index(drop=True), table], axis=1)
 
 
 def _rows_and_cost(model: Predictor, folder: Path) -> tuple[int, float]:

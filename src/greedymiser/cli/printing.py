@@ -1,4 +1,4 @@
-"""What reaches the terminal: nothing that commands it, and nothing that it cannot show.
+"""Text for the terminal: no control characters, and nothing that it cannot show.
 
 Names come from files that anybody may have written. Whatever is printed goes through ``escaped``,
 and through rich as ``Text``, in which brackets are not markup.
@@ -48,8 +48,8 @@ _stdout = SimpleNamespace(lost=None)
 def escaped(text: str, keep: str = "") -> str:
     """Spell out the characters that a terminal would obey, but for those to keep."""
 
-    def spelled(found: re.Match[str]) -> str:
-        sign = found[0]
+    def spelled(match: re.Match[str]) -> str:
+        sign = match[0]
         return sign if sign in keep else sign.encode("unicode_escape").decode("ascii")
 
     return _UNSAFE.sub(spelled, text)

@@ -38,8 +38,8 @@ def show_steps(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> None:
     what = f"Score: {plain_score_name(trained.scoring)} of the validation rows{certain}; higher"
     if trained.scoring == TOTAL_COST:
         what = "Total: features and errors of a validation row, on average; less"
-    said = recommendation(trained)
-    say(f"Recommended: {said}.", f"{what} is better.{chosen}", "")
+    advice = recommendation(trained)
+    say(f"Recommended: {advice}.", f"{what} is better.{chosen}", "")
 
 
 def show_baselines(trained: TradeoffCurve, others: Mapping[str, tuple[float, float]]) -> None:
@@ -116,8 +116,8 @@ def _about_trees(model: Predictor) -> dict[str, Any]:
 
 
 def _parameters(about: dict[str, Any]) -> dict[str, Any]:
-    found = about.get("parameters")
-    return found if isinstance(found, dict) else {}
+    parameters = about.get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
 
 
 def _text(value: Any) -> str:
@@ -146,11 +146,11 @@ def _why_stopped(model: Predictor, about: dict[str, Any]) -> str:
     reason, most = _text(about.get("stopped", "unknown")), _parameters(about).get("max_iter")
     if reason not in REASONS or not isinstance(most, int):
         return reason
-    said, kept = f"{reason}: {REASONS[reason].format(max_iter=most)}", _rounds(model)
-    if reason == "early stopping" or (reason == "max_iter" and kept < most):
+    text, rounds = f"{reason}: {REASONS[reason].format(max_iter=most)}", _rounds(model)
+    if reason == "early stopping" or (reason == "max_iter" and rounds < most):
         why = ", after which the validation score is best" if "validation_score" in about else ""
-        said += f"; kept are the first {kept}{why}"
-    return said
+        text += f"; kept are the first {rounds}{why}"
+    return text
 
 
 def _rounds(model: Predictor) -> int:

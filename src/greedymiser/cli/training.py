@@ -59,23 +59,23 @@ OWN_OPTIONS = ("costs", "n_jobs", "tradeoff", "budget", "scoring", "warm_start",
 
 def _read_settings(settings: Sequence[str], estimator: Model) -> dict[str, Any]:
     """Parameters that --set gives, with the values that Python would read."""
-    known = [name for name in estimator.get_params(deep=False) if name not in OWN_OPTIONS]
-    found: dict[str, Any] = {}
+    names = [name for name in estimator.get_params(deep=False) if name not in OWN_OPTIONS]
+    settings_of_file: dict[str, Any] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
         name = name.strip()
         if not sign:
             raise InputError(f"--set takes NAME=VALUE, such as max_leaf_nodes=31, got {setting!r}")
-        if name not in known:
+        if name not in names:
             what = f"{type(estimator).__name__} has no parameter {name!r} to set"
             raise InputError(
-                f"{what}{did_you_mean(name, known) or f'; it has {listing(known, 40)}'}"
+                f"{what}{did_you_mean(name, names) or f'; it has {listing(names, 40)}'}"
             )
         try:
-            found[name] = ast.literal_eval(value.strip())
+            settings_of_file[name] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
-            found[name] = value.strip()
-    return found
+            settings_of_file[name] = value.strip()
+    return settings_of_file
 
 
 def with_costs(model: Model, job: TrainingData, scoring: str | None) -> str | None:
@@ -93,11 +93,11 @@ def with_costs(model: Model, job: TrainingData, scoring: str | None) -> str | No
 
     classes = np.unique(np.asarray(job.train.y))
     try:
-        given = by_text(errors, classes)
-        as_error_costs(given, classes)
+        table = by_text(errors, classes)
+        as_error_costs(table, classes)
     except (ValueError, TypeError) as error:
         raise InputError(f"the table [errors] of the cost file: {error}") from None
-    model.set_params(error_costs=given)
+    model.set_params(error_costs=table)
     return scoring or "total_cost"
 
 
@@ -122,10 +122,10 @@ def fit_model(model: Model, job: TrainingData) -> None:
     from greedymiser.estimators import BudgetWarning
 
     train, valid = job.train, job.valid
-    given: dict[str, Any] = {"qid": train.qid} if job.task is Task.ranking else {}
+    options: dict[str, Any] = {"qid": train.qid} if job.task is Task.ranking else {}
     if valid is not None:
-        given |= {"X_val": valid.X, "y_val": valid.y}
-        given |= {"qid_val": valid.qid} if job.task is Task.ranking else {}
+        options |= {"X_val": valid.X, "y_val": valid.y}
+        options |= {"qid_val": valid.qid} if job.task is Task.ranking else {}
     else:
         model.set_params(early_stopping=True, validation_fraction=1 / HOLD_OUT, random_state=SEED)
     with shown_progress("rounds") as report_progress, warnings.catch_warnings():
@@ -135,7 +135,7 @@ def fit_model(model: Model, job: TrainingData) -> None:
             report_progress(progress.n_iter, progress.max_iter)
 
         try:
-            model.fit(train.X, train.y, callbacks=[watch], **given)
+            model.fit(train.X, train.y, callbacks=[watch], **options)
         except KeyboardInterrupt:
             if not getattr(model, "n_iter_", 0):
                 raise  # there is nothing to keep
@@ -220,8 +220,10 @@ def _how_found(trained: TradeoffCurve, budget: float) -> str:
     """Where on a curve the best model for a budget was."""
     points = trained.points
     best = points.iloc[trained.position(trained.best_row(budget))]
-    found = points["found_by"] != "path" if "found_by" in points else np.zeros(len(points), bool)
-    n_sets, n_tradeoffs = int(np.sum(found)), int(np.sum(~found))
+    is_searched = (
+        points["found_by"] != "path" if "found_by" in points else np.zeros(len(points), bool)
+    )
+    n_sets, n_tradeoffs = int(np.sum(is_searched)), int(np.sum(~is_searched))
     tried = "1 trade-off" if n_tradeoffs == 1 else f"{n_tradeoffs} trade-offs"
     if n_sets:
         tried += " and the best set" if n_sets == 1 else f" and the {n_sets} best sets"

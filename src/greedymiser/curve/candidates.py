@@ -259,12 +259,12 @@ def union(sets: Iterable[ResourceBits]) -> ResourceBits:
 
 def members(resources: ResourceBits) -> list[int]:
     """Members of a set, in ascending order."""
-    found = []
+    positions = []
     while resources:
         lowest = resources & -resources
-        found.append(lowest.bit_length() - 1)
+        positions.append(lowest.bit_length() - 1)
         resources ^= lowest
-    return found
+    return positions
 
 
 def _set(some: Iterable[int]) -> ResourceBits:

@@ -58,9 +58,9 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike[str], about: Mapping[str, str]):
         self.folder = Path(folder)
         about = {"greedymiser": __version__, **about}
-        told = json.dumps(about, indent=1, sort_keys=True).encode()
+        text = json.dumps(about, indent=1, sort_keys=True).encode()
         # In the name of every file: not even two runs that start together share models.
-        self._run = hashlib.blake2b(told, digest_size=8).hexdigest()
+        self._run = hashlib.blake2b(text, digest_size=8).hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / ABOUT
         if not place.exists():
@@ -70,12 +70,12 @@ class Checkpoint:
                     f"checkpoint={str(folder)!r} is no folder of checkpoints: it has no {ABOUT}, "
                     f"but holds {others[0]!r}; name a new folder"
                 )
-            write_new(place, told)  # unless another run was faster
+            write_new(place, text)  # unless another run was faster
         try:
-            found = dict(json.loads(place.read_bytes()))
+            written = dict(json.loads(place.read_bytes()))
         except (ValueError, TypeError):
             raise CheckpointError(f"{str(place)!r} cannot be read; name a new folder") from None
-        different = [name for name in {**about, **found} if about.get(name) != found.get(name)]
+        different = [name for name in {**about, **written} if about.get(name) != written.get(name)]
         if different:
             raise CheckpointError(
                 f"checkpoint={str(folder)!r} holds models of another run: "
@@ -111,7 +111,7 @@ def _checksum(content: bytes) -> bytes:
 
 def _arrays(model: Model) -> dict[str, NDArray[Any]]:
     ensemble = model.ensemble
-    told = {
+    described = {
         "purchases": [asdict(line) for line in model.purchases],
         "stopped": model.stopped,
         "best_iter": model.best_iter,
@@ -127,28 +127,28 @@ def _arrays(model: Model) -> dict[str, NDArray[Any]]:
         "validation_score": model.validation_score,
         "train_cost": model.train_cost,
         "validation_cost": model.validation_cost,
-        "told": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8),
+        "told": np.frombuffer(json.dumps(described).encode(), dtype=np.uint8),
     }
 
 
 def _model_from_arrays(arrays: Any) -> Model:
-    told = json.loads(arrays["told"].tobytes())
-    lines = [{**line, "resources": tuple(line["resources"])} for line in told["purchases"]]
+    described = json.loads(arrays["told"].tobytes())
+    lines = [{**line, "resources": tuple(line["resources"])} for line in described["purchases"]]
     ensemble = Ensemble(
         nodes=arrays["nodes"].view(NODE_DTYPE),
         tree_starts=arrays["tree_starts"],
         category_sets=arrays["category_sets"],
         baseline=arrays["baseline"],
-        n_features=int(told["n_features"]),
+        n_features=int(described["n_features"]),
     )
     return Model(
         ensemble=ensemble,
         purchases=tuple(Purchase(**line) for line in lines),
         train_score=arrays["train_score"],
         validation_score=arrays["validation_score"],
-        stopped=told["stopped"],
-        best_iter=int(told["best_iter"]),
-        charge=told["charge"],
+        stopped=described["stopped"],
+        best_iter=int(described["best_iter"]),
+        charge=described["charge"],
         train_cost=arrays["train_cost"],
         validation_cost=arrays["validation_cost"],
     )

@@ -252,23 +252,23 @@ class TradeoffCurve:
         write_report(self, path, title, X, baselines=baselines, about=about)
 
     def __repr__(self) -> str:
-        front, told = self.pareto(), f"TradeoffCurve of {len(self.models)} models"
+        front, text = self.pareto(), f"TradeoffCurve of {len(self.models)} models"
         if front.empty:
-            return f"<{told}>"
+            return f"<{text}>"
         ends = front.iloc[[0, -1]]
         if self.scoring == TOTAL_COST:
             first, last = (money(-score, self.cost_unit) for score in ends["score"])
-            return f"<{told}, features and errors from {first} to {last} a row>"
+            return f"<{text}, features and errors from {first} to {last} a row>"
         first, last = (
             f"{rounded_score(score)} for {money(cost, self.cost_unit)}"
             for score, cost in zip(ends["score"], ends["cost"], strict=True)
         )
-        return f"<{told}, {plain_score_name(self.scoring)} from {first} to {last}>"
+        return f"<{text}, {plain_score_name(self.scoring)} from {first} to {last}>"
 
     def __str__(self) -> str:
         heads, rows = step_table(self, front_steps(self), most=2)
-        told = f"{self!r}\n{aligned([heads, *rows], left={len(heads) - 1})}"
-        return f"{told}\n{total_in_words(self)}" if self.scoring == TOTAL_COST else told
+        text = f"{self!r}\n{aligned([heads, *rows], left={len(heads) - 1})}"
+        return f"{text}\n{total_in_words(self)}" if self.scoring == TOTAL_COST else text
 
     def _repr_html_(self) -> str:
         heads, rows = step_table(self, front_steps(self))

@@ -1,6 +1,6 @@
 """For every budget the best set of things to buy: a local search along the whole frontier.
 
-Algorithm 1 buys greedily, one split at a time: it never finds out that one dear feature does what
+Algorithm 1 buys greedily, one split at a time: it never sees that one expensive feature does what
 several cheap ones cannot. Here whole *sets* of resources are compared. Each gets a model of its
 own, trained without prices on the features that the set pays for, and its validation score. Sets
 that no other beats (none is as cheap and scores as well) are the frontier, and every one of them is
@@ -67,7 +67,7 @@ FOLDS, LAYERS, FOLDED_ROWS, FOLDS_SHARE = 5, 3, 20_000, 0.6
 # Sets behind the frontier by more than so many times what cross-fitting usually changes between
 # neighbours are not compared again.
 MOST_CHANGES = 1.5
-# A dearer set must be better by so many standard errors of the difference between folds.
+# A more expensive set must be better by so many standard errors of the folds' differences.
 NOISE = 0.5
 # Of what can be gained by spending, what a step of the frontier must bring.
 LEAST_STEP = 0.002
@@ -248,7 +248,7 @@ class FrontierSearch:
     def resumed(self, above: float, below: float, effort: float) -> FrontierSearch:
         """A further search from what this one has found, among sets that cost so much.
 
-        The dearest sets are expanded first. This search stays as it is.
+        The most expensive sets are expanded first. This search stays as it is.
         """
         search = FrontierSearch(self._pool, self.sets, self._final_params, self._starts, effort)
         search.archive = {key: replace(candidate) for key, candidate in self.archive.items()}
@@ -258,7 +258,7 @@ class FrontierSearch:
         return search
 
     def go_on(self) -> None:
-        """Expand what is not expanded yet, the dearest first."""
+        """Expand what is not expanded yet, the most expensive first."""
         if not self._has_begun:
             above, self.above = self.above, -math.inf
             self._begin()
@@ -321,16 +321,16 @@ class FrontierSearch:
             if left <= 0:
                 break
             some = self._next(new, left, USUAL_ROUNDS)
-            known = self.frontier() if has_rivals else []
-            tasks = [(resources, self._rival(resources, known)) for resources in some]
+            rivals = self.frontier() if has_rivals else []
+            tasks = [(resources, self._rival(resources, rivals)) for resources in some]
             for candidate in self._pool.run(self._fit, tasks):
                 self.archive[candidate.resources] = candidate
                 self.allowance.cells -= candidate.cells
                 self.allowance.fits -= 1
             self._trainer.phases.reached(self.allowance.share_spent)
-        kept = set(map(id, self.frontier()))
+        best = set(map(id, self.frontier()))
         for candidate in self.archive.values():
-            if id(candidate) not in kept:
+            if id(candidate) not in best:
                 candidate.model = None
 
     def _next(self, waiting: list[ResourceBits], cells: float, n_rounds: int) -> list[ResourceBits]:
@@ -345,14 +345,14 @@ class FrontierSearch:
         price, budget = self.sets.price(resources), self._params.budget
         return self.above < price < self.below and (budget is None or price <= budget)
 
-    def _rival(self, resources: ResourceBits, known: Sequence[Candidate]) -> Rival | None:
+    def _rival(self, resources: ResourceBits, rivals: Sequence[Candidate]) -> Rival | None:
         """The best of a frontier that costs no more than a set; None where it has no rival."""
         price = self.sets.price(resources)
-        as_cheap = [candidate for candidate in known if candidate.cost <= price]
+        as_cheap = [candidate for candidate in rivals if candidate.cost <= price]
         if not as_cheap or not np.isfinite(as_cheap[-1].best).all():
             return None
         # Scores that differ by less may differ by luck.
-        reach = known[-1].score - float(known[-1].best[0])
+        reach = rivals[-1].score - float(rivals[-1].best[0])
         return Rival(as_cheap[-1].best, reach * self._luck)
 
     def _fit(
@@ -420,11 +420,11 @@ class FrontierSearch:
 
     def fold_models(self) -> FoldModels | None:
         """What was cross-fitted and kept; None if nothing was."""
-        known = [candidate for candidate in self.archive.values() if candidate.fold_models]
-        if not known:
+        cross_fitted = [candidate for candidate in self.archive.values() if candidate.fold_models]
+        if not cross_fitted:
             return None
         return FoldModels(
-            self.folds, {candidate.resources: candidate.fold_models for candidate in known}
+            self.folds, {candidate.resources: candidate.fold_models for candidate in cross_fitted}
         )
 
     def _steps(self) -> list[Candidate]:
@@ -439,7 +439,7 @@ class FrontierSearch:
         return kept
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
-        """Whether a dearer set is better by more than the noise of the folds."""
+        """Whether a set that costs more is better by more than the noise of the folds."""
         better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
         if dearer.fold_scores is None or cheaper.fold_scores is None:
             return True
@@ -465,14 +465,14 @@ class FrontierSearch:
     @property
     def usual_shift(self) -> float:
         """The median of what cross-fitting says beside validation; 0 where it was not asked."""
-        known = [one for one in self.archive.values() if one.fold_scores is not None]
-        return float(np.median([self.shift(one) for one in known])) if known else 0.0
+        cross_fitted = [one for one in self.archive.values() if one.fold_scores is not None]
+        return float(np.median([self.shift(one) for one in cross_fitted])) if cross_fitted else 0.0
 
     @property
     def cautious_shift(self) -> float:
         """What to add where folds were not asked and many are compared: the best are lucky."""
-        known = [one for one in self.archive.values() if one.fold_scores is not None]
-        return self.usual_shift - float(np.std([self.shift(one) for one in known] or [0.0]))
+        cross_fitted = [one for one in self.archive.values() if one.fold_scores is not None]
+        return self.usual_shift - float(np.std([self.shift(one) for one in cross_fitted] or [0.0]))
 
     def _best_of(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that no other beats by the score to choose by, the cheapest first."""
@@ -781,7 +781,7 @@ class Frontier:
             self._judge_rivals(search, search.n_rivals if box is None else 0)
 
     def _judge_rivals(self, search: FrontierSearch, most: int) -> None:
-        """Cross-fit those models whose rows pay that would be chosen, and mistrust the others."""
+        """Cross-fit the models that rows pay for and that would be chosen; shift the others."""
         # The doubt is in their favour: who is left out here is not chosen.
         hoped = 2.0 * search.usual_shift - search.cautious_shift
         while most > 0 and search.folds and (rivals := self.models.rivals(hoped)[:most]):
@@ -810,12 +810,14 @@ class Frontier:
         more = [candidate.resources for candidate in search.frontier()]
         folds = search.fold_models()
         gated, plain = gated_candidates(self.models, self.sets, flat, more, folds)
-        known = [one for one in flat if one.resources in plain]
-        by = [f.shift - search.weighed(plain[f.resources].mean() - f.score) for f in known] or [0.0]
-        best, kept = -math.inf, []
+        compared = [one for one in flat if one.resources in plain]
+        shifts = [f.shift - search.weighed(plain[f.resources].mean() - f.score) for f in compared]
+        best, cascades = -math.inf, []
         for one, scores in sorted(gated, key=lambda candidate: candidate[0].cost):
-            shift = float(np.median(by)) + search.weighed(float(scores.mean()) - one.score)
-            cheaper = [f for f in known if f.cost <= one.cost]
+            shift = float(np.median(shifts or [0.0])) + search.weighed(
+                float(scores.mean()) - one.score
+            )
+            cheaper = [f for f in compared if f.cost <= one.cost]
             if cheaper:
                 plain_one = max(cheaper, key=lambda f: f.score + f.shift)
                 best = max(best, plain_one.score + plain_one.shift)
@@ -823,8 +825,8 @@ class Frontier:
                 shift -= noise(scores, plain[plain_one.resources])
             if one.score + shift > best and self._is_within(one):
                 best = one.score + shift
-                kept.append((one, shift))
-        return kept
+                cascades.append((one, shift))
+        return cascades
 
     def _beyond(self, candidates: Sequence[Candidate]) -> list[tuple[Model, float, Opening]]:
         """What rows pay beyond the sets that are worth it for everybody.
@@ -918,7 +920,7 @@ def by_area(costs: Sequence[float], scores: Sequence[float]) -> list[int]:
 
     Without a point, budgets between its cost and the next have the score of the one before: score
     step × width, in the logarithm of costs. The point that loses least goes last, then the one that
-    loses least without it, and so on; the cheapest and the dearest are the first.
+    loses least without it, and so on; the cheapest and the most expensive come first.
     """
     left = list(range(len(costs)))
     place = _log_costs(costs)

@@ -270,8 +270,8 @@ class CurveModels:
         of = np.repeat(np.arange(len(sizes)), sizes)
         cost = np.concatenate([entry.trace["cost"] for entry in self._entries]).tolist()
         score = np.nan_to_num(np.concatenate(scores), nan=-np.inf).tolist()
-        found = [self._entries[i] for i in dict.fromkeys(of[front(cost, score)].tolist())]
-        return [entry for entry in found if entry.shift is None and entry.pays_by_row]
+        rivals = [self._entries[i] for i in dict.fromkeys(of[front(cost, score)].tolist())]
+        return [entry for entry in rivals if entry.shift is None and entry.pays_by_row]
 
     def shift_others(self, flat: float, by_row: float) -> None:
         """Set the shifts of models that have none yet, by who pays."""
@@ -330,8 +330,8 @@ class CurveModels:
             return False
         scoring = self.blank.scoring
         if not isinstance(scoring, str):
-            known = known_score(scoring, "classifier", self.schema.loss, self.schema.classes)
-            scoring = None if known is None else known.name
+            score = known_score(scoring, "classifier", self.schema.loss, self.schema.classes)
+            scoring = None if score is None else score.name
         return scoring in SCORES_OF_CLASSES
 
     # -- looking at them ---------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class CurveModels:
         return len(self._entries)
 
     def tables(self) -> tuple[pd.DataFrame, list[Any]]:
-        """All traces and models, by trade-off, then the dearest first.
+        """All traces and models, by trade-off, then the most expensive first.
 
         Where not all are of the path, ``found_by`` tells whose each is, and ``model`` which; where
         sets were compared by cross-fitting as well, ``choice_score`` is what they are chosen by.

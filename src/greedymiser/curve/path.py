@@ -79,9 +79,9 @@ class TradeoffPath:
             yield [0.0, highest] if tradeoffs > 1 and highest > 0 else [0.0]
             middle = self._middle()
             around = [factor * middle for factor in (1.0, *AROUND_MIDDLE)]
-            known = [tradeoff for tradeoff in around if 0 < tradeoff < highest]
-            if known and tradeoffs > 2:
-                yield known[: tradeoffs - 2]
+            within = [tradeoff for tradeoff in around if 0 < tradeoff < highest]
+            if within and tradeoffs > 2:
+                yield within[: tradeoffs - 2]
         while 1 < len(self.by_tradeoff) < tradeoffs:
             following = self._widest_gaps()[: tradeoffs - len(self.by_tradeoff)]
             if not following:
@@ -107,22 +107,22 @@ class TradeoffPath:
         is nothing to find. Where a model between two others was nearly one of them again, there
         is probably nothing, either.
         """
-        known = sorted(self.by_tradeoff)
-        places = self._places(known)
+        tradeoffs = sorted(self.by_tradeoff)
+        places = self._places(tradeoffs)
         gaps = np.abs(np.diff(places, axis=0)).sum(axis=1)
         gaps[np.diff(places[:, 0]) == 0] = 0.0
-        place_of = dict(zip(known, places, strict=True))
-        gaps *= [IN_VAIN ** self._n_misses(*ends, place_of) for ends in pairwise(known)]
+        place_of = dict(zip(tradeoffs, places, strict=True))
+        gaps *= [IN_VAIN ** self._n_misses(*ends, place_of) for ends in pairwise(tradeoffs)]
         # Some gaps cannot be filled: what is sold in one piece has no price in between.
-        low, high = np.array(known[:-1]), np.array(known[1:])
+        low, high = np.array(tradeoffs[:-1]), np.array(tradeoffs[1:])
         gaps[(low > 0) & (high < low * CLOSE)] = 0.0
         chosen = []
         for i in np.argsort(-gaps, kind="stable")[:TOGETHER]:
             if gaps[i] > 0 and gaps[i] >= NEARLY_AS_WIDE * gaps.max():
                 is_last = low[i] == 0
                 middle = np.sqrt(low[i]) * np.sqrt(high[i])
-                chosen.append(self._towards_zero(known[i + 1]) if is_last else float(middle))
-                self._between[chosen[-1]] = known[i], known[i + 1]
+                chosen.append(self._towards_zero(tradeoffs[i + 1]) if is_last else float(middle))
+                self._between[chosen[-1]] = tradeoffs[i], tradeoffs[i + 1]
         return chosen
 
     def _places(self, tradeoffs: Sequence[float]) -> Floats:

@@ -209,8 +209,8 @@ def score_error(curve: TradeoffCurve, position: int, n_iter: int) -> float | Non
     if validation is None:
         return None
     if isinstance(validation, dict):  # of a curve that has left its process
-        found = validation.get((position, n_iter))
-        return None if found is None else float(found)
+        stored = validation.get((position, n_iter))
+        return None if stored is None else float(stored)
     error: float | None = validation.error(curve.models[position], n_iter)
     return error
 
@@ -224,21 +224,21 @@ def _kept(
     costs: NDArray[np.float64], scores: NDArray[np.float64], most: int | None, chosen: int
 ) -> list[int]:
     """Which points of a rising staircase to keep: always the first, the last and the chosen one."""
-    kept = list(range(len(costs)))
-    if most is None or len(kept) <= most:
-        return kept
+    left = list(range(len(costs)))
+    if most is None or len(left) <= most:
+        return left
     positive = costs[costs > 0]
     # In logarithms, so that the cheap end counts as much as the expensive one.
     place = np.log(np.maximum(costs, positive.min() / 2 if len(positive) else 1.0))
-    while len(kept) > most:
-        inner = [i for i in range(1, len(kept) - 1) if kept[i] != chosen]
+    while len(left) > most:
+        inner = [i for i in range(1, len(left) - 1) if left[i] != chosen]
         # Without a point, the staircase is lower from it to the next one.
         lost = [
-            (scores[kept[i]] - scores[kept[i - 1]]) * (place[kept[i + 1]] - place[kept[i]])
+            (scores[left[i]] - scores[left[i - 1]]) * (place[left[i + 1]] - place[left[i]])
             for i in inner
         ]
-        del kept[inner[int(np.argmin(lost))]]
-    return kept
+        del left[inner[int(np.argmin(lost))]]
+    return left
 
 
 # -- a table ------------------------------------------------------------------------------------
@@ -318,8 +318,8 @@ def asked_more(before: Protocol | None, after: Protocol | None) -> str:
     """What is asked of more rows, or of fewer: what makes most of the difference in cost."""
     if before is None or after is None:
         return ""
-    known = {line.resource: line for line in before.lines}
-    pairs = [(known[line.resource], line) for line in after.lines if line.resource in known]
+    earlier = {line.resource: line for line in before.lines}
+    pairs = [(earlier[line.resource], line) for line in after.lines if line.resource in earlier]
     if not pairs:
         return ""
     old, new = max(pairs, key=lambda pair: abs(pair[1].mean_cost - pair[0].mean_cost))
@@ -347,7 +347,7 @@ def first_purchases(step: FrontStep) -> str:
 
 
 def score_text(curve: TradeoffCurve, score: float | None, error: float | None = None) -> str:
-    """A score and its standard error, where that is not nothing; a total is told in money."""
+    """A score and its standard error, if there is one; totals are amounts of money."""
     if score is None:
         return ""
 
@@ -502,17 +502,17 @@ def total_in_words(curve: TradeoffCurve) -> str:
     def said(value: float) -> str:
         return money(value, curve.cost_unit)
 
-    told = (
+    text = (
         f"{said(-best['score'])} a row in all, {said(best['cost'])} for features and "
         f"{said(best['errors'])} for errors"
     )
     free = curve.traces[curve.traces["cost"] == 0]
     if best["cost"] > 0 and not free.empty:
-        told += f"; buying nothing costs {said(-free['score'].max())}"
+        text += f"; buying nothing costs {said(-free['score'].max())}"
     most = curve.points.loc[curve.points["cost"].idxmax()]
     if most["cost"] > best["cost"]:
-        told += f"; the model with the largest bill costs {said(-most['score'])}"
-    return told
+        text += f"; the model with the largest bill costs {said(-most['score'])}"
+    return text
 
 
 def _percent(share: float) -> str:
@@ -592,10 +592,10 @@ class ValidationRows:
 
         cases, schema, scoring = self._cases, self._schema, self._scoring
         by_loss = scoring is None or scoring == "loss"
-        known = None
+        compiled = None
         if not by_loss:
-            known = known_score(scoring, schema.kind, schema.loss, schema.classes)
-            if known is None:
+            compiled = known_score(scoring, schema.kind, schema.loss, schema.classes)
+            if compiled is None:
                 return None
         raw = model.predictor_.raw_predict(cases.table)
         raw = raw if cases.rows is None else raw[:, cases.rows]
@@ -608,8 +608,8 @@ class ValidationRows:
                 rows = np.concatenate([np.arange(*starts[q : q + 2]) for q in units])
                 part = cases.take_queries(units)
             mine = np.ascontiguousarray(raw[:, rows])
-            if known is not None:
-                return known.bind(part.y, part.weight, part.starts)(mine)
+            if compiled is not None:
+                return compiled.bind(part.y, part.weight, part.starts)(mine)
             loss = part.told(schema.loss)
             return -loss.value(part.y, mine[0] if len(mine) == 1 else mine, part.weight)
 

@@ -87,7 +87,7 @@ class Trainer:
     in_kernels: bool
     checkpoint: Checkpoint | None = None
     name: str = "models"
-    # Told of every model; the same for all copies.
+    # Counts the models that are trained; the same for all copies.
     phases: Phases = field(default_factory=Phases)
 
     def train(
@@ -110,13 +110,13 @@ class Trainer:
         self.phases.step()
         return model
 
-    def _kept_or_trained(self, prepared: Prepared, *given: Any) -> Model:
+    def _kept_or_trained(self, prepared: Prepared, *arguments: Any) -> Model:
         if self.checkpoint is None:
-            return self._trained(prepared, *given)
-        key = _file_key(self.name, prepared.is_patient, *given)
+            return self._trained(prepared, *arguments)
+        key = _file_key(self.name, prepared.is_patient, *arguments)
         model = self.checkpoint.find(key)
         if model is None:
-            model = self._trained(prepared, *given)
+            model = self._trained(prepared, *arguments)
             self.checkpoint.keep(key, model)
         return model
 
@@ -203,7 +203,7 @@ class TrainerPool:
 
         None where the rows cannot be divided.
         """
-        found: list[Trainer] = []
+        trainers: list[Trainer] = []
         for k, part in enumerate(self.trainer.prepared.folds(n_folds)):
             try:
                 with np.errstate(divide="raise", invalid="raise"):
@@ -211,8 +211,8 @@ class TrainerPool:
             except (ArithmeticError, ValueError):
                 return []  # something is so rare that a part has none of it
             name = f"{self.trainer.name}-fold-{k}"
-            found.append(replace(self.trainer, prepared=part, start=start, name=name))
-        return [_on_one_thread(trainer) for trainer in found] if self.is_parallel else found
+            trainers.append(replace(self.trainer, prepared=part, start=start, name=name))
+        return [_on_one_thread(trainer) for trainer in trainers] if self.is_parallel else trainers
 
 
 def _on_one_thread(trainer: Trainer) -> Trainer:

@@ -53,7 +53,7 @@ def read_table(
     literal: Collection[str] = (),
     on_missing_words: Callable[[dict[str, list[str]]], object] | None = None,
 ) -> Any:
-    r"""Read a CSV, Parquet or SVMlight (LETOR) file, told by its suffix, into a pandas DataFrame.
+    r"""Read a CSV, Parquet or SVMlight (LETOR) file, by its suffix, into a pandas DataFrame.
 
     Columns of text become categorical, and what is missing is missing. The features of an SVMlight
     file are named by their number, "1", "2" and so on; its labels are the column "label" and its

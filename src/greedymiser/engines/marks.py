@@ -113,12 +113,12 @@ class MarkBits:
         self, totals: NDArray[np.int64], by_bit: NDArray[np.int64], marks: Sequence[int]
     ) -> NDArray[np.int64]:
         """An answer of ``PlacedRows.marked`` from the weights of nodes, and by bit."""
-        found = np.zeros((len(totals), 1 + len(marks)), dtype=np.int64)
-        found[:, 0] = totals
+        weights = np.zeros((len(totals), 1 + len(marks)), dtype=np.int64)
+        weights[:, 0] = totals
         bits = self.bit_of[np.asarray(marks, dtype=np.int64)]
         there = np.flatnonzero(bits >= 0)
-        found[:, 1 + there] = by_bit[:, bits[there]]
-        return found
+        weights[:, 1 + there] = by_bit[:, bits[there]]
+        return weights
 
 
 def known_features(marks: Marks, had: NDArray[np.bool_]) -> list[int]:

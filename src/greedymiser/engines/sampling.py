@@ -1,4 +1,4 @@
-"""What one round of boosting may look at: rows and features by lot, and whether it goes shopping.
+"""What one round of boosting may look at: drawn rows and features, and new ones or only owned ones.
 
 Lots are hashes of a seed and of what they are drawn for (a round, a row, a node), not the next
 numbers of a generator: they do not depend on threads, on how rows are spread, or on where a fit
@@ -26,10 +26,10 @@ LOT_BITS = 53
 
 def mixed(*numbers: int) -> int:
     """One number of 64 bits from several; their order matters."""
-    found = np.zeros(1, dtype=np.uint64)
+    hashes = np.zeros(1, dtype=np.uint64)
     for number in numbers:
-        found = mix(found + np.uint64(number))
-    return int(found[0])
+        hashes = mix(hashes + np.uint64(number))
+    return int(hashes[0])
 
 
 class RowLot(NamedTuple):
@@ -41,8 +41,8 @@ class RowLot(NamedTuple):
     def falls_on(self, units: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of some units is in."""
         lots = mix(units.astype(np.uint64) + np.uint64(self.seed))
-        found: NDArray[np.bool_] = lots >> np.uint64(64 - LOT_BITS) < np.uint64(self.limit)
-        return found
+        is_drawn: NDArray[np.bool_] = lots >> np.uint64(64 - LOT_BITS) < np.uint64(self.limit)
+        return is_drawn
 
 
 class FeatureLot(NamedTuple):

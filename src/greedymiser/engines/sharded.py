@@ -105,24 +105,24 @@ class ShardedRows:
         lanes = self._lane_feature[blocks]
         return scan_table(found, lanes, self._features, nodes, columns, self._scale)
 
-    def _histograms(self, asked: list[int], blocks: list[int]) -> NDArray[np.int64]:
+    def _histograms(self, nodes: list[int], blocks: list[int]) -> NDArray[np.int64]:
         """Histograms (nodes, blocks, ...): small siblings counted, large ones by subtraction."""
-        small, large = self._family.by_size(asked)
-        kept = self._counted(small, blocks)
+        small, large = self._family.by_size(nodes)
+        counted = self._counted(small, blocks)
         again = set()
         for node, block in product(large, blocks):
             parent = self._kept.get((self._family.parent[node], block))
             if parent is None:  # nobody asked for this block at the level above
                 again.add(node)
             else:
-                kept[node, block] = parent - kept[sibling(node), block]
-        kept |= self._counted(sorted(again), blocks)
-        self._kept = kept
+                counted[node, block] = parent - counted[sibling(node), block]
+        counted |= self._counted(sorted(again), blocks)
+        self._kept = counted
         size = LANES * BINS * self.grid.bin_words
-        found = np.empty((len(asked), len(blocks), size), dtype=np.int64)
-        for (i, node), (j, block) in product(enumerate(asked), enumerate(blocks)):
-            found[i, j] = kept[node, block]
-        return found
+        histograms = np.empty((len(nodes), len(blocks), size), dtype=np.int64)
+        for (i, node), (j, block) in product(enumerate(nodes), enumerate(blocks)):
+            histograms[i, j] = counted[node, block]
+        return histograms
 
     def _counted(
         self, nodes: list[int], blocks: list[int]
@@ -131,8 +131,8 @@ class ShardedRows:
         if not nodes or not blocks:
             return {}
         ids = np.array(nodes, dtype=np.int64), np.array(blocks, dtype=np.int64)
-        found = np.sum([shard.count(*ids) for shard in self.shards], axis=0)
-        return dict(zip(product(nodes, blocks), found.reshape(-1, found.shape[2]), strict=True))
+        counts = np.sum([shard.count(*ids) for shard in self.shards], axis=0)
+        return dict(zip(product(nodes, blocks), counts.reshape(-1, counts.shape[2]), strict=True))
 
     def partition(
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
@@ -175,9 +175,9 @@ class Family:
             self.count |= {left: count, left + 1: self.count[node] - count}
             self.parent |= {left: node, left + 1: node}
 
-    def by_size(self, asked: Iterable[int]) -> tuple[list[int], list[int]]:
+    def by_size(self, nodes: Iterable[int]) -> tuple[list[int], list[int]]:
         """Nodes to count, and larger siblings, which are what is left of their parents."""
-        wanted = set(asked)
+        wanted = set(nodes)
         small = {min(node, sibling(node), key=self._size) for node in wanted}
         return sorted(small), sorted(wanted - small)
 

@@ -18,7 +18,7 @@ from greedymiser._core.threads import Threads, thread_count
 from greedymiser.data.tables import Parted, is_frame
 from greedymiser.estimators.fitted import Fitted, fitted_like
 from greedymiser.estimators.validation import check_scoring_of, validation_of
-from greedymiser.estimators.warm_start import check_budget, continuation
+from greedymiser.estimators.warm_start import continuation
 from greedymiser.training.boosting import Callback, ProgressBar
 from greedymiser.training.parameters import (
     Parameters,
@@ -256,8 +256,6 @@ class Miser(Fitted, TrainingParameters):
             learn = learn_schema(params, self._kind, type(self).__name__, columns, seed)
         prepared = prepare(params, learn, data, data_val, engine, threads)
         self.do_early_stopping_ = prepared.is_patient
-        if is_continued:
-            check_budget(self, prepared)
         return prepared
 
     def look_at(self, data: Inputs) -> None:

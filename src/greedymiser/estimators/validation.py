@@ -30,13 +30,13 @@ def validation_of(estimator: Miser, schema: Schema) -> Watch:
         return lambda held_out: Validation(held_out.rows, lambda: -held_out.rows.loss())
     if estimator.scoring == TOTAL_COST:
         return partial(_watch_total, schema)
-    known = _known_score(estimator, schema)
+    compiled = _known_score(estimator, schema)
 
     def watch(held_out: HeldOut) -> Validation:
         rows, cases = held_out.rows, held_out.cases
-        if known is None:
+        if compiled is None:
             return _score_by_scikit_learn(estimator, schema, held_out)
-        score = known.bind(cases.y, cases.weight, cases.starts)
+        score = compiled.bind(cases.y, cases.weight, cases.starts)
         return Validation(rows, lambda: score(rows.raw()))
 
     return watch
@@ -111,8 +111,8 @@ def _score_by_scikit_learn(estimator: Miser, schema: Schema, held_out: HeldOut) 
     grown = GrowingEnsemble(start.ensemble)
     model = fitted_like(estimator, schema, start)
 
-    def raw_predict(asked: Any) -> Floats:
-        return rows.raw().copy() if asked is X else type(estimator)._raw_predict(model, asked)
+    def raw_predict(some: Any) -> Floats:
+        return rows.raw().copy() if some is X else type(estimator)._raw_predict(model, some)
 
     def score() -> float:
         # Nothing is copied, and what serves other rows is made when it is first needed.

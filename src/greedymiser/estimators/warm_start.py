@@ -6,13 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from greedymiser.losses import Loss
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import (
     Checked,
-    Prepared,
     Schema,
     costs_of_columns,
     read_categorical_features,
@@ -20,7 +17,6 @@ from greedymiser.training.preparation import (
     read_interaction_cst,
     read_monotonic_cst,
 )
-from greedymiser.training.train import owned_by
 
 if TYPE_CHECKING:
     from greedymiser.estimators.base import Miser
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 
 def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Schema]:
     """What is known stays; parameters that would change its meaning are refused."""
-    known = estimator.schema_
+    schema = estimator.schema_
     if params.max_iter < estimator.n_iter_:
         raise ValueError(
             f"max_iter={params.max_iter} must not be less than n_iter_={estimator.n_iter_} "
@@ -36,52 +32,31 @@ def continuation(estimator: Miser, params: Parameters) -> Callable[[Checked], Sc
         )
     if params.charge != estimator.model_.charge:
         raise _changed("charge", "its accounts are kept the old way")
+    if params.budget is not None and estimator.cost_ > params.budget:
+        raise ValueError(
+            f"budget={params.budget:g} is less than the {estimator.cost_:g} that the model costs "
+            "before it is continued (warm_start=True); truncate it first"
+        )
 
     def learn(checked: Checked) -> Schema:
-        if costs_of_columns(params, known.n_features, known.columns) != known.costs:
+        if costs_of_columns(params, schema.n_features, schema.columns) != schema.costs:
             raise _changed("costs", "its accounts are kept in the old ones")
         categorical = read_categorical_features(
-            params.categorical_features, checked.X, known.n_features, known.columns
+            params.categorical_features, checked.X, schema.n_features, schema.columns
         )
-        if sorted(categorical) != sorted(known.categories):
+        if sorted(categorical) != sorted(schema.categories):
             raise _changed("categorical_features", "its trees know other categories")
-        if not _same_loss(known.target.loss(params.loss, params.quantile), known.loss):
+        if not _same_loss(schema.target.loss(params.loss, params.quantile), schema.loss):
             raise _changed("loss", "its trees were grown for another one")
-        if read_monotonic_cst(params.monotonic_cst, known) != known.monotonic_cst:
+        if read_monotonic_cst(params.monotonic_cst, schema) != schema.monotonic_cst:
             raise _changed("monotonic_cst", "its trees follow the old one")
-        if read_interaction_cst(params.interaction_cst, known) != known.interactions:
+        if read_interaction_cst(params.interaction_cst, schema) != schema.interactions:
             raise _changed("interaction_cst", "its trees follow the old one")
         # Trees do not depend on what errors cost: a continued model may decide anew.
-        errors = read_error_costs(params.error_costs, known.target, known.loss)
-        return replace(known, error_costs=errors)
+        errors = read_error_costs(params.error_costs, schema.target, schema.loss)
+        return replace(schema, error_costs=errors)
 
     return learn
-
-
-def check_budget(estimator: Miser, prepared: Prepared) -> None:
-    """Raise if a model, or one of the rows to learn from, costs too much before it is continued."""
-    if estimator.budget is not None and estimator.cost_ > estimator.budget:
-        raise ValueError(
-            f"budget={estimator.budget:g} is less than the {estimator.cost_:g} that the model "
-            "costs before it is continued (warm_start=True); truncate it first"
-        )
-    if estimator.row_budget is None:
-        return
-    dearest = _dearest(estimator, prepared)
-    if dearest > estimator.row_budget:
-        raise ValueError(
-            f"row_budget={estimator.row_budget:g} is less than the {dearest:g} that the most "
-            "expensive row costs before the model is continued (warm_start=True); truncate it first"
-        )
-
-
-def _dearest(estimator: Miser, prepared: Prepared) -> float:
-    """What the row pays that pays most, of those to learn from."""
-    ensemble, costs = estimator.ensemble_, estimator.costs_
-    owned = owned_by(prepared, ensemble, prepared.train)
-    if owned is None:
-        return 0.0
-    return max(costs.bill(some, ensemble.n_trees) for some in np.unique(owned, axis=0))
 
 
 def _changed(parameter: str, why: str) -> ValueError:
@@ -91,15 +66,15 @@ def _changed(parameter: str, why: str) -> ValueError:
     )
 
 
-def _same_loss(new: Loss, known: Loss) -> bool:
+def _same_loss(new: Loss, old: Loss) -> bool:
     """Whether two losses mean the same; what one of them learned from its data counts for both."""
-    if new is known:
+    if new is old:
         return True
-    if type(new) is not type(known):
+    if type(new) is not type(old):
         return False
     unset = {name for name, value in vars(new).items() if value is None}
     mine, theirs = (
         {name: value for name, value in vars(loss).items() if name not in unset}
-        for loss in (new, known)
+        for loss in (new, old)
     )
     return bool(mine == theirs)

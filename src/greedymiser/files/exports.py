@@ -79,15 +79,15 @@ def nested(nodes: NDArray[np.void], make: Callable[[int, tuple[Any, Any] | None]
 def known_objective(loss: Loss, objectives: Mapping[type[Loss], str]) -> str | None:
     """Name of the objective whose link is that of a loss: a finished model needs no more of it."""
     # The class of the loss, those that it derives from, and those from which it has its link.
-    for known in (*type(loss).__mro__, *objectives):
-        if known in objectives and responds_as(loss, known):
-            return objectives[known]
+    for kind in (*type(loss).__mro__, *objectives):
+        if kind in objectives and responds_as(loss, kind):
+            return objectives[kind]
     return None
 
 
-def responds_as(loss: Loss, known: type[Loss]) -> bool:
+def responds_as(loss: Loss, kind: type[Loss]) -> bool:
     """Whether the response of a loss is that of a class, and was not replaced."""
-    return getattr(loss.response, "__func__", None) is known.response
+    return getattr(loss.response, "__func__", None) is kind.response
 
 
 # -- names ------------------------------------------------------------------------------------
@@ -99,19 +99,19 @@ def readable_names(
     """Feature names that a library can read, all different; warns of changes."""
     if names is None:
         return None
-    kept = {name for name in names if name and not forbidden.search(name)}
+    readable = {name for name in names if name and not forbidden.search(name)}
     changed: dict[str, str] = {}
     # The number to try next for each stem: thousands of names may have the same one.
     numbers: dict[str, int] = {}
     for i, name in enumerate(names):
-        if name in kept:
+        if name in readable:
             continue
         stem = forbidden.sub("_", name) or f"Column_{i}"
         new, number = stem, numbers.get(stem, 2)
-        while new in kept:
+        while new in readable:
             new, number = f"{stem}_{number}", number + 1
         numbers[stem] = number
-        kept.add(new)
+        readable.add(new)
         changed[name] = new
     if changed:
         listed = ", ".join(f"{old!r} is {new!r}" for old, new in [*changed.items()][:MOST_NAMED])

@@ -1,4 +1,4 @@
-"""LightGBM's text format: the road to LightGBM, treelite, ONNX Runtime, SHAP and what reads them.
+"""LightGBM's text format, which LightGBM, treelite, ONNX Runtime and SHAP can read.
 
 Raw predictions of what is written here equal ours bit for bit where the reader adds up float64 in
 the order of the trees, as LightGBM does: the baseline is folded into the first tree of each output.
@@ -97,7 +97,7 @@ def to_lightgbm(model: Any, *, dtype: Literal["float64", "float32"] = "float64")
     whole = whole_ensemble(predictor, "LightGBM's format")
     _warn_of_splits_near_zero(whole, predictor.names)
     ensemble = _readable(whole, dtype)
-    sizes = {feature: len(known) for feature, known in predictor.categories.items()}
+    sizes = {feature: len(labels) for feature, labels in predictor.categories.items()}
     rate = _learning_rate(model)
     trees = [
         f"Tree={i}\n{_as_lines(tree)}\n\n"
@@ -215,7 +215,7 @@ def _objective(name: str, n_outputs: int) -> str:
 
 
 def _parameters(objective: str, ensemble: Ensemble, rate: float) -> str:
-    """What LightGBM would have been told; some readers look up the objective here."""
+    """Parameters as LightGBM writes them; some readers look up the objective here."""
     parameters = {
         "boosting": "gbdt",
         "objective": objective,
@@ -238,8 +238,8 @@ def _feature_infos(predictor: Predictor, ensemble: Ensemble) -> list[str]:
     for feature in np.unique(numeric["feature"]).tolist():
         ends = (low[feature], high[feature]) if low[feature] <= high[feature] else (0.0, 0.0)
         infos[feature] = f"[{float(ends[0])!r}:{float(ends[1])!r}]"
-    for feature, known in predictor.categories.items():
-        infos[feature] = ":".join(map(str, range(len(known)))) or "none"
+    for feature, labels in predictor.categories.items():
+        infos[feature] = ":".join(map(str, range(len(labels)))) or "none"
     return infos
 
 
@@ -251,10 +251,12 @@ def _frame_categories(predictor: Predictor) -> str:
     """
     if predictor.feature_names is None:
         return "[]"
-    known = [predictor.categories[feature].tolist() for feature in sorted(predictor.categories)]
-    if not all(isinstance(label, str | int | float) for labels in known for label in labels):
+    categories = [
+        predictor.categories[feature].tolist() for feature in sorted(predictor.categories)
+    ]
+    if not all(isinstance(label, str | int | float) for labels in categories for label in labels):
         return "[]"
-    return json.dumps(known)
+    return json.dumps(categories)
 
 
 # -- trees ------------------------------------------------------------------------------------

@@ -93,11 +93,11 @@ def to_ltr(model: Any, features: Any, *, name: str = "greedymiser") -> LtrBodies
     trees = ExportedTrees.of(whole_ensemble(predictor, "the plugin"))
     dump = [_tree(trees.nodes_of(i), names) for i in range(len(trees.starts) - 1)]
     used = _with_origins({names[feature] for feature in predictor.features}, features)
-    kept = [feature for feature in features if feature["name"] in used]
-    if not kept:
+    used_features = [feature for feature in features if feature["name"] in used]
+    if not used_features:
         raise ValueError("the model uses no feature, so there is nothing to rank by")
     return LtrBodies(
-        feature_set={"featureset": {"features": kept}},
+        feature_set={"featureset": {"features": used_features}},
         model={
             "model": {
                 "name": name,

@@ -170,7 +170,7 @@ class PyfuncModel:
         """
         import pandas as pd
 
-        asked = {name for name, value in (params or {}).items() if value}
+        wanted = {name for name, value in (params or {}).items() if value}
         table = self.predictor.table(X)
         raw, left = self.predictor.run(table)
         answers = pd.DataFrame(
@@ -179,9 +179,9 @@ class PyfuncModel:
                 "cost": self.predictor.bills(table, left),
             }
         )
-        if "probabilities" in asked:
+        if "probabilities" in wanted:
             answers = answers.assign(**self._probabilities(raw))
-        if "receipts" in asked:
+        if "receipts" in wanted:
             answers["receipt"] = receipts_of(self.predictor, table, left)
         return answers
 

@@ -151,8 +151,8 @@ def _format(model: Entries) -> int:
 
 def _optional(model: Entries, number: int) -> set[str]:
     """Entries that a model of a format may have; all models of format 2 charge by row."""
-    known = {name for name, since in SINCE.items() if since <= number}
-    return known & (model.values.keys() if number > SINCE["charge"] else known)
+    names = {name for name, since in SINCE.items() if since <= number}
+    return names & (model.values.keys() if number > SINCE["charge"] else names)
 
 
 def _shared(model: Entries, arrays: Arrays) -> tuple[dict[str, Any], list[Ensemble]]:
@@ -181,18 +181,18 @@ def _error_costs(entries: Entries, shared: Mapping[str, Any], arrays: Arrays) ->
     classes = shared["classes"]
     require(classes is not None, f"a {shared['kind']} has no errors that cost anything")
     require(gives_probabilities(shared["loss"]), "errors cost, but its loss has no probabilities")
-    said = _labels(
+    decisions = _labels(
         entries, "error_costs.said", arrays, lambda n: require(n >= 2, "it says nothing")
     )
-    matrix = arrays.take("error_costs.matrix", FLOAT, (len(classes), len(said)))
-    answers = said.tolist()
+    matrix = arrays.take("error_costs.matrix", FLOAT, (len(classes), len(decisions)))
+    answers = decisions.tolist()
     require(len(set(answers)) == len(answers), "it says the same in two ways")
     require(bool(np.isfinite(matrix).all()), "an error costs more than a float can hold")
     require(
         bool((matrix.max(axis=1) > matrix.min(axis=1)).all()),
         "the errors of a class cost the same whatever is said",
     )
-    return ErrorCosts(matrix, said)
+    return ErrorCosts(matrix, decisions)
 
 
 def _model(
@@ -473,14 +473,14 @@ def _any_loss(entries: Entries, n_outputs: int) -> Loss:
         require(response in RESPONSES, f"the response {brief(response)} is unknown")
         return RESPONSES[response](n_outputs)
     require(name in KNOWN_LOSSES, f"the loss {brief(name)} is unknown")
-    known = KNOWN_LOSSES[name]
-    entries.only({"name", *known.parameters})
+    loss_class = KNOWN_LOSSES[name]
+    entries.only({"name", *loss_class.parameters})
     parameters = {
         key: entries.integer(key, 1) if kind is int else entries.number(key)
-        for key, kind in known.parameters.items()
+        for key, kind in loss_class.parameters.items()
     }
     try:
-        loss = known.make(**parameters)
+        loss = loss_class.make(**parameters)
     except ValueError as error:
         raise ContentError(f"its loss {name!r} is wrong: {error}") from None
     require(loss.n_outputs == n_outputs, f"its loss has {loss.n_outputs} outputs, not {n_outputs}")
@@ -513,15 +513,15 @@ def _all_categories(lists: list[Any], n_features: int, arrays: Arrays) -> Catego
         entries = Entries(entry, "an entry of 'categories'")
         feature = entries.integer("feature", 0, n_features - 1)
         require(feature not in categories, f"feature {feature} has its categories twice")
-        known = _labels(
+        labels = _labels(
             entries, f"categories.{feature}", arrays, check_number, frozenset({"feature"})
         )
-        if known.dtype == object:
-            distinct = len(set(known.tolist())) == len(known)
+        if labels.dtype == object:
+            distinct = len(set(labels.tolist())) == len(labels)
         else:
-            distinct = known.dtype.kind != "U" and _is_sorted(known)
+            distinct = labels.dtype.kind != "U" and _is_sorted(labels)
         require(distinct, f"the categories of feature {feature} are not distinct, or not in order")
-        categories[feature] = known
+        categories[feature] = labels
     return categories
 
 

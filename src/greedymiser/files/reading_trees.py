@@ -1,4 +1,4 @@
-"""The trees of a model file: nothing that a kernel could stumble over gets through.
+"""The trees of a model file: all that kernels rely on is checked.
 
 The kernels that walk trees do not check their indices, and a wrong one would read foreign memory.
 """
@@ -50,14 +50,14 @@ def read_stages(
         require(order == list(range(len(ensembles))), "the stages are out of order")
     require(max(order) < len(ensembles), "a stage is of an unknown ensemble")
     ends = {which: last for which, _, last, _ in rows}
-    known: dict[int, Ensemble] = {}
+    by_position: dict[int, Ensemble] = {}
     stages: list[Stage] = []
     for which, first, last, n_trees in rows:
-        if which not in known:
-            ensemble = known[which] = _beginning(ensembles[which], ends[which], is_family)
+        if which not in by_position:
+            ensemble = by_position[which] = _beginning(ensembles[which], ends[which], is_family)
             require(first == 0, "a stage does not begin where its ensemble does")
         else:
-            ensemble = known[which]
+            ensemble = by_position[which]
             require(ensemble is stages[-1].ensemble, "the stages are out of order")
             require(0 < first == stages[-1].last < last, "a stage does not begin where one ends")
         stage = Stage(ensemble, first, last, n_trees)

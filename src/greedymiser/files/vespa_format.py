@@ -99,7 +99,7 @@ def _model(predictor: Predictor) -> str:
     used = sorted(predictor.categories.keys() & predictor.features)
     categories = {feature: predictor.categories[feature].tolist() for feature in used}
     trees = ExportedTrees.of(ensemble)
-    sizes = {feature: len(known) for feature, known in categories.items()}
+    sizes = {feature: len(labels) for feature, labels in categories.items()}
     dump = {
         "name": "tree",
         "version": "v4",

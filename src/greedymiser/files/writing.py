@@ -135,9 +135,9 @@ def _shared(predictor: Predictor, response: str | None, arrays: Tensors) -> dict
         classes = _labels(predictor.classes, "classes", "the classes", arrays)
     errors = {}
     if predictor.error_costs is not None:
-        said = predictor.error_costs.said
+        decisions = predictor.error_costs.said
         arrays["error_costs.matrix"] = np.ascontiguousarray(predictor.error_costs.matrix)
-        errors["error_costs"] = _labels(said, "error_costs.said", "the answers", arrays)
+        errors["error_costs"] = _labels(decisions, "error_costs.said", "the answers", arrays)
     return errors | {
         "kind": predictor.kind,
         "feature_names": _names(predictor.feature_names),
@@ -271,9 +271,11 @@ def _loss(predictor: Predictor, response: str | None) -> dict[str, Any]:
     loss = predictor.loss
     if response is not None:
         _check_response(loss, response)
-    for name, known in KNOWN_LOSSES.items():
-        if type(loss) is known.make and "response" not in vars(loss):
-            parameters = {key: kind(getattr(loss, key)) for key, kind in known.parameters.items()}
+    for name, loss_class in KNOWN_LOSSES.items():
+        if type(loss) is loss_class.make and "response" not in vars(loss):
+            parameters = {
+                key: kind(getattr(loss, key)) for key, kind in loss_class.parameters.items()
+            }
             return {"name": name, **parameters}
     if response is None:
         response = "identity" if predictor.kind == "ranker" else _response_of(loss)
@@ -350,10 +352,10 @@ def _names(names: Sequence[str] | None) -> list[str] | None:
 def _categories(predictor: Predictor, feature: int, arrays: Tensors) -> dict[str, Any]:
     names = predictor.names
     what = f"the categories of feature {feature if names is None else names[feature]!r}"
-    known = predictor.categories[feature]
-    if known.dtype.kind == "U":
-        known = known.astype(object)  # as they come from data frames
-    return {"feature": int(feature), **_labels(known, f"categories.{feature}", what, arrays)}
+    labels = predictor.categories[feature]
+    if labels.dtype.kind == "U":
+        labels = labels.astype(object)  # as they come from data frames
+    return {"feature": int(feature), **_labels(labels, f"categories.{feature}", what, arrays)}
 
 
 def _labels(labels: NDArray[Any], name: str, what: str, arrays: Tensors) -> dict[str, Any]:

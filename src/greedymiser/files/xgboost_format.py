@@ -162,7 +162,7 @@ def _feature_types(predictor: Predictor) -> list[str]:
 
 def _booster(predictor: Predictor, trees: ExportedTrees) -> dict[str, Any]:
     n_trees, k = len(trees.starts) - 1, trees.n_outputs
-    sizes = {feature: len(known) for feature, known in predictor.categories.items()}
+    sizes = {feature: len(labels) for feature, labels in predictor.categories.items()}
     return {
         "cats": _frame_categories(predictor),
         "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(n_trees)},
@@ -231,16 +231,20 @@ def _frame_categories(predictor: Predictor) -> dict[str, Any]:
     Empty where the model knows no frame, or has others than text and whole numbers: XGBoost has no
     place for those.
     """
-    known = predictor.categories
-    texts = {f: labels for f, labels in known.items() if _all_are(labels, str)}
-    numbers = {f: labels for f, labels in known.items() if _all_are(labels, int)}
-    if predictor.feature_names is None or not known or len(texts) + len(numbers) < len(known):
+    categories = predictor.categories
+    texts = {f: labels for f, labels in categories.items() if _all_are(labels, str)}
+    numbers = {f: labels for f, labels in categories.items() if _all_are(labels, int)}
+    if (
+        predictor.feature_names is None
+        or not categories
+        or len(texts) + len(numbers) < len(categories)
+    ):
         return {"enc": [], "feature_segments": [], "sorted_idx": []}
     encoded: list[dict[str, Any]] = []
     order: list[int] = []
     segments = [0]
     for feature in range(predictor.n_features):
-        labels = known[feature].tolist() if feature in known else []
+        labels = categories[feature].tolist() if feature in categories else []
         if feature in numbers:
             encoded.append({"type": INTEGERS, "values": labels})
         else:

@@ -359,8 +359,8 @@ class LoopCaller:
                 # As long as the last of them can wait.
                 callers = [caller for _, caller in shared.members]
                 deadlines = [caller._deadline for caller in callers]
-                known = [deadline for deadline in deadlines if deadline is not None]
-                last = max(known, key=lambda d: d.left) if len(known) == len(callers) else None
+                limits = [deadline for deadline in deadlines if deadline is not None]
+                last = max(limits, key=lambda d: d.left) if len(limits) == len(callers) else None
                 is_limited = all(caller._is_limited for caller in callers)
                 caller = LoopCaller(self._place, last, is_limited)
                 shared.outcome = await caller._try(Call(source, shared.requests), policy)
@@ -452,11 +452,11 @@ class LoopCaller:
         left = max(deadline.left, 0.0)
         if self._reserve is None:
             return left
-        kept = [self._reserve(request, call.source) for request in call.requests]
-        known = max((seconds for seconds in kept if seconds is not None), default=0.0)
-        if None in kept or known > left / 2:
+        reserves = [self._reserve(request, call.source) for request in call.requests]
+        reserve = max((seconds for seconds in reserves if seconds is not None), default=0.0)
+        if None in reserves or reserve > left / 2:
             return left / 2
-        return left - known
+        return left - reserve
 
     def _limiter(self, source: Source) -> anyio.CapacityLimiter | None:
         """What counts the calls of a source on this event loop; functions share the threads."""

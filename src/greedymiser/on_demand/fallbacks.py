@@ -178,8 +178,8 @@ class FallbackWalk:
         if not request.unavailable or request.index in self._given_up:
             return False
         served = walk.served
-        asked = (served.maker[served.names[f]] for f in walk.features_asked(request))
-        return not request.unavailable.isdisjoint(asked)
+        sources = (served.maker[served.names[f]] for f in walk.features_asked(request))
+        return not request.unavailable.isdisjoint(sources)
 
     def _failure(self, request: Request) -> AcquisitionError:
         """The failure of something that the model needs of the object."""

@@ -259,8 +259,8 @@ def _categorical(labels: list[Any], pandas: Any) -> Any:
     """Labels as they are: pandas would make floats of integers that are next to a float."""
     if any(isinstance(label, int) and abs(label) >= EXACT_INTEGERS for label in labels):
         values = pandas.Series(labels, dtype=object)
-        known = pandas.Index(values.dropna().unique(), dtype=object)
-        return pandas.Categorical(values, known)
+        distinct = pandas.Index(values.dropna().unique(), dtype=object)
+        return pandas.Categorical(values, distinct)
     return pandas.Categorical(labels)
 
 

@@ -1,4 +1,4 @@
-"""Who is told what happens while objects are answered: metrics, traces, logs.
+"""Observers of what happens while objects are answered: metrics, traces, logs.
 
 An observer has any of the methods of ``Observer``. What it raises is logged, and does not harm an
 answer. There are ready ones for Prometheus (``prometheus_client``) and OpenTelemetry
@@ -19,7 +19,7 @@ logger = logging.getLogger("greedymiser.on_demand")
 
 
 class AnsweredObject(NamedTuple):
-    """What came of one object, as observers are told.
+    """What came of one object, as observers receive it.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class AnsweredObject(NamedTuple):
 
 
 class Observer:
-    """What observers may be told. Take what you need; all methods do nothing here.
+    """What observers are called with. Override what you need; all methods do nothing here.
 
     Examples
     --------

@@ -246,7 +246,7 @@ class Health:
             return True
 
     def release(self, call: object) -> None:
-        """A call has told nothing of the source: it was not made, or its caller has gone.
+        """A call says nothing about the source: it was not made, or its caller has gone.
 
         If it was the trial, the next call is.
         """

@@ -44,8 +44,8 @@ class Question:
 
     def __str__(self) -> str:
         answer = f"{self.answer:.6g}" if isinstance(self.answer, float) else self.answer
-        said = "missing" if self.answer is None else answer
-        return f"{self.feature}: {said}"
+        text = "missing" if self.answer is None else answer
+        return f"{self.feature}: {text}"
 
 
 @dataclass(frozen=True)
@@ -311,14 +311,14 @@ class Billing:
         """The questions to an object at these nodes, each with what was not paid before it."""
         costs = self._predictor.costs
         paid: set[int] = set()
-        asked = []
+        questions = []
         for k, node in places:
             feature = int(self._predictor.stages[k].ensemble.nodes["feature"][node])
             new = [resource for resource in costs.needs[feature] if resource not in paid]
             paid.update(new)
             price = costs.bill(new, 0) if new else 0.0
-            asked.append(self._question(walk, i, k, node, feature, price))
-        return tuple(asked)
+            questions.append(self._question(walk, i, k, node, feature, price))
+        return tuple(questions)
 
     def _question(
         self, walk: RowWalk, i: int, k: int, node: int, feature: int, cost: float
@@ -339,9 +339,9 @@ class Billing:
     ) -> ObjectReceipt:
         missing: tuple[str, ...] = ()
         not_called: tuple[str, ...] = ()
-        asked = [self.served.names[f] for f in bill.features]
+        columns = [self.served.names[f] for f in bill.features]
         if request.unavailable:
-            missing = tuple(name for name in asked if self._makes(name) in request.unavailable)
+            missing = tuple(name for name in columns if self._makes(name) in request.unavailable)
             uncalled = request.unavailable.difference(request.seconds)
             not_called = tuple(s.name for s in self.served.plan if s.name in uncalled)
         return ObjectReceipt(

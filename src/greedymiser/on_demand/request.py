@@ -244,13 +244,13 @@ class Placement(NamedTuple):
         """For the features that a model looks at, by the names of their columns."""
         position = {column: i for i, column in enumerate(source.columns)}
         features = [feature for feature, name in names.items() if name in position]
-        known = [categories.get(feature) for feature in features]
+        categorical = [categories.get(feature) for feature in features]
         taken = [position[names[feature]] for feature in features]
         return cls(
             source.name,
             np.array(taken, dtype=np.intp),
             np.array(features, dtype=np.intp),
-            tuple(None if labels is None else _codes(labels) for labels in known),
+            tuple(None if labels is None else _codes(labels) for labels in categorical),
         )
 
     def fill(self, row: NDArray[np.float64], columns: Mapping[str, Values]) -> None:

@@ -348,7 +348,7 @@ def feature_sources(predictor: Predictor) -> Sources:
 
 def check_features(predictor: Predictor, objects: list[Any]) -> None:
     """Raise if objects do not hold the features that a model looks at, or hold unknown ones."""
-    known = set(predictor.names or ())
+    names = set(predictor.names or ())
     used = [
         (str(name), feature in predictor.categories)
         for feature, name in zip(predictor.features, predictor.features_used_, strict=True)
@@ -356,11 +356,11 @@ def check_features(predictor: Predictor, objects: list[Any]) -> None:
     for i, one in enumerate(objects):
         if not isinstance(one, dict):
             raise BadRequestError(f"object {i} must be a mapping from features to values")
-        if not known.issuperset(one):
-            unknown = [name for name in one if name not in known]
+        if not names.issuperset(one):
+            unknown = [name for name in one if name not in names]
             raise BadRequestError(
                 f"object {i} has features that the model does not know: {quoted_names(unknown)}"
-                + did_you_mean(unknown[0], known.difference(one))
+                + did_you_mean(unknown[0], names.difference(one))
             )
         for name, has_labels in used:
             if name not in one:

@@ -332,8 +332,8 @@ class Sources:
 
     def plan(self, columns: Iterable[str] | None = None) -> list[Source]:
         """All that must be called for these columns (None: for all), what others need first."""
-        asked = self._maker if columns is None else columns
-        return self.upstream(self.maker(column).name for column in asked)
+        wanted = self._maker if columns is None else columns
+        return self.upstream(self.maker(column).name for column in wanted)
 
     def upstream(self, names: Iterable[str]) -> list[Source]:
         """These sources and intermediates and all that they stand on, what others need first.

@@ -77,8 +77,8 @@ def _names_of_features(predictor: Predictor, sources: Sources) -> dict[int, str]
             )
         names = columns
     used = {feature: names[feature] for feature in predictor.features}
-    known, categorical = set(columns), set(sources.categorical_names)
-    missing = [name for name in used.values() if name not in known]
+    in_sources, categorical = set(columns), set(sources.categorical_names)
+    missing = [name for name in used.values() if name not in in_sources]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ValueError(f"no source makes column {missing[0]!r}{more}, which the model looks at")
@@ -97,8 +97,8 @@ def _stage_plans(
     stages: list[StagePlan] = []
     planned: set[str] = set()
     for k in range(len(predictor.stages)):
-        asked = [names[feature] for feature in predictor.stage_features(k)]
-        new = [source for source in sources.plan(asked) if source.name not in planned]
+        wanted = [names[feature] for feature in predictor.stage_features(k)]
+        new = [source for source in sources.plan(wanted) if source.name not in planned]
         planned.update(source.name for source in new)
         placements = [
             Placement.of(source, names, predictor.categories) for source in new if source.columns
@@ -312,8 +312,8 @@ class RowWalk:
     def features_asked(self, request: Request) -> list[int]:
         """Features that an object was asked for, the one included for which it waits."""
         i = self._place[request.index]
-        asked: list[int] = np.flatnonzero(self.way.asked[i]).tolist()
-        return asked if self.way.wanted[i] < 0 else sorted({*asked, int(self.way.wanted[i])})
+        features: list[int] = np.flatnonzero(self.way.asked[i]).tolist()
+        return features if self.way.wanted[i] < 0 else sorted({*features, int(self.way.wanted[i])})
 
     def n_trees_met(self, request: Request) -> int:
         """Trees that an object has met that went another way; the one in which it is counts."""
@@ -334,7 +334,7 @@ class RowWalk:
         Nobody stops for a column that a source has brought along with another one. Hence the
         objects, once they have left, walk again, and stop for each column that is new to them.
         """
-        asked: list[list[tuple[int, int]]] = [[] for _ in self.requests]
+        questions: list[list[tuple[int, int]]] = [[] for _ in self.requests]
         again = RowWalk(self.served, self.requests, self._query)
         again.rows = self.rows
         for k in range(len(self._predictor.stages)):
@@ -345,8 +345,8 @@ class RowWalk:
                 going = going[again.way.wanted[going] >= 0]
                 again._known[going, again.way.wanted[going]] = 1
                 for i, node in zip(going.tolist(), again.way.node[going].tolist(), strict=True):
-                    asked[i].append((k, node))
-        return asked
+                    questions[i].append((k, node))
+        return questions
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -447,17 +447,17 @@ def asked_shares(served: ServedModel, X: Any) -> dict[str, float]:
     if not table.n_rows:
         raise ValueError("sample must have at least one row")
     if predictor.charge == "row":
-        asked = _asked_by_paths(served, table.rows(0, table.n_rows, predictor.features))
+        shares = _asked_by_paths(served, table.rows(0, table.n_rows, predictor.features))
     else:
         left = predictor.leaving_stages(table)
-        asked = np.zeros((table.n_rows, predictor.n_features), dtype=bool)
+        shares = np.zeros((table.n_rows, predictor.n_features), dtype=bool)
         for k in range(len(predictor.stages)):
             for feature in predictor.stage_features(k):
-                asked[left >= k, feature] = True
+                shares[left >= k, feature] = True
     called = {source.name: np.zeros(table.n_rows, dtype=bool) for source in served.plan}
     for feature, supply in served.supplies.items():
         for source in supply.plan:
-            called[source.name] |= asked[:, feature]
+            called[source.name] |= shares[:, feature]
     return {name: float(rows.mean()) for name, rows in called.items()}
 
 

@@ -115,7 +115,7 @@ def tick_label(value: float, unit: str) -> str:
 
 
 def _best_power(values: Floats, low: float, high: float) -> float:
-    """1 for a linear axis; less where clearly more costs can be told apart on a bent one."""
+    """1 for a linear axis; less where clearly more costs can be distinguished on a bent one."""
     if low < 0:
         return 1.0
     shown = {power: _n_legible(values, low, high, power) for power in (1.0, 0.5, 0.25, 0.1)}
@@ -127,7 +127,7 @@ def _best_power(values: Floats, low: float, high: float) -> float:
 
 
 def _n_legible(values: Floats, low: float, high: float, power: float) -> float:
-    """How many costs can be told apart from the one before; half of one that nearly can."""
+    """How many costs can be distinguished from the one before; half of one that nearly can."""
     place = ((values - low) / (high - low)) ** power
     return 1.0 + float(np.minimum(np.diff(place) / LEGIBLE, 1.0).sum())
 

@@ -238,7 +238,7 @@ def _without_prices(curve: TradeoffCurve) -> tuple[float, float] | None:
 def _right_end(
     curve: TradeoffCurve, best: float, others: Sequence[tuple[float, float]], paths: bool
 ) -> float:
-    """Where the picture ends: what costs many times the best model is told in words."""
+    """Where the picture ends: what costs many times the best model is written, not drawn."""
     if paths:
         return float(curve.traces["cost"].max())
     near = [cost for cost, _ in others if cost <= FAR * best]

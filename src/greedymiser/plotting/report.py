@@ -161,7 +161,7 @@ def _write_report(target: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class _Report:
-    """What a page tells, and of whom."""
+    """What a page shows: a model or a curve, and the data that goes with it."""
 
     curve: TradeoffCurve
     # Every model that no other beats: the line, the slider and a typed budget go by all of them.
@@ -281,7 +281,7 @@ def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
 
 
 def _provenance(curve: TradeoffCurve, about: Mapping[str, Any]) -> str:
-    """Where it comes from: what is told, the rows, the date and the version."""
+    """The foot of a page: the user's notes, the rows, the date and the version."""
     told = [
         f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}"
         for name, value in about.items()

@@ -69,7 +69,7 @@ def roc_auc(rows: Truth) -> ScoreOf:
 
 
 def roc_auc_ovr(rows: Truth) -> ScoreOf:
-    """Mean over classes; each is told from all others by its own probability.
+    """Mean over classes, each against all others, by its own probability.
 
     Probabilities can be equal where raw predictions are not.
     """

@@ -75,7 +75,7 @@ class Truth:
 
     @cached_property
     def positive(self) -> int:
-        """Code of the class labelled 1: the one that scikit-learn looks for if it is not told."""
+        """Code of the class labelled 1: the one that scikit-learn takes by default."""
         return self.classes.tolist().index(1)
 
     def predictions(self, raw: Floats) -> Floats:

@@ -31,12 +31,15 @@ class Account(Protocol):
     """What a grower pays from. Arrays of a level have one row for all nodes, or one per node."""
 
     costs: CostModel
-    # Whether something was too dear that would have paid.
+    # Whether a split that would have paid was beyond the budget.
     is_held_back: bool
 
     @property
     def spent(self) -> float:
         """What the resources bought so far cost."""
+
+    def check_start(self, n_trees: int) -> None:
+        """Raise if a row has paid too much for a model with so many trees that is continued."""
 
     def plant(self, is_whole: bool) -> None:
         """A tree begins, which grows on all rows or on some; its rows are those of node 0."""
@@ -88,6 +91,9 @@ class ModelAccount:
     @property
     def spent(self) -> float:
         return self.ledger.spent
+
+    def check_start(self, n_trees: int) -> None:
+        pass
 
     def plant(self, is_whole: bool) -> None:
         pass
@@ -203,7 +209,18 @@ class RowAccount:
     def is_within(self, n_trees: int) -> bool:
         if self._budget is not None and self.total(n_trees) > self._budget:
             return False
-        return self._row_budget is None or self._bill_of(self._dearest, n_trees) <= self._row_budget
+        return self._row_budget is None or self._highest_bill(n_trees) <= self._row_budget
+
+    def check_start(self, n_trees: int) -> None:
+        if self._row_budget is None or n_trees == 0:
+            return
+        highest = self._highest_bill(n_trees)
+        if highest > self._row_budget:
+            raise ValueError(
+                f"row_budget={self._row_budget:g} is less than the {highest:g} that the most "
+                "expensive row costs before the model is continued (warm_start=True); truncate it "
+                "first"
+            )
 
     def settle_round(self, is_whole: bool) -> None:
         if not is_whole:  # rows that no tree was grown on have been asked as well
@@ -248,7 +265,7 @@ class RowAccount:
         return begun, self._rows.marked(nodes, begun.tolist())
 
     def _within_budgets(self) -> Columns:
-        """Leave out what is surely too dear; what single rows would pay is known exactly."""
+        """Leave out what is surely beyond a budget; what single rows would pay is exact."""
         reachable = np.ones(self._prices.shape, dtype=bool)
         if self._budget is not None:
             spent, slack = self.total(self._n_trees), CLOSE * max(self._budget, 1e-300)
@@ -262,8 +279,8 @@ class RowAccount:
         """A split charges the rows of its node alone, so that every node has its own bound."""
         if bounds is not None:
             within = within & (bounds[:, None] > tradeoff * self._prices)
-        # Only its gain tells whether what is too dear would have paid. So it is looked at until
-        # something that would have is refused.
+        # Only its gain says whether what is beyond the budget would have paid. So it is counted
+        # until something that would have is refused.
         return within & self._reachable if self.is_held_back else within
 
     def can_afford(self, row: int, feature: int) -> bool:
@@ -299,8 +316,9 @@ class RowAccount:
 
     # -- single rows ------------------------------------------------------------------------------
 
-    def _bill_of(self, owned: NDArray[np.bool_], n_trees: int) -> float:
-        return self.costs.bill(owned, n_trees)
+    def _highest_bill(self, n_trees: int) -> float:
+        """What the row pays that has paid most."""
+        return self.costs.bill(self._dearest, n_trees)
 
     def _dearest_row(self) -> NDArray[np.bool_]:
         """What the row owns that has paid most."""

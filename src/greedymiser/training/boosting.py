@@ -40,7 +40,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Progress:
-    """What callbacks are told after each round.
+    """The state of training after a round, as callbacks receive it.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Validation:
     rows: PlacedRows
     # Score of the rows at their present raw predictions; higher is better.
     score: Callable[[], float]
-    # Told of every tree before it is scored.
+    # Called with every tree before it is scored.
     hear: Callable[[Tree], None] | None = None
     # Mean cost of the rows with so many trees, where each row pays for itself.
     cost: Callable[[int], float] | None = None
@@ -87,7 +87,7 @@ class Validation:
     pays: bool = False
 
     def total(self, bill: float) -> float:
-        """The score, less the mean bill of the rows where they pay it from the same purse."""
+        """The score; less the mean bill of the rows, where both are amounts of money."""
         return self.score() - bill if self.pays else self.score()
 
     def add_tree(self, tree: Tree, output: int) -> None:

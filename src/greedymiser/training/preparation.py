@@ -115,7 +115,7 @@ class Cases:
         return replace(self.take(chosen), starts=np.append(0, np.cumsum(sizes)))
 
     def told(self, loss: Loss) -> Loss:
-        """The loss, told where the queries are if it asks; what it remembers is then its own."""
+        """The loss for these rows: one that is computed by query gets their starts."""
         if not hasattr(loss, "over"):
             return loss
         return loss.over(np.array([0, len(self.y)]) if self.starts is None else self.starts)
@@ -358,9 +358,9 @@ def _placed(engine: Engine, binned: BinnedMatrix, cases: Cases, loss: Loss) -> P
 
 
 def _mapper(max_bins: int, schema: Schema) -> BinMapper:
-    # Features that are skipped together lie together: the dear ones behind the cheap ones.
+    # Features that are skipped together lie together: the expensive ones behind the cheap ones.
     order = np.argsort(schema.costs.prices(), kind="stable")
-    sizes = {column: len(known) for column, known in schema.categories.items()}
+    sizes = {column: len(labels) for column, labels in schema.categories.items()}
     return BinMapper(max_bins, sizes, order.tolist())
 
 

@@ -81,14 +81,14 @@ class Numbers:
         return np.zeros(len(y))
 
     def loss(self, setting: Any, quantile: float | None = None) -> Loss:
-        known = RANKING_LOSSES if self.is_ranking else REGRESSION_LOSSES
+        losses = RANKING_LOSSES if self.is_ranking else REGRESSION_LOSSES
         default = "lambdamart" if self.is_ranking else "squared_error"
         loss = as_loss(setting) if not isinstance(setting, str) else None
         if loss is None:
             name = default if setting == "auto" else setting
-            if name not in known:
-                raise _unknown_loss(setting, list(known))
-            loss = Quantile(quantile) if name == "quantile" and quantile else known[name]()
+            if name not in losses:
+                raise _unknown_loss(setting, list(losses))
+            loss = Quantile(quantile) if name == "quantile" and quantile else losses[name]()
         if loss.n_outputs != 1:
             raise ValueError(f"{self.estimator} needs a loss with one output, got {loss.n_outputs}")
         return loss
@@ -209,5 +209,5 @@ def _class_labels(y: NDArray[Any]) -> NDArray[Any]:
         ) from None
 
 
-def _unknown_loss(loss: str, known: list[str]) -> ValueError:
-    return ValueError(f"loss={loss!r} is unknown; choose from {known} or pass a loss object")
+def _unknown_loss(loss: str, losses: list[str]) -> ValueError:
+    return ValueError(f"loss={loss!r} is unknown; choose from {losses} or pass a loss object")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import Ledger, Purchase, sum_of_prices
-from greedymiser.data.binning import PartedTable
+from greedymiser.data.binning import Cuts, PartedTable
 from greedymiser.data.tables import Table, chosen
 from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.engines.interface import (
@@ -151,9 +151,9 @@ class Model:
 
     def truncated(self, n_iter: int) -> Model:
         """The first rounds, and what they bought."""
-        kept = tuple(line for line in self.purchases if line.iteration < n_iter)
+        purchases = tuple(line for line in self.purchases if line.iteration < n_iter)
         ensemble = self.ensemble.truncated(n_iter)
-        return replace(self, ensemble=ensemble, purchases=kept, best_iter=n_iter)
+        return replace(self, ensemble=ensemble, purchases=purchases, best_iter=n_iter)
 
 
 def _finished(model: Model, schema: Schema, n_jobs: int | None) -> Predictor:
@@ -205,6 +205,7 @@ def train(
     finished, and ``stopped`` is "interrupted"; "cluster lost" where all workers are gone.
     """
     grower = make_grower(prepared, params, model, allowed, sunk)
+    grower.account.check_start(model.ensemble.n_trees)
     validation = None
     if prepared.validation is not None:
         held_out = prepared.validation
@@ -262,21 +263,29 @@ def make_grower(
 
 def start_rows(prepared: Prepared, rows: PlacedRows, cases: Cases, model: Model) -> None:
     """Let placed rows begin with what a model says of them, and has asked of them."""
-    raw = _raw_of(prepared, model.ensemble, cases)
-    if model.charge != "row":
-        rows.start(raw)
+    ensemble = model.ensemble
+    marks = marks_of(prepared.schema.costs) if model.charge == "row" else None
+    if grown_on(ensemble, prepared.cuts):
+        rows.start(ensemble.baseline, marks)
+        for t in range(ensemble.n_trees):
+            rows.add_tree(ensemble.tree(t), t % ensemble.n_outputs)
         return
-    costs = prepared.schema.costs
-    rows.start(raw, marks_of(costs), owned_by(prepared, model.ensemble, cases))
-
-
-def _raw_of(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> Floats:
-    """Raw predictions of a model for some rows: (n_outputs,) while it has no trees."""
-    if ensemble.n_trees == 0:
-        return ensemble.baseline
-    # From values: the trees may have been grown on other bins.
+    # The trees were grown on other bins: the rows walk down them by their values.
     raw = _answers_for(cases, prepared.threads, partial(_predicted, ensemble))
-    return np.ascontiguousarray(raw.T)
+    had = None if marks is None else owned_by(prepared, ensemble, cases)
+    rows.start(np.ascontiguousarray(raw.T), marks, had)
+
+
+def grown_on(ensemble: Ensemble, cuts: Cuts) -> bool:
+    """Whether trees split where bins end, so that rows can walk down them by their bins."""
+    nodes = ensemble.nodes
+    numeric = nodes[(nodes["feature"] >= 0) & (nodes["category_set"] < 0)]
+    if len(numeric) == 0:
+        return True
+    values, starts = cuts.thresholds
+    place = starts[numeric["feature"]] + numeric["bin"]
+    is_there = (numeric["bin"] >= 0) & (place < starts[numeric["feature"] + 1])
+    return bool(is_there.all() and np.array_equal(values[place], numeric["threshold"]))
 
 
 def owned_by(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> NDArray[np.bool_] | None:
@@ -285,9 +294,9 @@ def owned_by(prepared: Prepared, ensemble: Ensemble, cases: Cases) -> NDArray[np
         return None
     costs = prepared.schema.costs
     meter = Meter.of(costs, ensemble.features)
-    asked = meter.marks(_answers_for(cases, prepared.threads, partial(_asked, meter, ensemble)))
-    owned = np.zeros((len(asked), len(costs.resource_names)), dtype=bool)
-    owned[:, list(meter.resources)] = asked
+    marks = meter.marks(_answers_for(cases, prepared.threads, partial(_asked, meter, ensemble)))
+    owned = np.zeros((len(marks), len(costs.resource_names)), dtype=bool)
+    owned[:, list(meter.resources)] = marks
     # Free resources have no marks.
     owned[:, costs.resource_costs == 0] = False
     return owned

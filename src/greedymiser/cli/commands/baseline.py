@@ -83,8 +83,8 @@ def _metered(path: Path, prices: CostFile) -> Predictor:
     """The model of a file, with a bill."""
     from greedymiser.estimators.baselines import baseline as metered
 
-    found = metered(_read_model(path), prices.costs)
-    return replace(found.predictor_, about={"cost_unit": prices.unit or ""})
+    predictor = metered(_read_model(path), prices.costs)
+    return replace(predictor.predictor_, about={"cost_unit": prices.unit or ""})
 
 
 def _read_model(path: Path) -> Any:
@@ -102,5 +102,5 @@ def _read_model(path: Path) -> Any:
     try:
         return booster(model_file=str(path))
     except Exception as error:  # each library has its own
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"{library} cannot read {str(path)!r}: {said}") from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{library} cannot read {str(path)!r}: {reason}") from None

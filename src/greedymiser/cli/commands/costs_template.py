@@ -47,16 +47,16 @@ def costs_template(
     left_out = {**dict.fromkeys(drop or (), ""), **doubtful}
     _write([name for name in features if name not in doubtful], left_out, out, force)
     if doubtful:
-        said = "; ".join(f"{name!r} {why}" for name, why in doubtful.items())
-        complain(f"Note: not among the features: {said}")
+        doubts = "; ".join(f"{name!r} {why}" for name, why in doubtful.items())
+        complain(f"Note: not among the features: {doubts}")
     if left_out and out is not None and out.suffix.lower() == ".csv":
         drops = " ".join(f"--drop {name}" for name in left_out)
         complain(
             f"Note: CSV has no place for columns that are left out: say {drops} to curve and fit"
         )
     if target is None and not is_svmlight(data):
-        given = [name for name in frame.columns if name in others]
-        but = f" but {quoted(given)}" if given else ""
+        present = [name for name in frame.columns if name in others]
+        but = f" but {quoted(present)}" if present else ""
         complain(f"Note: no --target is given: all columns{but} are taken for features")
 
 

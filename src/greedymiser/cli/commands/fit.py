@@ -102,14 +102,14 @@ def fit(
     searched = cv is not None or (budget is not None and tradeoff is None)
     check_engine(engine.value, in_parts)
     _check_parts(data, in_parts, searched and valid is None)
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "target": target, "task": task, "qid": qid, "drop": drop or (), "valid": valid
     }  # fmt: skip
     with cluster(scheduler, workers, jobs) if in_parts else nullcontext():
         if in_parts:
-            job = read_inputs_in_parts(data, costs, **given, out=out)
+            job = read_inputs_in_parts(data, costs, **settings, out=out)
         else:
-            job = read_inputs(data, costs, **given, holds_out=cv is None)
+            job = read_inputs(data, costs, **settings, holds_out=cv is None)
         if budget is None and tradeoff is None and cv is None and job.costs.errors is not None:
             searched = scoring in (None, TOTAL_COST)
             _check_parts(data, in_parts, searched and valid is None)

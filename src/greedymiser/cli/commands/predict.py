@@ -67,9 +67,9 @@ def predict(
             n_rows, cost = write_predictions(trained, rows, out, with_costs, keep or ())
         _tell(trained, n_rows, cost, out)
         return
-    X, queries, kept = rows_for(trained, data, qid, drop or (), keep or ())
+    X, queries, columns = rows_for(trained, data, qid, drop or (), keep or ())
     table, bills = predictions(trained, X, queries, with_costs)
-    table = with_kept(table, kept)
+    table = with_kept(table, columns)
     if out is None:
         emit(table.to_csv(index=False))
         return

@@ -1,4 +1,4 @@
-"""``greedymiser protocol``: what a model asks of whom."""
+"""``greedymiser protocol``: which questions a model asks, of which rows."""
 
 from __future__ import annotations
 

@@ -61,21 +61,21 @@ def scores_of_model(
     if target is None:
         columns = read_table(data).columns
         raise InputError(f"name the target with --target; the columns are {listing(columns, 12)}")
-    X, queries, kept = rows_for(trained, data, qid, drop, [target])
-    check_column(kept, data, target)
-    if kept[target].isna().any():
-        n_missing = int(kept[target].isna().sum())
+    X, queries, others = rows_for(trained, data, qid, drop, [target])
+    check_column(others, data, target)
+    if others[target].isna().any():
+        n_missing = int(others[target].isna().sum())
         raise InputError(f"column {target!r} of {str(data)!r} is missing in {n_missing} rows")
     table = trained.table(X)
     raw, left = trained.run(table, queries)
-    y = encoded(trained, kept[target].to_numpy())
+    y = encoded(trained, others[target].to_numpy())
     costs = trained.bills(table, left)
     unit = cost_unit(trained)
     wanted, rows = scoring or _usual(trained), []
     for name in wanted:
         if name != TOTAL_COST:
-            found = score_of(trained, name, y, raw, queries)
-            rows.append((plain_score_name(name), rounded_score(found)))
+            score = score_of(trained, name, y, raw, queries)
+            rows.append((plain_score_name(name), rounded_score(score)))
     mean = "mean cost of a prediction" if np.ptp(costs) else "cost of a prediction"
     rows.append((mean, money(float(costs.mean()), unit)))
     if TOTAL_COST in wanted:
@@ -117,16 +117,16 @@ def encoded(trained: Predictor, labels: NDArray[Any]) -> NDArray[np.float64]:
             codes.setdefault(str(int(label)), code)
             codes.setdefault(str(float(label)), code)
     unknown = sorted({str(label) for label in labels if str(label) not in codes})
-    found = np.unique(labels.astype(str)).tolist()
-    known = trained.classes.tolist()
-    if len(unknown) == len(found) == len(known) and "estimator" not in trained.about:
+    here = np.unique(labels.astype(str)).tolist()
+    classes = trained.classes.tolist()
+    if len(unknown) == len(here) == len(classes) and "estimator" not in trained.about:
         # Models of other libraries know classes by numbers, in the order of their names.
-        complain(f"Note: the classes {listing(found)} are taken for {listing(known)}")
-        codes = {label: code for code, label in enumerate(found)}
+        complain(f"Note: the classes {listing(here)} are taken for {listing(classes)}")
+        codes = {label: code for code, label in enumerate(here)}
         unknown = []
     if unknown:
         raise InputError(
-            f"the model does not know the class {unknown[0]!r}; it knows {listing(known)}"
+            f"the model does not know the class {unknown[0]!r}; it knows {listing(classes)}"
         )
     return np.array([codes[str(label)] for label in labels], dtype=np.float64)
 
@@ -141,8 +141,8 @@ def score_of(
     """The score of that name; ``y`` as ``encoded`` has it."""
     from greedymiser.scoring.scores import known_score
 
-    known = known_score(name, trained.kind, trained.loss, trained.classes)
-    if known is None:
+    compiled = known_score(name, trained.kind, trained.loss, trained.classes)
+    if compiled is None:
         return _score_of_scikit_learn(trained, name, y, raw)
     starts = None
     if queries is not None:
@@ -150,7 +150,7 @@ def score_of(
         y, raw = y[order], raw[:, order]
         changes = np.flatnonzero(queries[order][1:] != queries[order][:-1]) + 1
         starts = np.concatenate([[0], changes, [len(y)]]).astype(np.intp)
-    return known.bind(y, None, starts)(raw)
+    return compiled.bind(y, None, starts)(raw)
 
 
 def _score_of_scikit_learn(

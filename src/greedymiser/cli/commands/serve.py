@@ -46,11 +46,11 @@ def serve(
             f"serving needs {error.name}, which is not installed; "
             'run: pip install "greedymiser[serve]"'
         ) from None
-    found, options = (None, {}) if sources is None else _sources_of(sources)
+    from_module, options = (None, {}) if sources is None else _sources_of(sources)
     if deadline is not None:
         options["deadline"] = deadline
     try:
-        app = app_for(model, found, max_objects=max_objects, **options)
+        app = app_for(model, from_module, max_objects=max_objects, **options)
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from None
     say(f"serving {model} at http://{host}:{port}")
@@ -71,10 +71,10 @@ def _sources_of(path: Path) -> tuple[Any, dict[str, Any]]:
         raise InputError(f"there is no file {path}") from None
     except Exception as error:
         raise InputError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    found = getattr(module, "sources", None)
-    if not isinstance(found, Sources):
+    sources = getattr(module, "sources", None)
+    if not isinstance(sources, Sources):
         raise InputError(f"{path} has no Sources in the name sources")
     options = getattr(module, "options", {})
     if not isinstance(options, dict):
         raise InputError(f"options of {path} must be a dict for OnDemandPredictor")
-    return found, dict(options)
+    return sources, dict(options)

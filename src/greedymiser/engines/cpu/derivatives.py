@@ -97,16 +97,16 @@ class _InPython(Derivatives):
 
     def _compute(self, raw: Floats, team: Team) -> bool:
         loss = self.sample.loss
-        found = loss.gradients(self.sample.y, raw if loss.n_outputs > 1 else raw[0])
-        if not isinstance(found, tuple) or len(found) != 2:
+        derivatives = loss.gradients(self.sample.y, raw if loss.n_outputs > 1 else raw[0])
+        if not isinstance(derivatives, tuple) or len(derivatives) != 2:
             raise TypeError("the loss must return gradients and hessians (or None), as a pair")
-        self._gradients[:] = _shaped("gradients", found[0], raw.shape)
+        self._gradients[:] = _shaped("gradients", derivatives[0], raw.shape)
         hessians = self._hessians[:0]
-        if found[1] is not None:
+        if derivatives[1] is not None:
             hessians = self._hessians
-            hessians[:] = _shaped("hessians", found[1], raw.shape)
+            hessians[:] = _shaped("hessians", derivatives[1], raw.shape)
         rows.weigh_derivatives(team, self._weight, self._gradients, hessians, self._found)
-        return found[1] is None
+        return derivatives[1] is None
 
 
 def derivatives_of(

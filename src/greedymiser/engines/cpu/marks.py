@@ -64,19 +64,21 @@ class CpuMarks:
         self, state: TreeState, nodes: NDArray[np.int64], marks: Sequence[int]
     ) -> NDArray[np.int64]:
         """See ``PlacedRows.marked``."""
-        asked = np.zeros(len(nodes), dtype=SPLIT_DTYPE)
-        asked["node"] = nodes
-        found = np.empty((len(nodes), 1 + WORD_BITS * len(self._bits)), dtype=np.int64)
+        records = np.zeros(len(nodes), dtype=SPLIT_DTYPE)
+        records["node"] = nodes
+        weights = np.empty((len(nodes), 1 + WORD_BITS * len(self._bits)), dtype=np.int64)
         team = self._team(self._bits.shape[1])
-        marking.weigh(team, tuple(state), asked, self._weights, self._longest, self._bits, found)
-        return self._mark_bits.chosen(found[:, 0], found[:, 1:], marks)
+        marking.weigh(
+            team, tuple(state), records, self._weights, self._longest, self._bits, weights
+        )
+        return self._mark_bits.chosen(weights[:, 0], weights[:, 1:], marks)
 
     def weigh_all(self, marks: Sequence[int]) -> NDArray[np.int64]:
         """The same for all rows."""
-        found = np.empty(1 + WORD_BITS * len(self._bits), dtype=np.int64)
+        weights = np.empty(1 + WORD_BITS * len(self._bits), dtype=np.int64)
         team = self._team(self._bits.shape[1])
-        marking.weigh_all(team, EVERY_ROW, self._weights, self._bits, found)
-        return self._mark_bits.chosen(found[:1], found[None, 1:], marks)
+        marking.weigh_all(team, EVERY_ROW, self._weights, self._bits, weights)
+        return self._mark_bits.chosen(weights[:1], weights[None, 1:], marks)
 
     def patterns(self, rows: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
         """The different sets of marks of some rows, None for all."""

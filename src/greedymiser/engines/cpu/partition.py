@@ -25,7 +25,7 @@ ALL_ROWS = np.empty(0, dtype=np.int64)
 
 
 class _Noted(NamedTuple):
-    """The splits of the last level. Their rows were not moved: leaves can be told by codes."""
+    """The splits of the last level. Their rows were not moved: codes say which leaf a row is in."""
 
     splits: NDArray[np.void]
     category_sets: NDArray[np.uint64]

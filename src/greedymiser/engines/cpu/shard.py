@@ -65,8 +65,8 @@ class CpuShard:
         sample, formula = self.sample, self._formula
         totals = new_sums(self._threads.n_threads)
         if type(sample.loss) is LambdaMART:
-            given = sample.y, self._raw[0], sample.weight
-            sample.loss.add_scores(self._team(), *given, totals[0])
+            arguments = sample.y, self._raw[0], sample.weight
+            sample.loss.add_scores(self._team(), *arguments, totals[0])
         elif formula is not None:
             rows.sum_loss(
                 self._team(), formula, sample.y, self._raw, self._weight, totals, self._tables
@@ -110,18 +110,18 @@ class CpuShard:
         gradients, hessians = self._derivatives.of_output(output)
         if lot is not None:
             units = ALL_ROWS if self.sample.units is None else self.sample.units
-            given = (lot, units, self.sample.first_row)
-            gradients, hessians = self._partition.draw(gradients, hessians, *given)
+            units_of_lot = (lot, units, self.sample.first_row)
+            gradients, hessians = self._partition.draw(gradients, hessians, *units_of_lot)
         return self._partition.begin(gradients, hessians, grid, rules, lot is None)
 
     def count(self, nodes: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         assert self._partition is not None
         shape = (len(nodes), len(blocks), LANES * BINS * self.grid.bin_words)
-        found = np.empty(shape, dtype=np.int64)
+        histograms = np.empty(shape, dtype=np.int64)
         team = self._threads.team()
         state = self._partition.state
-        counting.count_nodes(team, tuple(self._data), tuple(state), nodes, blocks, found)
-        return found
+        counting.count_nodes(team, tuple(self._data), tuple(state), nodes, blocks, histograms)
+        return histograms
 
     def partition(
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool

@@ -30,8 +30,8 @@ class _CodePlace(NamedTuple):
         if len(self.rows) == 0:
             return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp)
         at = np.minimum(np.searchsorted(self.rows, wanted), len(self.rows) - 1)
-        found = np.flatnonzero(self.rows[at] == wanted)
-        return at[found], found
+        positions = np.flatnonzero(self.rows[at] == wanted)
+        return at[positions], positions
 
     def taken(self, at: RowNumbers) -> Codes:
         columns = self.columns + at if isinstance(self.columns, int) else self.columns[at]
@@ -53,8 +53,8 @@ class Chunk:
         rows = np.arange(self._n_rows) if rows is None else rows
         taken = np.empty((self._n_blocks, len(rows)), dtype=np.uint64)
         for place in self._places:
-            at, found = place.find(rows)
-            taken[:, found] = place.taken(at)
+            at, positions = place.find(rows)
+            taken[:, positions] = place.taken(at)
         return taken
 
     def move(self, rows: RowNumbers | None, codes: Codes, columns: CodeColumns) -> None:
@@ -78,14 +78,14 @@ def _divided(
     place: _CodePlace, moved: RowNumbers, codes: Codes, columns: RowNumbers
 ) -> list[_CodePlace]:
     """What becomes of a place when some rows have moved."""
-    at, found = place.find(moved)
+    at, positions = place.find(moved)
     if not place.is_own or len(at) == 0:
         return [place]
-    known = np.arange(place.codes.shape[1]) if place.rows is None else place.rows
-    rows, there = known[at].astype(np.uint32), columns[found].astype(np.uint32)
+    numbers = np.arange(place.codes.shape[1]) if place.rows is None else place.rows
+    rows, there = numbers[at].astype(np.uint32), columns[positions].astype(np.uint32)
     gone = _CodePlace(rows, codes, there, False)
-    rest = np.delete(np.arange(len(known)), at)
+    rest = np.delete(np.arange(len(numbers)), at)
     if len(rest) == 0:
         return [gone]
     own = np.ascontiguousarray(place.taken(rest))
-    return [gone, _CodePlace(known[rest].astype(np.uint32), own, 0, True)]
+    return [gone, _CodePlace(numbers[rest].astype(np.uint32), own, 0, True)]

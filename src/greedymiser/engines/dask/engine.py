@@ -1,4 +1,4 @@
-"""The way in: a client, an engine, and what users are told where there is none."""
+"""Opening the engine on the user's cluster, and the errors where there is none."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ class Parts(Parted):
     def distinct(self, columns: Sequence[int], rows: Rows) -> list[NDArray[Any]]:
         if not columns:
             return []
-        found = self.table({}).map(_labels_of_part, list(columns), each=self.chosen(rows))
-        parts = [part for part in found if part is not None]
+        distinct = self.table({}).map(_labels_of_part, list(columns), each=self.chosen(rows))
+        parts = [part for part in distinct if part is not None]
         return [joined_labels(labels) for labels in zip(*parts, strict=True)]
 
     def chosen(self, rows: Rows) -> list[NDArray[np.int64] | None]:
@@ -206,9 +206,9 @@ class DaskTable(PartedTable):
     def sample(self, rows: Rows, sampled: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Bring some rows here, 8 bytes a value: up to 1.6 MB a column. All partitions are read."""
         own = zip(self.parts.chosen(rows), self.parts.chosen(sampled), strict=True)
-        found = self.map(_sampled, each=list(own))
-        has_missing = np.logical_or.reduce([missing for _, missing in found])
-        return np.concatenate([values for values, _ in found], axis=1), has_missing
+        samples = self.map(_sampled, each=list(own))
+        has_missing = np.logical_or.reduce([missing for _, missing in samples])
+        return np.concatenate([values for values, _ in samples], axis=1), has_missing
 
     def bin(self, mapper: BinMapper, rows: Rows) -> BinnedParts:
         if self._store is None or self._store.mapper is not mapper:

@@ -1,4 +1,4 @@
-"""What has happened to rows, so that it can be told to workers that were not there."""
+"""The commands that rows have had, for workers that come later."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Replay:
         return self._after[-1]
 
     def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> Command:
-        """End the tree; who hears of it later walks down, and gets the same values."""
+        """End the tree. Workers that come later get it as a finished tree, with the same values."""
         splits = [command[1:3] for command in self._growing[1:]]
         self.add_tree(_way_as_tree(splits, leaves, values), self._output)
         return "add_leaves", leaves, values

@@ -36,13 +36,13 @@ def shares_of(store: Store, sample: Sample, chosen: NDArray[np.intp] | None) -> 
     by_worker: dict[str, list[_Cut]] = {}
     for cut in cuts:
         by_worker.setdefault(store.where[cut.chunk], []).append(cut)
-    found = {}
+    shares = {}
     for worker in sorted(by_worker):
         mine = by_worker[worker]
         pieces = tuple(Piece(worker, cut.chunk, cut.rows) for cut in mine)
         places = tuple(cut.places for cut in mine)
-        found[worker] = Share(store.name, pieces, _sample_of(store, sample, places), places)
-    return found
+        shares[worker] = Share(store.name, pieces, _sample_of(store, sample, places), places)
+    return shares
 
 
 def _cuts(store: Store, chosen: NDArray[np.intp] | None) -> list[_Cut]:
@@ -70,7 +70,7 @@ def _shares_by_query(store: Store, sample: Sample, cuts: list[_Cut]) -> dict[str
     at = np.array([workers.index(store.where[cut.chunk]) for cut in cuts])[cut_of]
     _, firsts, number = np.unique(query, return_index=True, return_inverse=True)
     owner = at[firsts][number]
-    found = {}
+    shares = {}
     for k, worker in enumerate(workers):
         mine = np.flatnonzero(owner == k)
         if len(mine) == 0:
@@ -83,8 +83,8 @@ def _shares_by_query(store: Store, sample: Sample, cuts: list[_Cut]) -> dict[str
         own = _sample_of(store, sample, (mine,))
         starts = np.flatnonzero(np.append(True, np.diff(query[mine]) != 0))
         told = _told(sample, np.append(starts, len(mine)))
-        found[worker] = Share(store.name, tuple(pieces), replace(own, loss=told), (mine,))
-    return found
+        shares[worker] = Share(store.name, tuple(pieces), replace(own, loss=told), (mine,))
+    return shares
 
 
 def _told(sample: Sample, starts: NDArray[np.intp]) -> Loss:

@@ -95,8 +95,8 @@ class DaskRows:
             self._store.ensure()
             shares = shares_of(self._store, self._sample, self._chosen)
             try:
-                given = {worker: (self._name, share) for worker, share in shares.items()}
-                self._session.ask("place", given)
+                arguments = {worker: (self._name, share) for worker, share in shares.items()}
+                self._session.ask("place", arguments)
             except WorkersLostError:
                 continue
             self._shares = shares
@@ -111,18 +111,18 @@ class DaskRows:
         )
 
     def _ask(self, *command: Any) -> list[Any]:
-        """What all workers answer; to the last thing that they were told, if nothing is asked."""
+        """What all workers answer to a question; without one, to the last command."""
         return self._answers("obey", lambda: ([command],) if command else ([],))
 
     def _answers(self, name: str, make: Callable[[], tuple[Any, ...]]) -> list[Any]:
         for _ in range(ATTEMPTS):
             commands, *more = make()
-            given = {
+            arguments = {
                 worker: (self._name, [*self._pending_for(worker), *commands], *more)
                 for worker in self._shares
             }
             try:
-                answers = self._session.ask(name, given)
+                answers = self._session.ask(name, arguments)
             except WorkersLostError:
                 self._place()
                 continue
@@ -139,7 +139,7 @@ class DaskRows:
     def _start_of(
         self, worker: str, raw: Floats, marks: Marks | None, had: NDArray[np.bool_] | None
     ) -> Command:
-        """What a worker is told of its own rows."""
+        """The command that begins a model, with what belongs to the rows of one worker."""
         mine = self._shares[worker].places
         if raw.ndim == 2:
             raw = np.concatenate([raw[:, places] for places in mine], axis=1)
@@ -198,9 +198,9 @@ class DaskRows:
         answers = self._answers("table", lambda: ([], self._level(nodes, columns, blocks, last)))
         self._known_blocks = blocks
         table = blank_table(len(nodes), self._n_features, self._n_categorical)
-        for found in answers:
-            if found is not None:
-                _fill_columns(table, found)
+        for scanned in answers:
+            if scanned is not None:
+                _fill_columns(table, scanned)
         return table
 
     def _level(
@@ -260,7 +260,7 @@ class DaskRows:
         self._pending.append(self._replay.add_leaves(leaves, values))
 
 
-def _fill_columns(table: SplitTable, found: ScannedColumns) -> None:
-    table.candidates[:, found.features] = found.candidates
-    if len(found.categorical):
-        table.category_sets[:, found.categorical] = found.category_sets
+def _fill_columns(table: SplitTable, scanned: ScannedColumns) -> None:
+    table.candidates[:, scanned.features] = scanned.candidates
+    if len(scanned.categorical):
+        table.category_sets[:, scanned.categorical] = scanned.category_sets

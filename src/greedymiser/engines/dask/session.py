@@ -35,7 +35,7 @@ class WorkersLostError(RuntimeError):
 
 
 class Session:
-    """What one fit keeps on a cluster, and the way to speak of it with the workers."""
+    """What one fit keeps on a cluster, and the calls to its workers."""
 
     def __init__(self, client: Client):
         self.client = client
@@ -50,11 +50,11 @@ class Session:
         while True:
             addresses = sorted(self._alive())
             clients = self.client.run_on_scheduler(_known_clients)
-            found = self._run_everywhere(_begin_session, addresses, clients)
-            known = [address for address in addresses if found.get(address) is True]
-            if known:
-                self._forget(known)
-                return known
+            answers = self._run_everywhere(_begin_session, addresses, clients)
+            begun = [address for address in addresses if answers.get(address) is True]
+            if begun:
+                self._forget(begun)
+                return begun
             if time.monotonic() > end:
                 raise EngineLostError(
                     f"no worker of {self.client.scheduler.address} has answered for "
@@ -81,8 +81,8 @@ class Session:
 
     def _run_everywhere(self, function: Any, addresses: list[str], *args: Any) -> dict[str, Any]:
         """Call a function on workers that may not know the session yet; errors are answers."""
-        found: dict[str, Any] = self.client.sync(self._run_all, function, addresses, *args)
-        return found
+        answers: dict[str, Any] = self.client.sync(self._run_all, function, addresses, *args)
+        return answers
 
     async def _run_all(self, function: Any, addresses: list[str], *args: Any) -> dict[str, Any]:
         async def run(address: str) -> Any:
@@ -90,8 +90,8 @@ class Session:
             return answers[address]
 
         calls = [self._watched(address, run(address)) for address in addresses]
-        found = await asyncio.gather(*calls, return_exceptions=True)
-        return dict(zip(addresses, found, strict=True))
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        return dict(zip(addresses, results, strict=True))
 
     def ask(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Ask each of some workers for something, all at once."""
@@ -109,8 +109,8 @@ class Session:
 
     async def _ask_all(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         tasks = {
-            address: asyncio.ensure_future(self._ask(address, name, given))
-            for address, given in args.items()
+            address: asyncio.ensure_future(self._ask(address, name, argument))
+            for address, argument in args.items()
         }
         _, waiting = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
         if waiting:  # somebody failed: the others must not wait for it
@@ -120,8 +120,8 @@ class Session:
                 if not task.done()
             ]
             await asyncio.gather(*aborts, return_exceptions=True)
-        found = await asyncio.gather(*tasks.values(), return_exceptions=True)
-        return dict(zip(tasks, found, strict=True))
+        answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        return dict(zip(tasks, answers, strict=True))
 
     async def _ask(self, address: str, name: str, args: tuple[Any, ...]) -> Any:
         return await self._watched(address, self._send(address, name, *args))

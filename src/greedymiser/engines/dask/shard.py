@@ -31,7 +31,7 @@ HistogramWords = NDArray[np.int64]
 
 
 class DaskShard:
-    """Rows on a worker. Knows their numbers, and obeys whole lists of commands."""
+    """Rows on a worker, with their numbers; carries out lists of commands."""
 
     def __init__(self, sample: Sample, places: Sequence[RowPlaces], threads: Threads):
         self._shard = CpuShard(sample, threads, Tuning())
@@ -45,7 +45,7 @@ class DaskShard:
         self._kept_blocks = np.empty(0, dtype=np.int64)
 
     def obey(self, commands: Sequence[Command]) -> Any:
-        """Do as told; what the last command answers."""
+        """Carry out some commands; the answer to the last one."""
         answer = None
         for name, *args in commands:
             own = getattr(self, name, None)
@@ -70,11 +70,11 @@ class DaskShard:
 
     def residuals(self, leaves: NDArray[np.int64]) -> list[Residuals]:
         """Of the rows of some leaves."""
-        numbers, found = self._numbers(), []
+        numbers, residuals = self._numbers(), []
         for leaf in leaves.tolist():
             values, weight = self._shard.residuals(leaf)
-            found.append(Residuals(values, weight, numbers[self._shard.leaf_rows(leaf)]))
-        return found
+            residuals.append(Residuals(values, weight, numbers[self._shard.leaf_rows(leaf)]))
+        return residuals
 
     def tallies(self, question: Tallies, leaves: NDArray[np.int64]) -> list[Tally]:
         """Where the residuals of some leaves lie."""
@@ -102,7 +102,7 @@ class DaskShard:
         fresh = level.fresh[level.owned(level.fresh, me)]
         total = np.sum(parts, axis=0)
         n_counted = len(level.small) * len(mine)
-        kept = dict(
+        by_node = dict(
             zip(
                 level.small.tolist(),
                 _by_node_and_block(total[:n_counted], level.small),
@@ -110,18 +110,18 @@ class DaskShard:
             )
         )
         again = _by_node_and_block(total[n_counted:], level.large)
-        is_fresh, known = np.isin(mine, fresh), np.searchsorted(self._kept_blocks, mine)
+        is_fresh, places = np.isin(mine, fresh), np.searchsorted(self._kept_blocks, mine)
         for i, (node, parent) in enumerate(
             zip(level.large.tolist(), level.parents.tolist(), strict=True)
         ):
             rest = np.empty((len(mine), total.shape[-1]), dtype=np.int64)
             rest[is_fresh] = again[i]
             if not is_fresh.all():
-                whole = self._kept[parent][known[~is_fresh]]
-                rest[~is_fresh] = whole - kept[sibling(node)][~is_fresh]
-            kept[node] = rest
-        found = np.stack([kept[node] for node in level.nodes["node"].tolist()])
-        self._kept, self._kept_blocks = (kept if level.keeps else {}), mine
+                whole = self._kept[parent][places[~is_fresh]]
+                rest[~is_fresh] = whole - by_node[sibling(node)][~is_fresh]
+            by_node[node] = rest
+        found = np.stack([by_node[node] for node in level.nodes["node"].tolist()])
+        self._kept, self._kept_blocks = (by_node if level.keeps else {}), mine
         return self._scanned(level, mine, found)
 
     def _scanned(

@@ -139,7 +139,7 @@ class WorkerState:
 
     async def held(self, store: str) -> list[int]:
         """Chunks that are here."""
-        return [chunk for known, chunk in self._chunks if known == store]
+        return [chunk for name, chunk in self._chunks if name == store]
 
     async def codes_of(self, store: str, chunk: int, rows: NDArray[np.int64] | None) -> Any:
         """Codes of some rows, for another worker."""

@@ -1,4 +1,4 @@
-"""Models that people have already, on our meter: what they cost, and what a budget would save."""
+"""Models of other libraries: what they cost, and what a budget would save."""
 
 from greedymiser.estimators.baselines.baseline import (
     Baseline,

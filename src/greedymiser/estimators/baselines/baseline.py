@@ -297,10 +297,10 @@ def _target(estimator: str, foreign: ForeignModel) -> Target:
 
 def _true_names(names: tuple[str, ...] | None, costs: Any) -> tuple[str, ...] | None:
     """Names of columns as the costs spell them: LightGBM writes "_" for a blank."""
-    known = costs.feature_names if isinstance(costs, CostModel) else costs
-    if names is None or not isinstance(known, list | dict):
+    own_names = costs.feature_names if isinstance(costs, CostModel) else costs
+    if names is None or not isinstance(own_names, list | dict):
         return names
-    spelled = {re.sub(r"\s", "_", name): name for name in known if isinstance(name, str)}
-    if set(names) <= set(known) or not set(names) <= set(spelled):
+    spelled = {re.sub(r"\s", "_", name): name for name in own_names if isinstance(name, str)}
+    if set(names) <= set(own_names) or not set(names) <= set(spelled):
         return names
     return tuple(spelled[name] for name in names)

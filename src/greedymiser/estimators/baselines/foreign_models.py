@@ -61,8 +61,8 @@ class ForeignModel:
         self.ensemble.serving.add(rows, ours, 0, self.ensemble.n_trees)
         theirs = rows.copy()
         for feature, values in self.codes.items():
-            known = ~np.isnan(rows[:, feature])
-            theirs[known, feature] = values[rows[known, feature].astype(np.intp)]
+            is_present = ~np.isnan(rows[:, feature])
+            theirs[is_present, feature] = values[rows[is_present, feature].astype(np.intp)]
         expected = self.answer(theirs).reshape(ours.shape)
         slack = TOLERANCE * max(1.0, float(np.abs(expected).max()))
         if not np.allclose(ours, expected, rtol=0, atol=slack):

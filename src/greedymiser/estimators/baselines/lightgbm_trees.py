@@ -180,17 +180,17 @@ def _known_categories(
         raise UnreadableModelError(
             f"it knows {len(labels)} lists of categories for {len(columns)} categorical columns"
         )
-    known: Categories = {}
+    categories: Categories = {}
     codes: dict[int, Floats] = {}
     for feature in sorted({*numbers, *columns}):
         if labels:
-            order, known[feature] = sorted_labels(labels[columns.index(feature)])
+            order, categories[feature] = sorted_labels(labels[columns.index(feature)])
             codes[feature] = order.astype(np.float64)
         else:
-            known[feature] = np.array(sorted(numbers.get(feature, ())), dtype=np.float64)
-            codes[feature] = known[feature]
-        check_number_of_categories(feature, len(known[feature]))
-    return known, codes
+            categories[feature] = np.array(sorted(numbers.get(feature, ())), dtype=np.float64)
+            codes[feature] = categories[feature]
+        check_number_of_categories(feature, len(categories[feature]))
+    return categories, codes
 
 
 def _codes_in(entries: Mapping[str, str], which: int, values: Floats) -> list[int]:

@@ -101,7 +101,7 @@ def _read_histogram_boosting(model: Any) -> ForeignModel:
         names=_column_names(model),
         answer=_histogram_answer(model, place),
         categories=categories,
-        codes={column: np.arange(float(len(known))) for column, known in categories.items()},
+        codes={column: np.arange(float(len(labels))) for column, labels in categories.items()},
     )
 
 

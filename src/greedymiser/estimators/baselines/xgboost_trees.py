@@ -150,20 +150,20 @@ def _is_forest(booster: Mapping[str, Any]) -> bool:
 
 def _known_categories(booster: Mapping[str, Any]) -> tuple[Categories, dict[int, Floats]]:
     """Known categories of each feature, and XGBoost's codes of them, in the order of ours."""
-    known: Categories = {}
+    categories: Categories = {}
     codes: dict[int, Floats] = {}
     if booster["name"] == "gblinear":
-        return known, codes
+        return categories, codes
     for feature, column in enumerate(_model_of(booster).get("cats", {}).get("enc", [])):
         labels = column["values"]
         if "offsets" in column:
             text = np.array(labels, dtype=np.int8).tobytes()
             labels = [text[a:b].decode() for a, b in itertools.pairwise(column["offsets"])]
         if labels:
-            order, known[feature] = sorted_labels(labels)
+            order, categories[feature] = sorted_labels(labels)
             codes[feature] = order.astype(np.float64)
             check_number_of_categories(feature, len(labels))
-    return known, codes
+    return categories, codes
 
 
 def _left_codes(entries: Mapping[str, Any], codes: Mapping[int, Floats]) -> dict[int, list[int]]:

@@ -8,7 +8,8 @@ from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import first_bit, prefetch
 from greedymiser._core.threads import share
 from greedymiser.engines.cpu.kernels.counting import AHEAD
-from greedymiser.engines.cpu.kernels.rows import CHUNK, child_of, plan_cuts
+from greedymiser.engines.cpu.kernels.rows import CHUNK, plan_cuts
+from greedymiser.engines.cpu.kernels.walking import BLOCK, find_leaves, questions_of
 from greedymiser.engines.cpu.state import Data, TreeState
 
 # Groups of eight rows whose bits five planes can count.
@@ -41,22 +42,31 @@ def mark_pieces(worker, first, last, tree, splits, masks, cuts, bits):
 
 @njit
 def mark_walking(team, data, nodes, category_sets, masks, bits):
-    """Walk all rows down a finished tree; ``masks`` are the bits that each node leaves."""
+    """Let all rows walk down a finished tree; ``masks`` are the bits that each node leaves."""
     data = Data(*data)
-    n_chunks = -(-data.codes.shape[1] // CHUNK)
-    share(team, mark_chunks, (data, nodes, category_sets, masks, bits), n_chunks, 1)
+    # What a row has that has come to a node.
+    paths = np.zeros_like(masks)
+    for at in range(nodes.size):
+        if nodes[at].left >= 0:
+            for w in range(masks.shape[1]):
+                paths[nodes[at].left, w] = paths[at, w] | masks[at, w]
+                paths[nodes[at].left + 1, w] = paths[at, w] | masks[at, w]
+    questions, leaves = questions_of(data, nodes)
+    tree = (data, nodes, category_sets, questions, leaves)
+    share(team, mark_found, (tree, paths, bits), -(-bits.shape[1] // CHUNK), 1)
 
 
 @inner
-def mark_chunks(worker, first, last, data, nodes, category_sets, masks, bits):
-    """Walk chunks first:last of the rows."""
+def mark_found(worker, first, last, tree, paths, bits):
+    """Mark chunks first:last of the rows."""
+    possible, found = np.empty(BLOCK, dtype=np.uint64), np.empty(BLOCK, dtype=np.int64)
     stop = min(last * CHUNK, bits.shape[1])
-    for i in range(np.uint64(first * CHUNK), np.uint64(stop)):
-        at = np.uint64(0)
-        while nodes[at].left >= 0:
-            for w in range(np.uint64(bits.shape[0])):
-                bits[w, i] |= masks[at, w]
-            at = child_of(data, nodes, category_sets, at, i)
+    for start in range(first * CHUNK, stop, BLOCK):
+        n = min(BLOCK, stop - start)
+        find_leaves(*tree, start, n, possible, found)
+        for w in range(np.uint64(bits.shape[0])):
+            for i in range(np.uint64(n)):
+                bits[w, np.uint64(start) + i] |= paths[np.uint64(found[i]), w]
 
 
 @njit

@@ -10,6 +10,7 @@ from greedymiser._core.intrinsics import bits_of, from_bits, prefetch
 from greedymiser._core.threads import share
 from greedymiser.data.binning import LANES
 from greedymiser.engines.cpu.kernels.counting import AHEAD, filled, size
+from greedymiser.engines.cpu.kernels.walking import BLOCK, find_leaves, questions_of
 from greedymiser.engines.cpu.state import Data, TreeState
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.sampling import LOT_BITS
@@ -546,40 +547,24 @@ def add_to_sides(worker, first, last, data, tree, splits, sides, side_values, cu
 
 @njit
 def add_tree(team, data, nodes, category_sets, raw):
-    """Walk all rows down a finished tree; add the values of their leaves."""
+    """Let all rows walk down a finished tree; add the values of their leaves."""
     data = Data(*data)
-    n_chunks = -(-data.codes.shape[1] // CHUNK)
-    share(team, walk_chunks, (data, nodes, category_sets, raw), n_chunks, 1)
+    questions, leaves = questions_of(data, nodes)
+    n_chunks = -(-raw.size // CHUNK)
+    share(team, add_found, (data, nodes, category_sets, questions, leaves, raw), n_chunks, 1)
 
 
 @inner
-def walk_chunks(worker, first, last, data, nodes, category_sets, raw):
-    """Walk chunks first:last of the rows."""
+def add_found(worker, first, last, data, nodes, category_sets, questions, leaves, raw):
+    """Add to chunks first:last of the rows."""
+    possible, found = np.empty(BLOCK, dtype=np.uint64), np.empty(BLOCK, dtype=np.int64)
+    tree = (data, nodes, category_sets, questions, leaves)
     stop = min(last * CHUNK, raw.size)
-    for i in range(np.uint64(first * CHUNK), np.uint64(stop)):
-        at = np.uint64(0)
-        while nodes[at].left >= 0:
-            at = child_of(data, nodes, category_sets, at, i)
-        raw[i] += nodes[at].value
-
-
-@inner
-def child_of(data, nodes, category_sets, at, i):
-    """Where row i goes from an inner node of a finished tree."""
-    byte, three = np.uint64(255), np.uint64(3)
-    node = nodes[at]
-    f = np.uint64(node.feature)
-    lane = np.uint64(data.feature_lane[f])
-    word = data.codes[lane >> three, i]
-    code = (word >> ((lane & np.uint64(7)) << three)) & byte
-    if code == np.uint64(data.features[f].n_bins):
-        left = node.missing_left
-    elif node.category_set >= 0:
-        bits = category_sets[np.uint64(node.category_set), code >> np.uint64(6)]
-        left = (bits >> (code & np.uint64(63))) & np.uint64(1) == np.uint64(1)
-    else:
-        left = code <= np.uint64(node.bin)
-    return np.uint64(node.left) + (np.uint64(0) if left else np.uint64(1))
+    for start in range(first * CHUNK, stop, BLOCK):
+        n = min(BLOCK, stop - start)
+        find_leaves(*tree, start, n, possible, found)
+        for i in range(np.uint64(n)):
+            raw[np.uint64(start) + i] += nodes[np.uint64(found[i])].value
 
 
 # -- the loss -------------------------------------------------------------------------------------
