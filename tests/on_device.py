@@ -16,12 +16,15 @@ from greedymiser._core.threads import Threads
 from greedymiser.datasets import load_letor, load_thyroid
 from greedymiser.engines.cpu.derivatives import derivatives_of
 from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.cpu.kernels.counting import NODE_DTYPE
 from greedymiser.engines.cuda import device, engine, histograms, prediction, queries, stream
 from greedymiser.engines.cuda.device import SIMULATED
 from greedymiser.engines.cuda.kernels.counting import Coding
+from greedymiser.engines.cuda.marks import CudaMarks
 from greedymiser.engines.cuda.rows import bytes_needed
 from greedymiser.engines.grid import Extremes, GridRule
 from greedymiser.engines.interface import Sample, SplitRules
+from greedymiser.engines.marks import Marks
 from greedymiser.losses import LambdaMART, Loss, SquaredError
 
 if SIMULATED:
@@ -215,6 +218,25 @@ def test_what_queries_take_of_the_device_is_counted():
     # Discounts are as many as the longest query has documents.
     sizes = sum(a.size * a.dtype.itemsize for a in kept if hasattr(a, "copy_to_host"))
     assert sizes - 2 * 8 * 7 - 8 <= ranked - plain <= sizes
+
+
+@pytest.mark.parametrize("n_marks", [1, 64, 65])
+def test_marks_are_weighed_also_where_all_bits_are_set(n_marks):
+    rng = np.random.default_rng(n_marks)
+    n = 21 if SIMULATED else 5000
+    had, shares = rng.random((n, n_marks)) < 0.5, rng.integers(1, 50, n).astype(float)
+    had[::3] = True
+    sample = Sample(pack([[0]] * n, [1]), np.zeros(n), None, SquaredError(), shares=shares)
+    marks = Marks(n_marks, tuple((mark,) for mark in range(n_marks)))
+    weighed = CudaMarks(marks, sample, stream.Stream(), had)
+    ids = np.stack([rng.permutation(n), rng.permutation(n)]).astype(np.uint32)
+    nodes = np.zeros(3, dtype=NODE_DTYPE)
+    nodes["start"], nodes["stop"], nodes["side"] = [0, 5, 5], [5, 5, n], [0, 1, 1]
+    asked = rng.permutation(n_marks)[:9].tolist()
+    found = weighed.weigh(device.sent(ids), nodes, asked)
+    for node, its in zip(nodes, found, strict=True):
+        mine = ids[node["side"], node["start"] : node["stop"]]
+        assert its.tolist() == [shares[mine].sum(), *(shares[mine] @ had[mine][:, asked])]
 
 
 def test_more_nodes_than_histograms(monkeypatch):
