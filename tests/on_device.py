@@ -7,14 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from conformance.cases import pack
 from greedymiser import MiserClassifier, MiserRanker, MiserRegressor, as_predictor
+from greedymiser._core.threads import Threads
 from greedymiser.datasets import load_letor, load_thyroid
-from greedymiser.engines.cuda import device, engine, histograms, prediction, stream
+from greedymiser.engines.cpu.derivatives import derivatives_of
+from greedymiser.engines.cpu.engine import CpuEngine
+from greedymiser.engines.cpu.kernels.counting import NODE_DTYPE
+from greedymiser.engines.cuda import device, engine, histograms, prediction, queries, stream
 from greedymiser.engines.cuda.device import SIMULATED
 from greedymiser.engines.cuda.kernels.counting import Coding
+from greedymiser.engines.cuda.marks import CudaMarks
+from greedymiser.engines.cuda.rows import bytes_needed
 from greedymiser.engines.grid import Extremes, GridRule
-from greedymiser.losses import Loss
+from greedymiser.engines.interface import Sample, SplitRules
+from greedymiser.engines.marks import Marks
+from greedymiser.losses import LambdaMART, Loss, SquaredError
 
 if SIMULATED:
     import simulated  # noqa: F401
@@ -69,6 +80,13 @@ CASES = {
         MiserClassifier, dict(early_stopping=True, random_state=0), dict(sample_weight=WEIGHT),
     ),
     "ranking": (MiserRanker, {}, QUERIES),
+    "ranking, weights, validation": (
+        MiserRanker, dict(early_stopping=True, random_state=0),
+        dict(QUERIES, sample_weight=WEIGHT),
+    ),
+    "ranking, very long queries": (
+        MiserRanker, dict(step="gradient"), dict(qid=np.zeros(N)),
+    ),
     "drawn rows": (MiserRegressor, dict(DRAWN, costs=[1.0, 2.0, 3.0, 1.0, 9.0], tradeoff=1e-3), {}),
     "drawn rows, three classes": (
         MiserClassifier, dict(DRAWN, max_features=2), dict(sample_weight=WEIGHT),
@@ -99,6 +117,126 @@ def test_the_model_is_that_of_the_cpu(name):
     assert gpu.ensemble_.category_sets.tobytes() == cpu.ensemble_.category_sets.tobytes()
     assert gpu.train_score_.tobytes() == cpu.train_score_.tobytes()
     assert gpu.validation_score_.tobytes() == cpu.validation_score_.tobytes()
+
+
+def placed_queries(engine, y, raw, starts, loss, weight):
+    """Rows whose loss is LambdaMART; their only feature says nothing."""
+    binned = pack([[0]] * len(y), [1])
+    rows = engine.place(Sample(binned, y, weight, loss.over(starts)))
+    rows.start(raw[None])
+    return rows
+
+
+def check_queries(y, raw, starts, loss, weight=None):
+    """Compare derivatives, their extremes and the NDCG with the CPU's, bit by bit."""
+    y, raw, starts = np.asarray(y, float), np.asarray(raw, float), np.asarray(starts)
+    given = y, raw, starts, loss, None if weight is None else np.asarray(weight, float)
+    with Threads(1) as threads:
+        cpu = placed_queries(CpuEngine(threads), *given)
+        gpu = placed_queries(engine.CudaEngine(threads), *given)
+        assert gpu.loss() == cpu.loss()  # as rows that only validate are asked
+        expected = derivatives_of(cpu.sample)
+        expected.derive(raw[None], "newton", threads.team())
+        gpu.begin_tree(0, SplitRules())
+        extremes, gradients, hessians, at = gpu._extremes(0)
+        assert gpu.loss() == cpu.loss()
+        # Queries that are too long are computed here; no test is to be of those unawares.
+        assert gpu._queries is not None
+    found = gradients.copy_to_host()[at], hessians.copy_to_host()[at]
+    for mine, its in zip(expected.of_output(0), found, strict=True):
+        assert mine.tobytes() == its.tobytes()
+    assert extremes == expected.extremes(0)
+
+
+ODD_QUERIES = {
+    "equal scores": ([0, 2, 1, 2, 0], [0.5] * 5, [0, 5]),
+    "ties in scores and labels": ([1, 0, 1, 2, 0, 1], [0.5, 0.5, 0.5, -1, -1, 2], [0, 6]),
+    "single documents": ([1, 0, 3], [0.1, 0.2, 0.3], [0, 1, 2, 3]),
+    "equal labels": ([2, 2, 2, 0, 0], [0.3, 0.1, 0.2, 5, 4], [0, 3, 5]),
+    "far apart": ([0, 1, 2, 1], [900.0, -900.0, 1e-300, 0.0], [0, 4]),
+    "infinite": ([0, 1, 2, 1, 0], [np.inf, -np.inf, 0.0, -np.inf, np.inf], [0, 5]),
+    "minus zero": ([1, 0, 1], [0.0, -0.0, 0.0], [0, 3]),
+    "labels that are hardly different": ([0.0, 1e-20, 30.0, 29.5], [1, 2, 3, 4], [0, 4]),
+    "more than a block has threads": (np.arange(15) % 4, np.arange(15) % 7 / 7, [0, 13, 15]),
+}
+
+
+@pytest.mark.parametrize("name", ODD_QUERIES)
+def test_lambdas_of_odd_queries_are_those_of_the_cpu(name):
+    check_queries(*ODD_QUERIES[name], LambdaMART(truncation=3))
+
+
+@st.composite
+def some_queries(draw):
+    """Queries with ties in scores, in labels and in both."""
+    most = 6 if SIMULATED else 200
+    sizes = draw(st.lists(st.integers(1, most), min_size=1, max_size=2 if SIMULATED else 20))
+    n, rng = sum(sizes), np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    y = rng.integers(0, draw(st.integers(1, 5)), n)
+    raw = rng.standard_normal(n) * 10.0 ** draw(st.integers(-3, 2))
+    raw = raw.round(draw(st.sampled_from([0, 1, 15])))
+    weight = rng.integers(1, 5, n) / 3 if draw(st.booleans()) else None
+    return y, raw, np.append(0, np.cumsum(sizes)), weight
+
+
+@settings(max_examples=8 if SIMULATED else 200, deadline=None, database=None)
+@given(some_queries(), st.integers(1, 9), st.sampled_from([0.5, 1.0, 2.0]))
+def test_lambdas_are_those_of_the_cpu(ranked, truncation, sigma):
+    y, raw, starts, weight = ranked
+    check_queries(y, raw, starts, LambdaMART(truncation, sigma), weight)
+
+
+@pytest.mark.skipif(SIMULATED, reason="too slow")
+def test_lambdas_of_the_longest_queries_are_those_of_the_cpu():
+    rng = np.random.default_rng(0)
+    starts = np.cumsum([0, 7, queries.LONGEST, 1, queries.LONGEST - 1, 65, 64])
+    y, raw = rng.integers(0, 5, starts[-1]), rng.standard_normal(starts[-1]).round(2)
+    for truncation in (30, 10_000):
+        check_queries(y, raw, starts, LambdaMART(truncation))
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    y, raw = np.array([0.0, 1.0, 2.0, 1.0]), np.array([0.1, np.nan, 0.3, np.nan])
+    for make in (CpuEngine, engine.CudaEngine):
+        with Threads(1) as threads:
+            rows = placed_queries(make(threads), y, raw, np.array([0, 4]), LambdaMART(), None)
+            with pytest.raises(ValueError, match="gradients that are not finite"):
+                rows.begin_tree(0, SplitRules())
+
+
+def test_what_queries_take_of_the_device_is_counted():
+    y, starts = np.arange(12.0) % 3, np.array([0, 5, 12])
+    binned = pack([[0]] * 12, [1])
+    plain = bytes_needed(Sample(binned, y, None, SquaredError()), 2.0**30)
+    ranked = bytes_needed(Sample(binned, y, None, LambdaMART().over(starts)), 2.0**30)
+    with Threads(1) as threads:
+        given = y, np.arange(12.0), starts, LambdaMART(), np.ones(12)
+        rows = placed_queries(engine.CudaEngine(threads), *given)
+        rows.begin_tree(0, SplitRules())
+    there = vars(rows._queries).values()
+    kept = [a for one in there for a in (one if isinstance(one, tuple) else [one])]
+    # Discounts are as many as the longest query has documents.
+    sizes = sum(a.size * a.dtype.itemsize for a in kept if hasattr(a, "copy_to_host"))
+    assert sizes - 2 * 8 * 7 - 8 <= ranked - plain <= sizes
+
+
+@pytest.mark.parametrize("n_marks", [1, 64, 65])
+def test_marks_are_weighed_also_where_all_bits_are_set(n_marks):
+    rng = np.random.default_rng(n_marks)
+    n = 21 if SIMULATED else 5000
+    had, shares = rng.random((n, n_marks)) < 0.5, rng.integers(1, 50, n).astype(float)
+    had[::3] = True
+    sample = Sample(pack([[0]] * n, [1]), np.zeros(n), None, SquaredError(), shares=shares)
+    marks = Marks(n_marks, tuple((mark,) for mark in range(n_marks)))
+    weighed = CudaMarks(marks, sample, stream.Stream(), had)
+    ids = np.stack([rng.permutation(n), rng.permutation(n)]).astype(np.uint32)
+    nodes = np.zeros(3, dtype=NODE_DTYPE)
+    nodes["start"], nodes["stop"], nodes["side"] = [0, 5, 5], [5, 5, n], [0, 1, 1]
+    asked = rng.permutation(n_marks)[:9].tolist()
+    found = weighed.weigh(device.sent(ids), nodes, asked)
+    for node, its in zip(nodes, found, strict=True):
+        mine = ids[node["side"], node["start"] : node["stop"]]
+        assert its.tolist() == [shares[mine].sum(), *(shares[mine] @ had[mine][:, asked])]
 
 
 def test_more_nodes_than_histograms(monkeypatch):
@@ -269,11 +407,13 @@ def test_mfeat():
 @pytest.mark.skipif(SIMULATED, reason="nothing is compiled")
 def test_no_product_is_fused():
     """The compiler would make one rounding of two; a twin forbids it."""
-    from greedymiser.engines.cuda.kernels import rows, scanning
+    from greedymiser.engines.cuda.kernels import ranking, rows, scanning
 
     X, y = data()
     MiserClassifier(max_iter=1, engine="cuda").fit(X, classes(y))
-    for kernel in (rows.evaluate, rows.measure_derivatives, scanning.scan):
+    MiserRanker(max_iter=1, engine="cuda").fit(X, classes(y), **QUERIES)
+    of_rows = rows.evaluate, rows.sum_values, rows.measure_derivatives
+    for kernel in (*of_rows, scanning.scan, ranking.write_lambdas, ranking.score_queries):
         (code,) = kernel.inspect_asm().values()
         assert "fma.rn.f64" not in code
 

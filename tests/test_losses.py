@@ -394,6 +394,12 @@ def test_lambdas_do_not_depend_on_the_order_of_rows(ranking, truncation, random)
     assert shuffled_hessian.tobytes() == hessian[order].tobytes()
 
 
+def test_lambdas_of_scores_that_are_no_numbers_are_none():
+    y, raw = np.array([0.0, 1.0, 2.0, 1.0]), np.array([0.1, np.nan, 0.3, np.nan])
+    gradient, _ = LambdaMART().gradients(y, raw)
+    assert np.isnan(gradient[[1, 3]]).all()
+
+
 def test_queries_without_two_labels_have_no_lambdas():
     loss = LambdaMART().over(np.array([0, 2, 3, 5]))
     gradient, hessian = loss.gradients(np.array([0.0, 0.0, 3.0, 2.0, 2.0]), np.arange(5.0))

@@ -418,10 +418,10 @@ class LambdaMART(Loss):
 
     def value_by(self, team: Team | None, y: Any, raw: Floats, weight: Floats | None) -> float:
         """``value``, on the threads of a team."""
-        judged, weights = self._judge(y, weight)
+        judged, weights = self.judge_labels(y, weight)
         return 1.0 - mean_of_queries(judged.ndcg(raw, team=team), weights)
 
-    def _judge(self, y: Floats, weight: Floats | None) -> tuple[Judged, Floats | None]:
+    def judge_labels(self, y: Floats, weight: Floats | None) -> tuple[Judged, Floats | None]:
         """What labels and weights say of each query; the same rows come round after round."""
         if self._seen is None or self._seen[0] is not y or self._seen[1] is not weight:
             starts = self.query_starts(y)
@@ -438,7 +438,7 @@ class LambdaMART(Loss):
         total: NDArray[np.int64],
     ) -> None:
         """Add the NDCG of all queries, times their weights, to an exact sum."""
-        judged, weights = self._judge(y, weight)
+        judged, weights = self.judge_labels(y, weight)
         values = judged.ndcg(raw, team=team)
         add_exactly(total, values if weights is None else values * weights)
 

@@ -106,20 +106,46 @@ def add_pairs(n_groups, n_top, sigma, ideal, groups):
         a, after = top, top + np.uint64(1)
         label_a, gain_a, score_a, value_a, size_a = label[a], gain[a], score[a], value[a], size[a]
         for b in range(after, end):
-            swing = abs(gain_a - gain[b]) * abs(value_a - value[b])
-            sign = 1.0 if label_a > label[b] else -1.0
-            doubt = 1.0 / (1.0 + exp(sigma * sign * (score_a - score[b])))
-            base = sigma * swing / ideal
-            of_b, of_a = base * size[b], base * size_a
-            push[b] = sign * of_b * doubt
-            bend[b] = sigma * of_b * doubt * (1.0 - doubt)
-            gradient[b] += sign * of_a * doubt
-            hessian[b] += sigma * of_a * doubt * (1.0 - doubt)
+            weight, sign, doubt = compare_groups(
+                label_a, gain_a, score_a, value_a, label[b], gain[b], score[b], value[b], sigma,
+                ideal,
+            )  # fmt: skip
+            push[b] = slope_of(weight, size[b], sign, doubt)
+            bend[b] = curvature_of(weight, size[b], doubt, sigma)
+            gradient[b] += slope_of(weight, size_a, sign, doubt)
+            hessian[b] += curvature_of(weight, size_a, doubt, sigma)
         g, h = gradient[a], hessian[a]
         for b in range(after, end):
             g -= push[b]
             h += bend[b]
         gradient[a], hessian[a] = g, h
+
+
+@inner(forceinline=True)
+def compare_groups(
+    label_a, gain_a, score_a, value_a, label_b, gain_b, score_b, value_b, sigma, ideal
+):
+    """Compare two groups, the better ranked one first.
+
+    Returns what swapping two of their documents would change, which of them should be first (1 or
+    -1), and how much it is in doubt that the score says so.
+    """
+    swing = abs(gain_a - gain_b) * abs(value_a - value_b)
+    sign = 1.0 if label_a > label_b else -1.0
+    doubt = 1.0 / (1.0 + exp(sigma * sign * (score_a - score_b)))
+    return sigma * swing / ideal, sign, doubt
+
+
+@inner(forceinline=True)
+def slope_of(weight, size, sign, doubt):
+    """What a group of so many documents adds to the gradient of the lower one of a pair."""
+    return sign * (weight * size) * doubt
+
+
+@inner(forceinline=True)
+def curvature_of(weight, size, doubt, sigma):
+    """What a group of so many documents adds to the Hessian of the other one of a pair."""
+    return sigma * (weight * size) * doubt * (1.0 - doubt)
 
 
 @inner
@@ -134,7 +160,8 @@ def form_groups(q, order, score, queries, edges, groups):
     n_groups, n_top, start = 0, 0, 0
     while start < order.size:
         document = order[start]
-        stop, total = start, 0.0
+        # Its first document is in it, also one whose score is no number and equals nothing.
+        stop, total = start + 1, queries.discounts[start]
         while (
             stop < order.size
             and score[order[stop]] == score[document]

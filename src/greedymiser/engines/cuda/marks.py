@@ -24,7 +24,7 @@ class CudaMarks:
     def __init__(self, marks: Marks, sample: Sample, stream: Stream, had: NDArray[np.bool_] | None):
         self._mark_bits = MarkBits(marks)
         self._stream = stream
-        self._plan, self._found = TransferBuffer(stream), TransferBuffer(stream)
+        self._plan = TransferBuffer(stream)
         # Empty for 1 each.
         self._weights = sent(sample.whole_shares())
         # (n_words, n_rows); integers, since kernels know no other atomic sums.
@@ -59,16 +59,14 @@ class CudaMarks:
     def weigh(self, rows: Any, nodes: NDArray[np.void], marks: Sequence[int]) -> NDArray[np.int64]:
         """See ``PlacedRows.marked``; a node in no buffer has all rows."""
         no_masks = np.empty((len(nodes), 0), dtype=np.int64)
-        n_tiles = self._send(nodes, marking.PER_TILE, no_masks)
         n_words = len(self._bits)
         width = 1 + WORD_BITS * n_words
-        size = len(nodes) * width
-        self._found.room(size)[:size] = 0
-        self._found.send(size)
-        arrays = rows, self._plan.there, self._bits, self._weights, self._found.there
+        size, found_at = len(nodes) * width, len(nodes) * marking.MARKED
+        n_tiles = self._send(nodes, marking.PER_TILE, no_masks, size)
+        arrays = rows, self._plan.there, self._bits, self._weights
         grid = n_tiles, max(1, n_words)
-        self._stream.launch(marking.weigh, grid, THREADS, arrays, len(nodes))
-        found = self._found.fetch(size).reshape(len(nodes), width)
+        self._stream.launch(marking.weigh, grid, THREADS, arrays, len(nodes), found_at)
+        found = self._plan.fetch(found_at + size)[found_at:].reshape(len(nodes), width)
         return self._mark_bits.chosen(found[:, 0], found[:, 1:], marks)
 
     def patterns(self, rows: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
@@ -76,16 +74,24 @@ class CudaMarks:
         bits = self._here()
         return self._mark_bits.patterns(bits if rows is None else bits[:, rows])
 
-    def _send(self, nodes: NDArray[np.void], per_tile: int, masks: NDArray[np.int64]) -> int:
-        """Tell the device where nodes are; return how many tiles their rows have, at least one."""
+    def _send(
+        self, nodes: NDArray[np.void], per_tile: int, masks: NDArray[np.int64], n_found: int = 0
+    ) -> int:
+        """Tell the device where nodes are; return how many tiles their rows have, at least one.
+
+        Behind that there is room for what is found, so many words that are 0.
+        """
         n_tiles = -(-(nodes["stop"] - nodes["start"]) // per_tile)
         width = marking.MARKED + masks.shape[1]
-        plan = self._plan.room(len(nodes) * width)[: len(nodes) * width].reshape(-1, width)
+        size = len(nodes) * width
+        here = self._plan.room(size + n_found)
+        here[size : size + n_found] = 0
+        plan = here[:size].reshape(-1, width)
         plan[:, marking.FIRST_ROW], plan[:, marking.LAST_ROW] = nodes["start"], nodes["stop"]
         plan[:, marking.IN_BUFFER] = nodes["side"]
         plan[:, marking.FIRST_TILE] = np.cumsum(n_tiles) - n_tiles
         plan[:, marking.MARKED :] = masks
-        self._plan.send(plan.size)
+        self._plan.send(size + n_found)
         return max(1, int(n_tiles.sum()))
 
     def _begin(self, features: list[int]) -> None:

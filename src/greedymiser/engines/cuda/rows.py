@@ -15,7 +15,7 @@ from greedymiser.data.binning import BinnedMatrix
 from greedymiser.engines.cpu.derivatives import Derivatives, derivatives_of
 from greedymiser.engines.cpu.kernels import counting as cpu_counting
 from greedymiser.engines.cpu.partition import NODES
-from greedymiser.engines.cuda.device import SIMULATED, cuda, room_for, sent
+from greedymiser.engines.cuda.device import cuda, room_for, sent
 from greedymiser.engines.cuda.histograms import Histograms, slots_of
 from greedymiser.engines.cuda.kernels import counting, planning, rows
 from greedymiser.engines.cuda.layout import (
@@ -31,6 +31,7 @@ from greedymiser.engines.cuda.layout import (
     TREE_NODE,
 )
 from greedymiser.engines.cuda.marks import CudaMarks
+from greedymiser.engines.cuda.queries import CudaQueries, are_computed_here, query_bytes
 from greedymiser.engines.cuda.stream import Stream
 from greedymiser.engines.cuda.transfer import TransferBuffer
 from greedymiser.engines.grid import SMALLEST, Extremes, Grid
@@ -51,9 +52,6 @@ from greedymiser.model.trees import CATEGORY_WORDS, Tree
 NOTHING = np.empty(0)
 NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE), np.empty((0, CATEGORY_WORDS), dtype=np.uint64)
 
-# Blocks of threads that loops over rows are cut into.
-MOST_BLOCKS = 2 if SIMULATED else 1056
-
 # The digit of an exact sum from which on those lie that are of the size of 1 (``arithmetic``).
 NEAR_ONE = (1022 >> 5) - 1
 
@@ -61,8 +59,9 @@ NEAR_ONE = (1022 >> 5) - 1
 class CudaRows:
     """All rows in one shard, on one device.
 
-    Losses with a formula are computed there. Those that only Python knows, and LambdaMART, are
-    computed here by all threads, and their derivatives sent; every number is the same either way.
+    Losses with a formula are computed there, and LambdaMART. Those that only Python knows, and
+    LambdaMART of very long queries, are computed here by all threads, and their derivatives sent;
+    every number is the same either way.
     """
 
     grid: Grid
@@ -87,7 +86,11 @@ class CudaRows:
         self._heaviest = 1.0 if sample.weight is None else float(sample.weight.max())
         self._weight_row = self._weight.reshape(min(1, self._weight.size), self._weight.size)
         self._total = float(n) if sample.weight is None else exact_sum(sample.weight)
-        self._grid_of_rows = max(1, min(MOST_BLOCKS, -(-n // rows.THREADS))), 1
+        self._grid_of_rows = rows.blocks_for(n), 1
+        self._queries: CudaQueries | None = None
+        if are_computed_here(sample):
+            self._queries = CudaQueries(sample, self._stream)
+            self._total = self._queries.total
         # What only training needs: rows that only validate do without it.
         self._tree: _Trees | None = None
         self._on_host: Derivatives | None = None
@@ -119,8 +122,9 @@ class CudaRows:
 
     def loss(self) -> float:
         sample, loss = self.sample, self.sample.loss
-        if loss.formula is not None:
-            return float(rounded(self._evaluated()[:SUM_WORDS])) / self._total
+        if self._is_known:
+            mean = float(rounded(self._evaluated()[:SUM_WORDS])) / self._total
+            return mean if self._queries is None else 1.0 - mean
         raw = self.raw()
         seen = raw if loss.n_outputs > 1 else raw[0]
         if loss.is_additive:
@@ -151,27 +155,48 @@ class CudaRows:
 
     # -- derivatives ------------------------------------------------------------------------------
 
+    @property
+    def _is_known(self) -> bool:
+        """Whether the device computes the loss."""
+        return self.sample.loss.formula is not None or self._queries is not None
+
     def _evaluated(self) -> NDArray[np.int64]:
-        """What the loss says of the raw predictions: digits of its sum, and extremes as bits."""
+        """What the loss says of the raw predictions: digits of its sum, and extremes as bits.
+
+        For LambdaMART it is the sum of the NDCG; and rows that only validate have no derivatives.
+        """
         if self._said is not None:
             return self._said
-        formula = self.sample.loss.formula
-        assert formula is not None
-        tree = self._trees()
         n_words = SUM_WORDS + 2 * len(self._raw)
         self._verdict.room(n_words)[:n_words] = 0
         self._verdict.send(n_words)
-        said, grid = self._verdict.there, self._grid_of_rows
-        arrays = self._y, self._raw, self._weight, tree.gradients, tree.hessians, said
-        self._launch(
-            rows.evaluate, grid, arrays, formula.kind, float(formula.parameter), self._near
-        )
-        hessians = self._nothing if formula.is_flat else tree.hessians
-        derived = tree.gradients, hessians, self._weight, said
-        self._launch(rows.measure_derivatives, (grid[0], len(self._raw)), derived, SUM_WORDS)
+        if self._queries is None:
+            self._evaluate_formula()
+        else:
+            self._queries.add_scores(self._raw, self._verdict.there, self._near)
+            if self._tree is not None:
+                tree = self._tree
+                self._queries.write_lambdas(self._raw, self._y, tree.gradients, tree.hessians)
+                self._measure(tree.gradients, tree.hessians)
         self._said = self._verdict.fetch(n_words)[:n_words].copy()
         self._near = near_digits(self._said, self._near)
         return self._said
+
+    def _evaluate_formula(self) -> None:
+        formula, tree = self.sample.loss.formula, self._trees()
+        assert formula is not None
+        arrays = self._y, self._raw, self._weight, tree.gradients, tree.hessians
+        self._launch(
+            rows.evaluate, self._grid_of_rows, (*arrays, self._verdict.there), formula.kind,
+            float(formula.parameter), self._near,
+        )  # fmt: skip
+        self._measure(tree.gradients, self._nothing if formula.is_flat else tree.hessians)
+
+    def _measure(self, gradients: Any, hessians: Any) -> None:
+        """Multiply derivatives by their weights; find the largest."""
+        grid = self._grid_of_rows[0], len(self._raw)
+        arrays = gradients, hessians, self._weight, self._verdict.there
+        self._launch(rows.measure_derivatives, grid, arrays, SUM_WORDS)
 
     def _launch(self, kernel: Any, grid: tuple[int, int], arrays: Any, *scalars: Any) -> None:
         self._stream.launch(kernel, grid, rows.THREADS, arrays, *scalars)
@@ -179,19 +204,21 @@ class CudaRows:
     def _trees(self) -> _Trees:
         if self._tree is None:
             self._tree = _Trees(self)
+            self._said = None  # without a place for them, nothing was said of derivatives
         return self._tree
 
     def _derive(self, step: str) -> None:
         """Bring the derivatives up to date, at the beginning of a round."""
         loss, tree = self.sample.loss, self._trees()
-        if loss.formula is None:
+        if not self._is_known:
             if self._on_host is None:
                 # In memory that the device can read from by itself.
                 self._on_host = derivatives_of(self.sample, cuda.pinned_array)
             self._on_host.derive(self.raw(), step, self._threads.team())
             return
         extremes = self._evaluated()[SUM_WORDS:].view(np.float64).reshape(-1, 2)
-        tree.is_flat = loss.formula.is_flat or step == "gradient"
+        is_flat = loss.formula is not None and loss.formula.is_flat
+        tree.is_flat = is_flat or step == "gradient"
         if not np.isfinite(extremes[:, 0]).all():
             raise ValueError("the loss returned gradients that are not finite")
         if not tree.is_flat and not np.isfinite(extremes[:, 1]).all():
@@ -392,7 +419,7 @@ def bytes_needed(sample: Sample, memory: float) -> float:
     # Targets, weights; raw predictions and derivatives; two buffers of rows with their words.
     per_row = 8 * 2 + 8 * 3 * k + 2 * (4 + 8 * 2)
     histograms = 8 * 3 * counting.CELLS * len(codes) * slots_of(len(codes), 3, memory)
-    return codes.nbytes + n * per_row + histograms
+    return codes.nbytes + n * per_row + histograms + query_bytes(sample)
 
 
 def describe_features(binned: BinnedMatrix) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ import numpy as np
 from greedymiser.engines.cuda.device import SIMULATED, cuda, device, kernel
 from greedymiser.engines.cuda.kernels.rows import THREADS, goes_left
 from greedymiser.engines.cuda.layout import CHILD, TREE_NODE
+from greedymiser.engines.marks import WORD_BITS
 
 # What kernels are told of a node; behind it, for those that leave marks, the bits that it leaves.
 FIRST_ROW, LAST_ROW, IN_BUFFER, FIRST_TILE, MARKED = 0, 1, 2, 3, 4
@@ -14,8 +15,9 @@ FIRST_ROW, LAST_ROW, IN_BUFFER, FIRST_TILE, MARKED = 0, 1, 2, 3, 4
 # Rows that a block of threads weighs.
 PER_TILE = THREADS * (2 if SIMULATED else 8)
 
-# Sums of a block: of its rows with each bit of a word, and of all its rows.
-N_SUMS = 65
+# Threads that have the bits of a word between them, and how many bits each of them has.
+GROUP = min(THREADS, WORD_BITS)
+OWN = WORD_BITS // GROUP
 
 
 @device
@@ -55,36 +57,51 @@ def mark_walking(codes, plan, masks, bits):
 
 
 @kernel
-def weigh(rows, plan, bits, weights, found, n_nodes):
+def weigh(rows, plan, bits, weights, n_nodes, found_at):
     """Weight of nodes, and of those of their rows that have each bit. Words of bits in y.
 
-    ``found`` has 1 + 64 x words entries for each node.
+    It is added to ``plan`` from ``found_at`` on: 1 + 64 x words entries for each node. The threads
+    of a block read a row each, and then each adds up its own bits of some of these rows. If it
+    added all bits of its own row to sums that are shared, it would wait for all others, whose rows
+    have the same bits.
     """
-    sums = cuda.shared.array(N_SUMS, np.int64)
+    word_of = cuda.shared.array(THREADS, np.int64)
+    weight_of = cuda.shared.array(THREADS, np.int64)
+    total = cuda.shared.array(1, np.int64)
+    sums = cuda.local.array(OWN, np.int64)
     tid, tile, word = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y
-    for k in range(tid, N_SUMS, THREADS):
+    group, bit = tid // GROUP, tid % GROUP
+    for k in range(OWN):
         sums[k] = 0
-    cuda.syncthreads()
+    if tid == 0:
+        total[0] = 0
     at = find_node(plan, n_nodes, MARKED, tile)
-    first = plan[at + FIRST_ROW] + (tile - plan[at + FIRST_TILE]) * PER_TILE
-    stop = min(first + PER_TILE, plan[at + LAST_ROW])
-    total = np.int64(0)
-    i = first + tid
-    while i < stop:
-        # Without a buffer, it is all rows.
-        row = i if plan[at + IN_BUFFER] < 0 else np.int64(rows[plan[at + IN_BUFFER], i])
-        weight = weights[row] if weights.size > 0 else np.int64(1)
-        total += weight
-        left = bits[word, row] if word < bits.shape[0] else np.int64(0)
-        while left != 0:
-            cuda.atomic.add(sums, np.int64(cuda.ffs(left)) - 1, weight)
-            left &= left - np.int64(1)
-        i += THREADS
-    cuda.atomic.add(sums, N_SUMS - 1, total)
+    start = plan[at + FIRST_ROW] + (tile - plan[at + FIRST_TILE]) * PER_TILE
+    stop = min(start + PER_TILE, plan[at + LAST_ROW])
+    mine = np.int64(0)
+    while start < stop:
+        i = start + tid
+        word_of[tid], weight_of[tid] = 0, 0
+        if i < stop:
+            # Without a buffer, it is all rows.
+            row = i if plan[at + IN_BUFFER] < 0 else np.int64(rows[plan[at + IN_BUFFER], i])
+            weight_of[tid] = weights[row] if weights.size > 0 else np.int64(1)
+            word_of[tid] = bits[word, row] if word < bits.shape[0] else np.int64(0)
+        mine += weight_of[tid]
+        cuda.syncthreads()
+        for r in range(group, THREADS, THREADS // GROUP):
+            marked, weight = word_of[r], weight_of[r]
+            for k in range(OWN):
+                if (marked >> np.int64(bit + k * GROUP)) & np.int64(1) != 0:
+                    sums[k] += weight
+        cuda.syncthreads()
+        start += THREADS
     cuda.syncthreads()
-    row_at = at // MARKED * (1 + (N_SUMS - 1) * bits.shape[0])
-    for k in range(tid, N_SUMS - 1, THREADS):
+    cuda.atomic.add(total, 0, mine)
+    cuda.syncthreads()
+    to = found_at + at // MARKED * (1 + WORD_BITS * bits.shape[0])
+    for k in range(OWN):
         if sums[k] != 0:
-            cuda.atomic.add(found, row_at + 1 + (N_SUMS - 1) * word + k, sums[k])
+            cuda.atomic.add(plan, to + 1 + WORD_BITS * word + bit + k * GROUP, sums[k])
     if tid == 0 and word == 0:
-        cuda.atomic.add(found, row_at, sums[N_SUMS - 1])
+        cuda.atomic.add(plan, to, total[0])

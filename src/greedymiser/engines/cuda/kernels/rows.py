@@ -32,6 +32,9 @@ from greedymiser.losses.formulas import Formula
 
 THREADS = 4 if SIMULATED else 256
 
+# Blocks of threads that loops over rows are cut into.
+MOST_BLOCKS = 2 if SIMULATED else 1056
+
 # All bits of a float but its sign; and those of its fraction.
 SIZE = np.int64(2**63 - 1)
 FRACTION = np.int64((1 << 52) - 1)
@@ -42,6 +45,11 @@ DIGITS, NEAR = 67, 5
 
 # Stands for infinity where 0 times it must be 0.
 HUGE = 1e300
+
+
+def blocks_for(n: int) -> int:
+    """How many blocks of threads loop over so many rows."""
+    return max(1, min(MOST_BLOCKS, -(-n // THREADS)))
 
 
 # -- the loss -------------------------------------------------------------------------------------
@@ -59,8 +67,7 @@ def evaluate(y, raw, weight, gradients, hessians, said, kind, parameter, near):
     tid = cuda.threadIdx.x
     # Whether the loss is flat is nothing that a formula asks for.
     formula = Formula(kind, parameter, True)
-    for k in range(NEAR):
-        shared[k, tid] = 0
+    clear_sums(shared, tid)
     i, step = cuda.grid(1), cuda.gridsize(1)
     while i < y.size:
         write_gradients(formula, y, raw, i, i + 1, gradients, hessians)
@@ -69,6 +76,35 @@ def evaluate(y, raw, weight, gradients, hessians, said, kind, parameter, near):
             value[0] = mul(value[0], weight[i])
         add_number(value[0], near, shared, tid, said)
         i += step
+    join_sums(near, shared, tid, said)
+
+
+@kernel
+def sum_values(values, weight, said, near):
+    """The exact sum of some numbers times their weights, as ``evaluate`` has it."""
+    shared = cuda.shared.array((NEAR, THREADS), np.int64)
+    tid = cuda.threadIdx.x
+    clear_sums(shared, tid)
+    i, step = cuda.grid(1), cuda.gridsize(1)
+    while i < values.size:
+        value = values[i]
+        if weight.size > 0:
+            value = mul(value, weight[i])
+        add_number(value, near, shared, tid, said)
+        i += step
+    join_sums(near, shared, tid, said)
+
+
+@device
+def clear_sums(shared, tid):
+    """Begin the exact sum of a thread's numbers."""
+    for k in range(NEAR):
+        shared[k, tid] = 0
+
+
+@device
+def join_sums(near, shared, tid, said):
+    """Add the exact sums of all threads of a block to ``said``."""
     cuda.syncthreads()
     half = THREADS // 2
     while half > 0:
