@@ -375,6 +375,18 @@ def test_eight_features_share_a_word(d):
         assert not (bytes_of_lane & np.uint64(255)).any()
 
 
+@pytest.mark.parametrize("kept", [[], [4], [1, 9, 18], list(range(3, 20))])
+def test_features_that_are_left_out_take_no_blocks(kept):
+    _, matrix, codes = binned(columns(np.random.default_rng(11), 30, 20))
+    few = matrix.only(np.isin(np.arange(20), kept))
+    assert few.codes.shape == (max(1, math.ceil(len(kept) / LANES)), 30)
+    assert few.lane_feature[: len(kept)].tolist() == kept
+    assert set(few.lane_feature[len(kept) :].tolist()) <= {-1}
+    assert [f for f in range(20) if few.feature_lane[f] >= 0] == kept
+    said = [[naive.code(few.codes, few.feature_lane, i, f) for f in kept] for i in range(30)]
+    assert said == codes[:, kept].tolist()
+
+
 @examples(10)
 @given(st.permutations(list(range(11))))
 def test_the_layout_only_permutes_lanes(order):

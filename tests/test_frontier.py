@@ -295,6 +295,19 @@ def test_what_is_not_written_down_changes_no_tree():
     assert short.validation_score[-1] == whole.validation_score[-1]
 
 
+def test_leaving_out_codes_of_other_features_changes_no_model():
+    trainer = searched(tradeoffs=2, effort=1e-9).frontier.models.trainer
+    params = replace(Parameters.of(MiserRegressor(costs=COSTS)), max_iter=8, charge="row")
+    allowed = np.array([False, True, False, True, True, False])
+    few = trainer.train(params, allowed)
+    # Where something of the user's is called, rows stay as they are.
+    whole = replace(trainer, in_kernels=False).train(params, allowed)
+    assert few.ensemble.features == whole.ensemble.features == [1, 3, 4]
+    assert few.ensemble.nodes.tobytes() == whole.ensemble.nodes.tobytes()
+    for trace in ("train_score", "validation_score", "train_cost", "validation_cost"):
+        assert getattr(few, trace).tolist() == getattr(whole, trace).tolist()
+
+
 # -- what is found is not lost ------------------------------------------------------------------
 
 

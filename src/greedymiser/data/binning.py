@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ class BinnedMatrix:
     # Feature of each lane, -1 for the padding of the last block. Features are laid out in an order
     # that the caller chooses, so that those that are skipped together lie together.
     lane_feature: NDArray[np.int32]
-    # Lane of each feature.
+    # Lane of each feature, -1 for those that are left out.
     feature_lane: NDArray[np.int32]
     # Per feature: number of bins of values; code n_bins[f] means missing.
     n_bins: NDArray[np.int32]
@@ -61,6 +61,25 @@ class BinnedMatrix:
     @property
     def n_features(self) -> int:
         return len(self.n_bins)
+
+    def only(self, features: NDArray[np.bool_]) -> BinnedMatrix:
+        """The same rows without the codes of other features: fewer blocks, where few are left."""
+        order = self.lane_feature[self.lane_feature >= 0]
+        layout = _Layout(self.n_features, order[features[order]].tolist())
+        codes = np.zeros((layout.n_blocks, self.n_rows), dtype=np.uint64)
+        for block in range(layout.n_blocks):
+            lanes = _lanes_of(codes[block])
+            for lane, feature in enumerate(layout.features(block)):
+                before = int(self.feature_lane[feature])
+                lanes[:, lane] = _lanes_of(self.codes[before // LANES])[:, before % LANES]
+        return replace(
+            self, codes=codes, lane_feature=layout.lane_feature, feature_lane=layout.feature_lane
+        )
+
+
+def _lanes_of(block: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """The codes of a block, one column per lane."""
+    return block.view(np.uint8).reshape(len(block), LANES)
 
 
 class Summary(NamedTuple):
@@ -254,7 +273,7 @@ def pack(
             learn(feature, values)
         edges = np.full(MAX_BINS, np.inf)
         edges[: len(cuts.edges[feature])] = cuts.edges[feature]
-        lanes = codes[block].view(np.uint8).reshape(n, LANES)
+        lanes = _lanes_of(codes[block])
         write_bins(values, edges, len(cuts.edges[feature]) + 1, lanes[:, lane])
 
     def bin_block(block: int) -> None:
@@ -271,15 +290,15 @@ def pack(
 
 
 class _Layout:
-    """Which feature is in which lane of which block."""
+    """Which feature is in which lane of which block; what ``order`` leaves out is in none."""
 
     def __init__(self, n_features: int, order: Sequence[int] | None):
         features = np.arange(n_features) if order is None else np.asarray(order, dtype=np.intp)
-        self.n_blocks = -(-n_features // LANES)
+        self.n_blocks = max(1, -(-len(features) // LANES))
         self.lane_feature = np.full(self.n_blocks * LANES, -1, dtype=np.int32)
-        self.lane_feature[:n_features] = features
-        self.feature_lane = np.empty(n_features, dtype=np.int32)
-        self.feature_lane[features] = np.arange(n_features, dtype=np.int32)
+        self.lane_feature[: len(features)] = features
+        self.feature_lane = np.full(n_features, -1, dtype=np.int32)
+        self.feature_lane[features] = np.arange(len(features), dtype=np.int32)
 
     def features(self, block: int) -> list[int]:
         mine = self.lane_feature[block * LANES : (block + 1) * LANES]

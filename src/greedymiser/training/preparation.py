@@ -214,13 +214,22 @@ class Prepared:
 
     def twin(self, engine: Engine, threads: Threads) -> Prepared:
         """The same data placed once more, for a model that grows at the same time."""
-        loss = self.schema.loss
+        return replace(self, engine=engine, threads=threads)._placed_again()
+
+    def only(self, features: NDArray[np.bool_]) -> Prepared:
+        """The same data placed once more, for a model that asks for no other features."""
         held_out = self.validation
         if held_out is not None:
-            rows = _placed(engine, held_out.binned, held_out.cases, loss)
+            held_out = replace(held_out, binned=held_out.binned.only(features))
+        return replace(self, binned=self.binned.only(features), validation=held_out)._placed_again()
+
+    def _placed_again(self) -> Prepared:
+        loss, held_out = self.schema.loss, self.validation
+        if held_out is not None:
+            rows = _placed(self.engine, held_out.binned, held_out.cases, loss)
             held_out = replace(held_out, rows=rows)
-        rows = _placed(engine, self.binned, self.train, loss)
-        return replace(self, rows=rows, validation=held_out, engine=engine, threads=threads)
+        rows = _placed(self.engine, self.binned, self.train, loss)
+        return replace(self, rows=rows, validation=held_out)
 
     def folds(self, n_folds: int) -> list[Prepared]:
         """The training rows again, a part of them held out of each: cross-fitting.
