@@ -15,9 +15,9 @@ Rows are few where errors are dear, so what is compared must not be noisy:
 * A departure from stopping must be better by half of its standard error.
 
 Beside the chain there is one candidate of another kind: the best small tree (``exact_tree``), whose
-next question depends on the answers so far. Which of the two is taken is decided by
-cross-validation: what the chain makes of the rows that have chosen its sets and gates flatters it,
-so that it is learned again without the rows of each fold.
+next question depends on the answers so far. It must be better than the chain by half a standard
+error. Both are learned again without the rows of each fold, which then compare them: what a chain
+makes of the rows that have chosen its sets and gates flatters it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ AT_A_TIME = 4
 FOLDS, FOUND_BY = 5, "total cost"
 # How often rows are divided to choose between chain and tree, and its size, where there are so few.
 REPEATS, FEW_ROWS = 3, 1000
-# Standard errors by which a decision must be better than a simpler one.
+# Standard errors by which a decision must be better than a simpler one, and a tree than a chain.
 MARGIN = 0.5
 
 
@@ -280,8 +280,8 @@ def _learned(
     tree, tree_totals = learner.tree(states, repeats)
     chain, chain_totals = learner.chain(states, repeats)
     # Equals may differ by rounding: of those, and of constants, the chain knows more of the rows.
-    rounding = 1e-12 * learner.errors.worst
-    is_better = learner.mean(tree_totals) < learner.mean(chain_totals) - rounding
+    rounding, saved = 1e-12 * learner.errors.worst, chain_totals - tree_totals
+    is_better = learner.mean(saved) > MARGIN * paired_error(saved, learner.weight) + rounding
     return tree if is_better and tree.models[0].n_iter else chain
 
 

@@ -132,7 +132,8 @@ class Trainer:
         start = replace(self.start, charge=params.charge)  # it has no trees yet
         if allowed is not None and self.in_kernels and type(prepared.engine) is CpuEngine:
             # Most sets are small: counting all that lies beside their features would take longest.
-            prepared = prepared.only(allowed)
+            needed = allowed if opening is None else allowed | opening.features
+            prepared = prepared.only(needed)
         sunk = None
         if opening is not None:
             sunk, n_iter = opening.resources, min(opening.n_iter, params.max_iter)
