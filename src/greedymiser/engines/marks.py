@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.bits import WORD_BITS as WORD_BITS  # of engines, too
+from greedymiser._core.bits import packed, unpacked
 from greedymiser.engines.grid import step
 
 # Weights are integers of at most so many bits: sums of less than 2^32 of them have 62.
 MOST_BITS = 30
-
-WORD_BITS = 64
 
 
 class Marks(NamedTuple):
@@ -38,8 +38,8 @@ class MarkBits:
 
     def __init__(self, marks: Marks):
         self.marks = marks
-        self.n_bits = 0
-        # -1 for marks that no row has yet.
+        # The mark of each bit, and the bit of each mark: -1 for those that no row has yet.
+        self._begun: list[int] = []
         self.bit_of = np.full(marks.n_marks, -1, dtype=np.int64)
         # Features that leave each mark.
         self._users: list[list[int]] = [[] for _ in range(marks.n_marks)]
@@ -48,6 +48,10 @@ class MarkBits:
                 self._users[mark].append(feature)
         # (n_features, n_words): bits that a split on each feature leaves.
         self.masks = np.zeros((len(marks.of_feature), 0), dtype=np.uint64)
+
+    @property
+    def n_bits(self) -> int:
+        return len(self._begun)
 
     @property
     def n_words(self) -> int:
@@ -60,7 +64,7 @@ class MarkBits:
         if not new:
             return
         self.bit_of[new] = np.arange(self.n_bits, self.n_bits + len(new))
-        self.n_bits += len(new)
+        self._begun += new
         n_words = -(-self.n_bits // WORD_BITS)
         if n_words > self.n_words:
             more = np.zeros((len(self.masks), n_words - self.n_words), dtype=np.uint64)
@@ -78,18 +82,12 @@ class MarkBits:
 
     def packed(self, had: NDArray[np.bool_]) -> NDArray[np.uint64]:
         """The bits (n_words, n_rows) of rows that have some marks, (n_rows, n_marks)."""
-        bits = np.zeros((self.n_words, len(had)), dtype=np.uint64)
-        for mark in np.flatnonzero(self.bit_of >= 0).tolist():
-            bit = int(self.bit_of[mark])
-            bits[bit // WORD_BITS] |= had[:, mark].astype(np.uint64) << np.uint64(bit % WORD_BITS)
-        return bits
+        return np.ascontiguousarray(packed(had[:, self._begun], self.n_words).T)
 
     def unpacked(self, bits: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """The opposite of ``packed``."""
         had = np.zeros((bits.shape[1], self.marks.n_marks), dtype=bool)
-        for mark in np.flatnonzero(self.bit_of >= 0).tolist():
-            bit = int(self.bit_of[mark])
-            had[:, mark] = (bits[bit // WORD_BITS] >> np.uint64(bit % WORD_BITS)) & np.uint64(1)
+        had[:, self._begun] = unpacked(bits.T, self.n_bits)
         return had
 
     def node_masks(self, features: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.bits import unpacked
 from greedymiser.files.exports import (
     ExportedTrees,
     known_objective,
@@ -350,8 +351,7 @@ def _bitset(
     It sends all others right, and with them what is missing or unknown. Where ours go left, the
     children change places, and the set holds the known categories that went right.
     """
-    bits = np.unpackbits(category_set.astype("<u8").view(np.uint8), bitorder="little")
-    chosen = np.flatnonzero(bits[:n_known] != missing_left)
+    chosen = np.flatnonzero(unpacked(category_set, n_known) != missing_left)
     if len(chosen) == 0:  # some readers cannot read an empty set: take a code that nobody has
         chosen = np.array([n_known])
     marks = np.zeros(32 * (chosen[-1] // 32 + 1), dtype=np.uint8)

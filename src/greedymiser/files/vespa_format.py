@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.bits import unpacked
 from greedymiser.files.exports import (
     ExportedTrees,
     finite_single,
@@ -165,11 +166,10 @@ def _tree(nodes: NDArray[np.void], ensemble: Ensemble, sizes: dict[int, int]) ->
         if nodes["category_set"][i] < 0:
             split |= {"threshold": thresholds[i], "decision_type": "<="}
         else:
-            words = ensemble.category_sets[nodes["category_set"][i]]
-            bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")
+            is_left = unpacked(ensemble.category_sets[nodes["category_set"][i]], sizes[feature])
             # What is missing or unknown goes right there. Where ours goes left, the children change
             # places, and the set holds the known categories that went right.
-            chosen = np.flatnonzero(bits[: sizes[feature]] != missing_left).tolist()
+            chosen = np.flatnonzero(is_left != missing_left).tolist()
             if missing_left:
                 left, right = right, left
             if not chosen:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.bits import unpacked
 from greedymiser.files.exports import (
     ExportedTrees,
     known_objective,
@@ -220,8 +221,7 @@ def _tree(
 
 def _right_codes(category_set: NDArray[np.uint64], n_known: int) -> list[int]:
     """The codes that go right: XGBoost's sets hold those, ours the ones that go left."""
-    bits = np.unpackbits(category_set.astype("<u8").view(np.uint8), bitorder="little")
-    right = np.flatnonzero(bits[:n_known] == 0).tolist()
+    right = np.flatnonzero(~unpacked(category_set, n_known)).tolist()
     return right or [n_known]  # a set must not be empty: a code that nobody has
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.bits import unpacked
 from greedymiser.data.tables import Categories
 from greedymiser.model.trees import Ensemble
 
@@ -135,8 +136,8 @@ class Conditions:
         known.may_be_missing &= bool(split["missing_left"]) == went_left
         if which >= 0:
             labels = self._categories.get(int(split["feature"]), np.empty(0))
-            words = self._ensemble.category_sets[which].tolist()
-            chosen = {c for c in range(len(labels)) if words[c // 64] >> (c % 64) & 1}
+            inside = unpacked(self._ensemble.category_sets[which], len(labels))
+            chosen = set(np.flatnonzero(inside).tolist())
             here = chosen if went_left else set(range(len(labels))) - chosen
             known.codes = here if known.codes is None else known.codes & here
             known.may_be_there = bool(known.codes)

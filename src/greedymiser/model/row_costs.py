@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from greedymiser._core.arithmetic import SUM_WORDS, add_number, exact_sum, rounded
+from greedymiser._core.bits import WORD_BITS, set_of, unpacked
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.threads import Threads
 from greedymiser.costs.cost_model import CostModel
@@ -89,7 +90,7 @@ class Meter:
 
     @property
     def n_words(self) -> int:
-        return max(1, -(-len(self.resources) // 64))
+        return max(1, -(-len(self.resources) // WORD_BITS))
 
     def nothing(self, n: int) -> Owned:
         """The accounts of n rows that own nothing yet."""
@@ -109,11 +110,7 @@ class Meter:
         """The accounts of rows that have asked for these features, one row after the other."""
         place = {resource: j for j, resource in enumerate(self.resources)}
         rows = [{place[r] for f in asked for r in self.costs.needs[f]} for asked in features]
-        owned = self.nothing(len(rows))
-        for i, bits in enumerate(rows):
-            for j in bits:
-                owned[i, j // 64] |= np.uint64(1 << (j % 64))
-        return owned
+        return np.array([set_of(row, self.n_words) for row in rows]).reshape(-1, self.n_words)
 
     def over(self, ensemble: Ensemble) -> MeteredTrees:
         """The meter put over an ensemble's trees."""
@@ -135,9 +132,7 @@ class Meter:
 
     def marks(self, owned: Owned) -> NDArray[np.bool_]:
         """Whether each row owns each of ``resources``, shape (n, n_resources)."""
-        places = np.arange(len(self.resources), dtype=np.uint64)
-        words = owned[:, places // np.uint64(64)]
-        return (words >> (places % np.uint64(64))) & np.uint64(1) == np.uint64(1)
+        return unpacked(owned, len(self.resources))
 
 
 @dataclass(frozen=True, eq=False)

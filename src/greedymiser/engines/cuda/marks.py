@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.bits import WORD_BITS
 from greedymiser.engines.cuda.device import room_for, sent
 from greedymiser.engines.cuda.kernels import marking
 from greedymiser.engines.cuda.kernels.rows import THREADS
 from greedymiser.engines.cuda.stream import Stream
 from greedymiser.engines.cuda.transfer import TransferBuffer
 from greedymiser.engines.interface import Sample
-from greedymiser.engines.marks import WORD_BITS, MarkBits, Marks, known_features
+from greedymiser.engines.marks import MarkBits, Marks, known_features
 from greedymiser.model.trees import Tree
 
 

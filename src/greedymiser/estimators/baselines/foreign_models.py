@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.bits import set_of
 from greedymiser.costs.cost_model import CostModel, Feature, Ledger, Purchase
 from greedymiser.data.tables import Categories
 from greedymiser.losses import BinaryLogLoss, Kind, Loss, MultinomialLogLoss
@@ -117,13 +118,11 @@ def make_tree(
     nodes["category_set"] = -1
     if gain is not None:
         nodes["gain"] = np.where(is_leaf, 0.0, gain[order])
-    bits = np.zeros((len(sets or {}), CATEGORY_WORDS), dtype=np.uint64)
     place = {int(node): i for i, node in enumerate(order)}
-    for i, (node, codes) in enumerate((sets or {}).items()):
+    bits = [set_of(codes, CATEGORY_WORDS) for codes in (sets or {}).values()]
+    for i, node in enumerate(sets or ()):
         nodes["category_set"][place[node]] = i
-        for code in codes:
-            bits[i, code // 64] |= np.uint64(1) << np.uint64(code % 64)
-    return Tree(nodes, bits)
+    return Tree(nodes, np.array(bits, dtype=np.uint64).reshape(-1, CATEGORY_WORDS))
 
 
 def _in_pairs(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from greedymiser._core.bits import WORD_BITS
 from greedymiser.engines.cuda.device import SIMULATED, cuda, device, kernel
 from greedymiser.engines.cuda.kernels.rows import THREADS, goes_left
 from greedymiser.engines.cuda.layout import CHILD, TREE_NODE
-from greedymiser.engines.marks import WORD_BITS
 
 # What kernels are told of a node; behind it, for those that leave marks, the bits that it leaves.
 FIRST_ROW, LAST_ROW, IN_BUFFER, FIRST_TILE, MARKED = 0, 1, 2, 3, 4
