@@ -18,6 +18,7 @@ from greedymiser._core.arithmetic import (
     SUM_WORDS,
     add_exactly,
     add_number,
+    exact_sum,
     new_sums,
     pass_carries,
     rounded,
@@ -45,7 +46,7 @@ def weighted_quantile(values: Floats, weight: Floats | None, quantile: float) ->
     else:
         order = np.argsort(values, kind="stable")
         ordered, weights = values[order], np.ascontiguousarray(weight[order], dtype=np.float64)
-        total = _sum(weights)
+        total = exact_sum(weights)
     low, high = _bounds(quantile, total)
     first = _first_above(weights, len(ordered), low, strictly=False)
     second = _first_above(weights, len(ordered), high, strictly=True)
@@ -61,12 +62,6 @@ def _middle(low: float, high: float) -> float:
     return (
         float(0.5 * (low + high)) + 0.0
     )  # -0.0 and 0.0 are equal, and which comes first is chance
-
-
-def _sum(weights: Floats) -> float:
-    total = new_sums()[0]
-    add_exactly(total, weights)
-    return float(rounded(total))
 
 
 def _first_above(weights: Floats | None, n: int, bound: float, strictly: bool) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
+from typing import ClassVar, Self, SupportsIndex, TypeVar, overload
+
+Item = TypeVar("Item")
 
 # Rows of a table in a notebook; longer ones are cut in the middle.
 MOST_ROWS = 40
@@ -61,3 +64,37 @@ def _html_row(tag: str, cells: Sequence[str], left: Collection[int]) -> str:
         for i, cell in enumerate(cells)
     ]
     return f"<tr>{''.join(inside)}</tr>"
+
+
+class LineTable(Sequence[Item]):
+    """Lines that print as a table, on a terminal and in a notebook."""
+
+    # Heads of the columns, and those of them that are flush left.
+    _heads: ClassVar[tuple[str, ...]]
+    _left: ClassVar[frozenset[int]]
+
+    def __init__(self, lines: Iterable[Item]):
+        self._lines = tuple(lines)
+
+    def _rows(self, lines: Sequence[Item]) -> list[tuple[str, ...]]:
+        """What lines have in each column."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Item | Self:
+        return type(self)(self._lines[index]) if isinstance(index, slice) else self._lines[index]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __str__(self) -> str:
+        return aligned([self._heads, *self._rows(self._lines)], self._left)
+
+    def _repr_html_(self) -> str:
+        rows = self._rows(self._lines)
+        return html_table(repr(self).strip("<>"), self._heads, rows, self._left)

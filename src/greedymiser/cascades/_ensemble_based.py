@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from greedymiser.data.tables import Table, or_lazily
-from greedymiser.estimators import Miser, MiserRanker, ModelBacked, table_for
+from greedymiser.estimators import Miser, MiserRanker, ModelBacked, table_for, tags_like
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import Floats
 from greedymiser.model.protocols import Protocol
@@ -89,12 +89,7 @@ class OverEnsemble(MetaEstimatorMixin, ModelBacked):
         return hasattr(self, "predictor_")
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        if isinstance(self.estimator, BaseEstimator):
-            inner = self.estimator.__sklearn_tags__()
-            tags.estimator_type, tags.regressor_tags = inner.estimator_type, inner.regressor_tags
-            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
-        return tags
+        return tags_like(super().__sklearn_tags__(), self.estimator)
 
 
 class RankerAnswers:

@@ -38,6 +38,7 @@ from greedymiser.estimators import (
     MiserRegressor,
     documented_like,
     fitted_like,
+    tags_like,
 )
 from greedymiser.losses.ndcg import queries_or_one, query_order
 from greedymiser.model.exit_rules import FirstOfQuery
@@ -428,10 +429,7 @@ class Gated(OverEnsemble):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        if self.estimator is None:
-            inner = self._default().__sklearn_tags__()
-            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
-        return tags
+        return tags_like(tags, self._default()) if self.estimator is None else tags
 
 
 def _some_of(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:

@@ -7,7 +7,8 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -248,17 +249,12 @@ def _curve_table(trained: TradeoffCurve, steps: Sequence[FrontStep]) -> Any:
 
 
 def _pictures(trained: TradeoffCurve, baselines: Mapping[str, Any] | None) -> dict[str, bytes]:
-    pictures = {}
-    with warnings.catch_warnings():
-        # One for each letter that the font lacks; the picture shows where.
-        warnings.filterwarnings("ignore", "Glyph .* missing from")
-        axes: dict[str, Any] = {
+    with _without_complaints_of_fonts():
+        axes = {
             "curve.png": trained.plot(baselines=baselines),
             "features.png": trained.plot_features(),
         }
-        for name, ax in axes.items():
-            pictures[name] = _drawn(ax)
-    return pictures
+        return {name: _drawn(ax) for name, ax in axes.items()}
 
 
 def _drawn(ax: Any) -> bytes:
@@ -269,6 +265,13 @@ def _drawn(ax: Any) -> bytes:
 
 def write_picture(ax: Any, out: Path) -> None:
     """Write the figure of some axes, all of it or nothing."""
+    with _without_complaints_of_fonts():
+        write_file(out, _drawn(ax), "a picture")
+
+
+@contextmanager
+def _without_complaints_of_fonts() -> Iterator[None]:
+    """Say nothing of letters that the font lacks: the picture shows where."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")
-        write_file(out, _drawn(ax), "a picture")
+        yield

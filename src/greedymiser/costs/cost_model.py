@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any, SupportsIndex, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from greedymiser._core.text_tables import aligned, html_table
+from greedymiser._core.text_tables import LineTable, html_table
 from greedymiser.costs.prices import (
     checked_price,
     labels_of,
@@ -372,7 +372,7 @@ class Purchase:
     gain: float
 
 
-class Receipt(Sequence[Purchase]):
+class Receipt(LineTable[Purchase]):
     """What a model bought, when, at what price. Prints as a table; ``to_frame()`` for pandas.
 
     Examples
@@ -385,39 +385,22 @@ class Receipt(Sequence[Purchase]):
 
     columns = ("iteration", "output", "depth", "feature", "resources", "price", "spent", "gain")
 
-    def __init__(self, purchases: Iterable[Purchase]):
-        self._purchases = tuple(purchases)
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Purchase: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Receipt: ...
-
-    def __getitem__(self, index: SupportsIndex | slice) -> Purchase | Receipt:
-        if isinstance(index, slice):
-            return Receipt(self._purchases[index])
-        return self._purchases[index]
-
-    def __len__(self) -> int:
-        return len(self._purchases)
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Receipt) and self._purchases == other._purchases
+        return isinstance(other, Receipt) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def total(self) -> float:
         """What all the purchases together cost."""
-        return self._purchases[-1].spent if self._purchases else 0.0
+        return self._lines[-1].spent if self._lines else 0.0
 
     def to_frame(self) -> Any:
         """Return the receipt as a pandas DataFrame, one row per purchase."""
         import pandas as pd
 
         return pd.DataFrame(
-            [[getattr(line, name) for name in self.columns] for line in self._purchases],
+            [[getattr(line, name) for name in self.columns] for line in self],
             columns=list(self.columns),
         )
 
@@ -425,15 +408,10 @@ class Receipt(Sequence[Purchase]):
         n = len(self)
         return f"<Receipt of {n} purchase{'s' if n != 1 else ''}, {self.total:g} in all>"
 
-    def __str__(self) -> str:
-        return aligned([self._heads, *self._rows()], left={1, 2})
-
-    def _repr_html_(self) -> str:
-        return html_table(repr(self).strip("<>"), self._heads, self._rows(), left={1, 2})
-
     _heads = ("round", "feature", "pays for", "price", "spent", "gain")
+    _left = frozenset({1, 2})
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _rows(self, lines: Sequence[Purchase]) -> list[tuple[str, ...]]:
         return [
             (
                 str(line.iteration),
@@ -443,7 +421,7 @@ class Receipt(Sequence[Purchase]):
                 f"{line.spent:.6g}",
                 f"{line.gain:.3g}",
             )
-            for line in self._purchases
+            for line in lines
         ]
 
 

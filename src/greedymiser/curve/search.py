@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.base import MetaEstimatorMixin, clone, is_classifier
 from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metadata_routing import get_routing_for_object
@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from greedymiser._core.progress import PATIENCE, Bar, somebody_looks
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.cascades.gated import Gated, cost_and_score, gated_like
-from greedymiser.costs.cost_model import Feature, Receipt
+from greedymiser.costs.cost_model import Receipt
 from greedymiser.curve.curve import (
     best_first,
     check_takes_queries,
@@ -31,9 +31,17 @@ from greedymiser.curve.frontier import Frontier
 from greedymiser.curve.models import CurveModels, trace_of
 from greedymiser.curve.path import TradeoffPath, highest_tradeoff, tradeoff_in_money
 from greedymiser.curve.total_cost import REPEATS, least_total, members
-from greedymiser.data.tables import Parted
-from greedymiser.estimators import BudgetWarning, Miser, fitted_like, validation_of
+from greedymiser.data.tables import Parted, Table
+from greedymiser.estimators import (
+    BudgetWarning,
+    Miser,
+    ModelBacked,
+    fitted_like,
+    tags_like,
+    validation_of,
+)
 from greedymiser.losses.ndcg import ndcg_depth
+from greedymiser.model.links import Floats
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
 from greedymiser.scoring import TOTAL_COST
@@ -61,25 +69,12 @@ def _has_method(method: str) -> Callable[[Any], bool]:
     return check
 
 
-class BestModel(MetaEstimatorMixin, BaseEstimator):
+class BestModel(MetaEstimatorMixin, ModelBacked):
     """What a fitted search says: what its best model says."""
 
     estimator: Any
     scoring: Any
     best_estimator_: Miser
-
-    @property
-    def cost_(self) -> float:
-        """What one prediction of the best model costs."""
-        return self.best_estimator_.cost_
-
-    @property
-    def features_used_(self) -> list[Feature]:
-        return self.best_estimator_.features_used_
-
-    @property
-    def resources_used_(self) -> list[str]:
-        return self.best_estimator_.resources_used_
 
     @property
     def n_features_in_(self) -> int:
@@ -94,7 +89,7 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         return self.best_estimator_.classes_
 
     @property
-    def predictor_(self) -> Predictor:
+    def predictor_(self) -> Predictor:  # type: ignore[override]  # it follows the model
         return self.best_estimator_.predictor_
 
     def receipt(self) -> Receipt:
@@ -102,10 +97,13 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.best_estimator_.receipt()
 
-    def predict(self, X: Any) -> Any:
-        """Predict with the best model."""
+    def _table(self, X: Any) -> Table:
         check_is_fitted(self)
-        return self.best_estimator_.predict(X)
+        return self.best_estimator_._table(X)
+
+    def _raw_predict(self, X: Any) -> Floats:
+        check_is_fitted(self)
+        return self.best_estimator_._raw_predict(X)
 
     @available_if(_has_method("predict_proba"))
     def predict_proba(self, X: Any) -> Any:
@@ -168,13 +166,7 @@ class BestModel(MetaEstimatorMixin, BaseEstimator):
         return hasattr(self, "best_estimator_")
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        if isinstance(self.estimator, BaseEstimator):
-            inner = self.estimator.__sklearn_tags__()
-            tags.estimator_type = inner.estimator_type
-            tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
-            tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
-        return tags
+        return tags_like(super().__sklearn_tags__(), self.estimator)
 
 
 class MiserSearchCV(BestModel):

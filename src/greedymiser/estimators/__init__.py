@@ -22,6 +22,7 @@ from greedymiser.estimators.fitted import (
     fitted_like,
     has_probabilities,
     table_for,
+    tags_like,
 )
 from greedymiser.estimators.validation import validation_of, works_in_kernels
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
@@ -41,6 +42,7 @@ __all__ = [
     "documented_like",
     "fitted_like",
     "table_for",
+    "tags_like",
     "validation_of",
     "warn_of_budget",
     "works_in_kernels",

@@ -270,6 +270,16 @@ class Fitted(ModelBacked):
         return shorter
 
 
+def tags_like(tags: Any, estimator: Any) -> Any:
+    """The tags of what works as this estimator does, as far as that has any."""
+    if isinstance(estimator, BaseEstimator):
+        inner = estimator.__sklearn_tags__()
+        tags.estimator_type = inner.estimator_type
+        tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+        tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+    return tags
+
+
 def table_for(estimator: Fitted, X: Any) -> Table:
     """Rows as a fitted estimator's model reads them: the columns of fit, in their order."""
     predictor = estimator.predictor_

@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Real
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from greedymiser._core.text_tables import aligned, html_table
+from greedymiser._core.text_tables import LineTable
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.model.predictor import as_predictor
 from greedymiser.on_demand.fetcher import FailureLog, each_object, running_backend
@@ -65,7 +65,7 @@ class Timing:
     loops: int
 
 
-class CostTable(Sequence[Timing]):
+class CostTable(LineTable[Timing]):
     """Measured times, one line per source. Prints as a table; ``to_frame()`` for pandas.
 
     Examples
@@ -78,43 +78,31 @@ class CostTable(Sequence[Timing]):
     (1, 'letters', True)
     """
 
-    def __init__(self, timings: Iterable[Timing]):
-        self._timings = tuple(timings)
-
     def __getitem__(self, index: Any) -> Any:
         """A line by position or by name, or a table of some lines by a slice."""
         if isinstance(index, str):
-            timings = [timing for timing in self._timings if timing.name == index]
-            if not timings:
-                raise KeyError(index)
-            return timings[0]
-        chosen = self._timings[index]
-        return CostTable(chosen) if isinstance(index, slice) else chosen
-
-    def __len__(self) -> int:
-        return len(self._timings)
+            for timing in self:
+                if timing.name == index:
+                    return timing
+            raise KeyError(index)
+        return super().__getitem__(index)
 
     def to_frame(self) -> Any:
         """Return the table as a pandas DataFrame, times in seconds."""
         import pandas as pd
 
         names = list(Timing.__dataclass_fields__)
-        rows = [[getattr(timing, name) for name in names] for timing in self._timings]
+        rows = [[getattr(timing, name) for name in names] for timing in self]
         return pd.DataFrame(rows, columns=names)
 
     def __repr__(self) -> str:
-        whole = pretty_seconds(sum(timing.cost for timing in self._timings))
+        whole = pretty_seconds(sum(timing.cost for timing in self))
         return f"<CostTable of {len(self)} sources and intermediates, {whole} in all>"
 
-    def __str__(self) -> str:
-        return aligned([self._heads, *self._rows()], left={0, 1, 7})
-
-    def _repr_html_(self) -> str:
-        return html_table(repr(self).strip("<>"), self._heads, self._rows(), left={0, 1, 7})
-
     _heads = ("name", "needs", "columns", "cost", "quartiles", "cpu", "wall", "clock", "samples")
+    _left = frozenset({0, 1, 7})
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _rows(self, lines: Sequence[Timing]) -> list[tuple[str, ...]]:
         return [
             (
                 timing.name,
@@ -128,7 +116,7 @@ class CostTable(Sequence[Timing]):
                 timing.clock,
                 str(timing.n_samples),
             )
-            for timing in self._timings
+            for timing in lines
         ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.text_tables import aligned, html_table
+from greedymiser._core.text_tables import LineTable
 from greedymiser.model.conditions import Conditions
 from greedymiser.model.row_costs import Owned
 from greedymiser.on_demand.fallbacks import Detour, FallbackWalk
@@ -20,6 +20,9 @@ from greedymiser.on_demand.measuring import pretty_seconds
 from greedymiser.on_demand.request import Request
 from greedymiser.on_demand.sources import AcquisitionError
 from greedymiser.on_demand.walks import ObjectWalk, RowWalk, ServedModel
+
+# Receipts that are printed on a terminal.
+MOST_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class ObjectReceipt:
         return "\n".join([*lines, f"  then {self.stopped}{trees}"])
 
 
-class Receipts(Sequence[ObjectReceipt]):
+class Receipts(LineTable[ObjectReceipt]):
     """A receipt per object. Prints as a table; ``to_frame()`` for pandas.
 
     Examples
@@ -142,25 +145,15 @@ class Receipts(Sequence[ObjectReceipt]):
     [1.5, 0.0]
     """
 
-    def __init__(self, receipts: Iterable[ObjectReceipt]):
-        self._receipts = tuple(receipts)
-
-    def __getitem__(self, index: Any) -> Any:
-        chosen = self._receipts[index]
-        return Receipts(chosen) if isinstance(index, slice) else chosen
-
-    def __len__(self) -> int:
-        return len(self._receipts)
-
     @property
     def costs(self) -> NDArray[np.float64]:
         """What each prediction cost, as ``prediction_costs`` says."""
-        return np.array([receipt.cost for receipt in self._receipts], dtype=np.float64)
+        return np.array([receipt.cost for receipt in self], dtype=np.float64)
 
     @property
     def seconds(self) -> NDArray[np.float64]:
         """Measured seconds of each object's calls."""
-        return np.array([receipt.total_seconds for receipt in self._receipts], dtype=np.float64)
+        return np.array([receipt.total_seconds for receipt in self], dtype=np.float64)
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame, one row per object."""
@@ -183,7 +176,7 @@ class Receipts(Sequence[ObjectReceipt]):
                 receipt.cached,
                 receipt.in_vain,
             )
-            for receipt in self._receipts
+            for receipt in self
         ]
         names = ["index", "cost", "n_trees", "tree_cost", "seconds", "fetched", "failed", "missing"]
         names += ["not_called", "stopped", "fallback", "why_fallback", "cached", "in_vain"]
@@ -194,16 +187,11 @@ class Receipts(Sequence[ObjectReceipt]):
         return f"<Receipts of {len(self)} predictions{costs}>"
 
     def __str__(self) -> str:
-        rows = self._rows(self._receipts[:20])
-        more = len(self) - len(rows)
-        table = aligned([self._heads, *rows], left={4, 5})
-        return f"{table}\n... and {more} more" if more else table
-
-    def _repr_html_(self) -> str:
-        rows = self._rows(self._receipts)
-        return html_table(repr(self).strip("<>"), self._heads, rows, left={4, 5})
+        table, more = super(Receipts, self[:MOST_SHOWN]).__str__(), len(self) - MOST_SHOWN
+        return f"{table}\n... and {more} more" if more > 0 else table
 
     _heads = ("object", "cost", "trees", "measured", "fetched", "stopped")
+    _left = frozenset({4, 5})
 
     def _rows(self, receipts: Sequence[ObjectReceipt]) -> list[tuple[str, ...]]:
         return [
