@@ -43,7 +43,7 @@ from greedymiser import (
 )
 from greedymiser.costs.errors import as_error_costs
 from greedymiser.files.container import TENSOR_DTYPES, from_safetensors, to_safetensors
-from greedymiser.files.layout import FORMAT
+from greedymiser.files.model_format import FORMAT
 from greedymiser.losses import Huber, LambdaMART, Loss, Poisson, Quantile
 from greedymiser.model.exit_rules import Above
 from greedymiser.model.predictor import Stage

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         measure_costs,
     )
     from greedymiser.plotting import ProtocolDisplay
-    from greedymiser.scoring.errors import TotalCost, total_cost
+    from greedymiser.scoring.total_cost import TotalCost, total_cost
     from greedymiser.training.boosting import Action, Progress
 
 # Where each public name lives. A room is entered when somebody asks for one of its names: to load

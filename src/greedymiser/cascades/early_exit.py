@@ -37,8 +37,8 @@ from greedymiser.model.links import (
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.trees import stages_every
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.scoring.errors import total_cost
 from greedymiser.scoring.names import refuse_misspelt_score
+from greedymiser.scoring.total_cost import total_cost
 from greedymiser.training.preparation import Inputs
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from greedymiser.model.links import Floats
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.scoring.errors import total_cost
+from greedymiser.scoring.total_cost import total_cost
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import NO_INPUTS, Inputs, brought, is_elsewhere
 from greedymiser.training.train import blank_model, open_engine, train

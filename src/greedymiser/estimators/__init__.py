@@ -24,7 +24,7 @@ from greedymiser.estimators.fitted import (
     table_for,
     tags_like,
 )
-from greedymiser.estimators.validation import validation_of, works_in_kernels
+from greedymiser.estimators.validation_scores import validation_of, works_in_kernels
 from greedymiser.losses.ndcg import ndcg_score, queries_or_one
 from greedymiser.model.links import decisions
 from greedymiser.training.boosting import Callback

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from greedymiser._core.threads import Threads, thread_count
 from greedymiser.data.tables import Parted, is_frame
 from greedymiser.estimators.fitted import Fitted, fitted_like
-from greedymiser.estimators.validation import check_scoring_of, validation_of
+from greedymiser.estimators.validation_scores import check_scoring_of, validation_of
 from greedymiser.estimators.warm_start import continuation
 from greedymiser.training.boosting import Callback, ProgressBar
 from greedymiser.training.parameters import (

@@ -40,7 +40,7 @@ from greedymiser.files.container import (
     from_safetensors,
     read_bytes,
 )
-from greedymiser.files.layout import (
+from greedymiser.files.model_format import (
     DEEPEST_ABOUT,
     FORMAT,
     MOST_DIGITS,

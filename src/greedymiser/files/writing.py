@@ -17,7 +17,7 @@ from greedymiser._core.files import check_place, write_atomically
 from greedymiser._core.version import __version__
 from greedymiser.costs.cost_model import CostModel, Purchase
 from greedymiser.files.container import ContentError, to_safetensors
-from greedymiser.files.layout import (
+from greedymiser.files.model_format import (
     DEEPEST_ABOUT,
     MOST_DIGITS,
     NUMBERS,

@@ -14,8 +14,8 @@ from greedymiser.losses.ndcg import ndcg_depth
 from greedymiser.model.predictor import Charge
 from greedymiser.model.trees import Ensemble, GrowingEnsemble
 from greedymiser.scoring import TOTAL_COST
-from greedymiser.scoring.errors import error_score
 from greedymiser.scoring.names import refuse_misspelt_score
+from greedymiser.scoring.total_cost import error_score
 from greedymiser.training.boosting import Validation
 from greedymiser.training.preparation import HeldOut, Schema
 from greedymiser.training.train import Model, Watch
