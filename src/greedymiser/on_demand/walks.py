@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.model.exit_rules import query_starts
+from greedymiser.model.exit_rules import Starts, query_starts
 from greedymiser.model.predictor import Predictor
 from greedymiser.on_demand.request import Placement, Plan, Request
 from greedymiser.on_demand.sources import Source, Sources
@@ -123,13 +123,11 @@ def _supplies(
     return {feature: made[sources.maker(name).name] for feature, name in names.items()}
 
 
-# -- stage by stage -------------------------------------------------------------------------------
+class BatchWalk:
+    """A batch of objects on their way through a model."""
 
-
-class StageWalk:
-    """A batch of objects on their way through the stages."""
-
-    in_step = True
+    # The stage after which each object left.
+    left: Places
 
     def __init__(
         self,
@@ -139,14 +137,40 @@ class StageWalk:
         prefetch: Plan = (),
     ):
         n = len(requests)
-        self.served = served
-        self.requests = requests
+        self.served, self.requests = served, requests
         self._predictor: Predictor = served.predictor
-        self._query = query
-        self._prefetch = prefetch
+        self._query, self._prefetch = query, prefetch
         self._place = {request.index: i for i, request in enumerate(requests)}
+        # What is known of the objects, and their raw predictions.
         self.rows = np.full((n, self._predictor.n_features), np.nan)
         self.raw = self._predictor.begin(n)
+
+    def finish(self) -> Floats:
+        """Raw predictions as they are compared with each other, once it is over."""
+        return self._predictor.finish(self.raw, self.left, self._starts(slice(None)))
+
+    def _starts(self, places: Places | slice) -> Starts:
+        """Where the query of each of some objects starts."""
+        return None if self._query is None else query_starts(self._query[places])
+
+    def _end(self, places: Places, k: int) -> None:
+        """Objects end after a stage."""
+        self.left[places] = k
+        for i in places.tolist():
+            self.requests[i].forget()
+
+
+# -- stage by stage -------------------------------------------------------------------------------
+
+
+class StageWalk(BatchWalk):
+    """Goes through the stages, all objects together."""
+
+    in_step = True
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        n = len(self.requests)
         # The stage after which an object left, and the last for which something was fetched.
         self.left = np.full(n, len(self._predictor.stages) - 1, dtype=np.intp)
         self._began = self.left.copy()
@@ -204,11 +228,6 @@ class StageWalk:
         k = int(self._began[self._place[request.index]])
         return self._predictor.stages[k - 1].n_trees if k > 0 else 0
 
-    def finish(self) -> Floats:
-        """Raw predictions as they are compared with each other, once it is over."""
-        query = None if self._query is None else query_starts(self._query)
-        return self._predictor.finish(self.raw, self.left, query)
-
     def _meet(self) -> None:
         """Let the objects meet the trees of the stage, and some of them leave."""
         k, going = self._stage, self._going
@@ -217,41 +236,27 @@ class StageWalk:
         scores = np.ascontiguousarray(self.raw[:, going])
         self._predictor.advance(k, self.rows[going], scores)
         self.raw[:, going] = scores
-        query = None if self._query is None else query_starts(self._query[going])
-        stays = self._predictor.stays(k, scores, query, self.rows[going])
-        self.left[going[~stays]] = self._began[going[~stays]] = k
-        for i in going[~stays].tolist():
-            self.requests[i].forget()
+        stays = self._predictor.stays(k, scores, self._starts(going), self.rows[going])
+        self._began[going[~stays]] = k
+        self._end(going[~stays], k)
         self._going = going[stays]
 
 
 # -- tree by tree ---------------------------------------------------------------------------------
 
 
-class RowWalk:
-    """A batch of objects on their way, each at its own pace."""
+class RowWalk(BatchWalk):
+    """Goes through the trees, each object at its own pace."""
 
     in_step = False
 
-    def __init__(
-        self,
-        served: ServedModel,
-        requests: Sequence[Request],
-        query: Places | None = None,
-        prefetch: Plan = (),
-    ):
-        predictor: Predictor = served.predictor
-        n, n_features = len(requests), predictor.n_features
-        self.served, self.requests = served, requests
-        self._predictor, self._query = predictor, query
-        self._prefetch = prefetch
-        self._place = {request.index: i for i, request in enumerate(requests)}
-        # What is known of the objects: values, and whether a value (or its absence) is known.
-        self.rows = np.full((n, n_features), np.nan)
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        n, n_features = self.rows.shape
+        # Whether a value (or its absence) is known.
         self._known = np.zeros((n, n_features), dtype=np.uint8)
-        self.way = predictor.accounts.meter.start_positions(n, n_features)
-        # Raw predictions, the stage in which an object is, and the one after which it left.
-        self.raw = predictor.begin(n)
+        self.way = self._predictor.accounts.meter.start_positions(n, n_features)
+        # The stage in which an object is; -1 as the one after which it left where it did not.
         self._stage = np.zeros(n, dtype=np.intp)
         self.left = np.full(n, -1, dtype=np.intp)
         # Objects that go on without what is not to be had; None: all of them.
@@ -323,11 +328,6 @@ class RowWalk:
         stage = self._predictor.stages[k]
         return before + int(self.way.tree[i]) - stage.first * stage.ensemble.n_outputs + 1
 
-    def finish(self) -> Floats:
-        """Raw predictions as they are compared with each other, once it is over."""
-        query = None if self._query is None else query_starts(self._query)
-        return self._predictor.finish(self.raw, self.left, query)
-
     def questions(self) -> list[list[tuple[int, int]]]:
         """Per object, the stage and the node of every question, in the order of asking.
 
@@ -371,21 +371,16 @@ class RowWalk:
     def _settle(self, ended: Places) -> Places:
         """Decide who goes on after its stage; those enter the next one."""
         if len(self._predictor.stages) == 1:
-            self.left[ended] = 0
-            for i in ended.tolist():
-                self.requests[i].forget()
+            self._end(ended, 0)
             return ended[:0]
         on = []
         # As they are now: who enters the next stage must not be settled there as well.
         stages = self._stage[ended]
         for k in self._stages_of(ended):
             here = ended[stages == k]
-            query = None if self._query is None else query_starts(self._query[here])
             raw = np.ascontiguousarray(self.raw[:, here])
-            stays = self._predictor.stays(k, raw, query, self.rows[here])
-            self.left[here[~stays]] = k
-            for i in here[~stays].tolist():
-                self.requests[i].forget()
+            stays = self._predictor.stays(k, raw, self._starts(here), self.rows[here])
+            self._end(here[~stays], k)
             if stays.any():
                 self._enter(here[stays], k + 1)
                 on.append(here[stays])
