@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 # Units that are written before the amount, and with cents.
 CURRENCIES = {
@@ -109,6 +111,17 @@ def rounded_score(value: float, error: float | None = None) -> str:
     if 0.0005 <= abs(value) < 10 or abs(value) < 1e-9:
         return f"{value:.3f}"
     return amount(value, 4)
+
+
+def shortlist(names: Sequence[Any], most: int = 6) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(str(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def quoted(names: Sequence[Any], most: int = 5) -> str:
+    """The first names in quotes, and how many more there are."""
+    return shortlist([repr(str(name)) for name in names], most)
 
 
 def plain_score_name(name: str) -> str:

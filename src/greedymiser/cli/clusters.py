@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from greedymiser._core.amounts import quoted
 from greedymiser.cli.errors import InputError, Writes, check_not_read
-from greedymiser.cli.printing import quoted
 from greedymiser.datasets import PARQUET_SUFFIXES, TEXT_SEPARATORS
 
 # Seconds that a scheduler has to answer.
@@ -77,7 +77,7 @@ def files_of(pattern: Path, out: Path | None) -> list[str]:
     return files
 
 
-def read_parts(pattern: Path, out: Path | None, columns: list[str] | None = None) -> Any:
+def read_parts(pattern: Path, out: Path | None) -> Any:
     """A Dask data frame of all files of a pattern; nothing but their columns is looked at."""
     files = files_of(pattern, out)
     suffixes = sorted({Path(file).suffix.lower() for file in files})
@@ -104,8 +104,7 @@ def read_parts(pattern: Path, out: Path | None, columns: list[str] | None = None
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"cannot read {str(pattern)!r}: {reason}") from None
-    frame = frame.rename(columns=str)
-    return as_categories(frame if columns is None else frame[columns])
+    return as_categories(frame.rename(columns=str))
 
 
 def _check_whole(files: list[str]) -> None:

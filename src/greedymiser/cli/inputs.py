@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.amounts import quoted, shortlist
 from greedymiser.cli.clusters import read_parts
 from greedymiser.cli.errors import InputError
-from greedymiser.cli.printing import complain, listing, quoted, say, warn
+from greedymiser.cli.printing import complain, say, warn
 from greedymiser.costs.files import CostFile, read_costs
 from greedymiser.costs.prices import did_you_mean
 from greedymiser.datasets import (
@@ -374,7 +375,7 @@ def _tell_of_stray_words(X: Any, path: Path) -> None:
         words = [shortened(str(word), LONGEST_CELL) for word in X[name][strays].unique()]
         complain(
             f"Note: {name!r} is taken for categories: {strays.sum()} of {n_cells} {are} no number "
-            f"({listing(words, 3)})"
+            f"({shortlist(words, 3)})"
         )
 
 

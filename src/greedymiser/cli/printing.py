@@ -223,17 +223,6 @@ def price_of(value: float, unit: str | None = None) -> str:
     return money(value, unit) if currency(unit) else f"{value:.6g}"
 
 
-def listing(names: Sequence[Any], most: int = 6) -> str:
-    """The first names, and how many more there are."""
-    shown = ", ".join(str(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def quoted(names: Sequence[Any], most: int = 5) -> str:
-    """The first names in quotes, and how many more there are."""
-    return listing([repr(str(name)) for name in names], most)
-
-
 def in_unit(head: str, unit: str | None) -> str:
     """Head of a column of costs, with their unit where the costs do not show it."""
     return f"{head} ({unit})" if unit and not currency(unit) else head

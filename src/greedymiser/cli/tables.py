@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser._core.amounts import amount, money, plain_score_name, rounded_score
+from greedymiser._core.amounts import amount, money, plain_score_name, rounded_score, shortlist
 from greedymiser.cli.errors import interruption
-from greedymiser.cli.printing import escaped, in_unit, listing, price_of, say, show_table
+from greedymiser.cli.printing import escaped, in_unit, price_of, say, show_table
 
 # To predict needs none of those that train, and to be helped none of those that predict: they are
 # imported by the commands that do.
@@ -87,7 +87,7 @@ def show_summary(model: Predictor) -> None:
         ("stopped by", _why_stopped(model, about)),
     ]
     if model.classes is not None:
-        rows.insert(1, ("classes", listing(model.classes.tolist())))
+        rows.insert(1, ("classes", shortlist(model.classes.tolist())))
     if "validation_score" in about:
         name, score = plain_score_name(_score_of(model, about)), about["validation_score"]
         shown = rounded_score(score) if isinstance(score, float) else _text(score)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser._core.amounts import plain_score_name, rounded_score
+from greedymiser._core.amounts import plain_score_name, rounded_score, shortlist
 from greedymiser.cli.errors import InputError, interruption
 from greedymiser.cli.inputs import HOLD_OUT, SEED, Task, TrainingData
-from greedymiser.cli.printing import listing, price_of, shown_progress, warn
+from greedymiser.cli.printing import price_of, shown_progress, warn
 from greedymiser.costs.prices import did_you_mean
 
 # To predict needs none of those that train: they are imported by the commands that do.
@@ -69,7 +69,7 @@ def _read_settings(settings: Sequence[str], estimator: Model) -> dict[str, Any]:
         if name not in names:
             what = f"{type(estimator).__name__} has no parameter {name!r} to set"
             raise InputError(
-                f"{what}{did_you_mean(name, names) or f'; it has {listing(names, 40)}'}"
+                f"{what}{did_you_mean(name, names) or f'; it has {shortlist(names, 40)}'}"
             )
         try:
             settings_of_file[name] = ast.literal_eval(value.strip())

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from greedymiser._core.amounts import quoted
 from greedymiser._core.text_tables import LineTable, html_table
 from greedymiser.costs.prices import (
     checked_price,
@@ -30,7 +31,6 @@ from greedymiser.costs.prices import (
     merged_group_prices,
     own_resources,
     positions,
-    quoted_names,
     read_feature_costs,
     read_group_costs,
     read_groups,
@@ -298,10 +298,10 @@ class CostModel:
         present = set(columns)
         unknown = [name for name in self.feature_names if name not in present]
         if missing:
-            stray = f"; it names {quoted_names(unknown)}, which X does not have" if unknown else ""
-            raise ValueError(f"costs has no entry for feature {quoted_names(missing)}{stray}")
+            stray = f"; it names {quoted(unknown)}, which X does not have" if unknown else ""
+            raise ValueError(f"costs has no entry for feature {quoted(missing)}{stray}")
         if unknown:
-            raise ValueError(f"costs names a feature that X does not have: {quoted_names(unknown)}")
+            raise ValueError(f"costs names a feature that X does not have: {quoted(unknown)}")
         return CostModel.from_parts(
             list(columns),
             self.resource_names,

@@ -12,6 +12,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.amounts import shortlist
 from greedymiser.data.tables import is_missing
 
 
@@ -159,12 +160,6 @@ def own_resources(labels: Sequence[str], groups: Collection[str]) -> list[str]:
     return names
 
 
-def quoted_names(names: Sequence[str], most: int = 5) -> str:
-    """The first names in quotes, and how many more there are."""
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
 def did_you_mean(name: Any, known: Iterable[Any]) -> str:
     """A question that ends an error about a wrong name; empty where no known name is close."""
     import difflib  # only for what is wrong anyway
@@ -293,4 +288,4 @@ def _near_group(group: Hashable, unknown: Sequence[Any]) -> str:
     if not unknown:
         return ""
     near = next(filter(None, (did_you_mean(name, [group]) for name in unknown)), "")
-    return f", which names {quoted_names(unknown)} instead{near}"
+    return f", which names {shortlist([repr(name) for name in unknown], 5)} instead{near}"

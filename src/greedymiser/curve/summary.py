@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.amounts import money, rounded_score
+from greedymiser._core.amounts import money, rounded_score, shortlist
 from greedymiser.costs.cost_model import CostModel
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable, Table, chosen
+from greedymiser.model.predictor import as_predictor
 from greedymiser.scoring import TOTAL_COST
 
 if TYPE_CHECKING:
@@ -90,13 +91,6 @@ class FrontStep:
         """What it adds and drops, in a few words."""
         signs = (("+", self.adds), ("\N{MINUS SIGN}", self.drops))
         return ", ".join(f"{sign} {shortlist(names, most)}" for sign, names in signs if names)
-
-
-def shortlist(names: Sequence[str], most: int) -> str:
-    """The first names, and how many more there are."""
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 def front_steps(curve: TradeoffCurve, most: int | None = MOST_STEPS) -> list[FrontStep]:
@@ -307,11 +301,15 @@ def asked_of_rows(curve: TradeoffCurve, step: FrontStep) -> Protocol | None:
     """Whom a model asks for what, of the validation rows; None where nobody knows, or all are."""
     if not isinstance(curve.validation, ValidationRows):
         return None
-    model = model_at(curve, step.position, step.n_iter).predictor_
-    if not model.has_protocol or model.compares_rows:
+    return protocol_of(model_at(curve, step.position, step.n_iter), curve.validation.table)
+
+
+def protocol_of(model: Any, rows: Any) -> Protocol | None:
+    """Whom a model asks for what; None where all rows are asked for the same."""
+    predictor = as_predictor(model)
+    if rows is None or not predictor.has_protocol or predictor.compares_rows:
         return None
-    protocol: Protocol = model.protocol(curve.validation.table)
-    return protocol
+    return predictor.protocol(rows)
 
 
 def asked_more(before: Protocol | None, after: Protocol | None) -> str:
@@ -376,25 +374,29 @@ def named_purchases(costs: CostModel, resources: Iterable[str]) -> tuple[str, ..
     >>> named_purchases(load_thyroid().costs, ["blood_draw", "TSH", "age"])
     ('TSH', 'age')
     """
-    bought = set(resources)
-    names = [str(name) for name in costs.resource_names]
-    price = dict(zip(names, costs.resource_costs.tolist(), strict=True))
-    users: dict[str, set[int]] = {name: set() for name in bought}
-    for feature, needs in enumerate(costs.needs):
-        for need in needs:
-            if names[need] in users:
-                users[names[need]].add(feature)
+    price, users = _prices_and_users(costs)
+    bought = price.keys() & set(resources)
     hidden: set[str] = set()
     for name in sorted(bought, key=lambda name: -len(users[name])):
         parts = [part for part in bought if users[part] < users[name]]
         if not parts or name in hidden:
             continue
-        if price.get(name, 0.0) > sum(price.get(part, 0.0) for part in parts):
+        if price[name] > sum(price[part] for part in parts):
             hidden.update(parts)
         else:
             hidden.add(name)
-    shown = sorted(bought - hidden, key=lambda name: (-price.get(name, 0.0), names.index(name)))
-    return tuple(name for name in shown if price.get(name, 0.0) > 0)
+    shown = (name for name in price if name in bought - hidden and price[name] > 0)
+    return tuple(sorted(shown, key=lambda name: -price[name]))
+
+
+def _prices_and_users(costs: CostModel) -> tuple[dict[str, float], dict[str, set[int]]]:
+    """The price of each resource, and the features that need it."""
+    names = [str(name) for name in costs.resource_names]
+    users: dict[str, set[int]] = {name: set() for name in names}
+    for feature, needs in enumerate(costs.needs):
+        for need in needs:
+            users[names[need]].add(feature)
+    return dict(zip(names, costs.resource_costs.tolist(), strict=True)), users
 
 
 @dataclass(frozen=True)
@@ -427,15 +429,10 @@ def resource_groups(costs: CostModel, resources: Iterable[str]) -> list[Resource
     >>> [[line.name for line in group.lines] for group in groups]
     [['blood_draw', 'TSH'], ['age']]
     """
-    names = [str(name) for name in costs.resource_names]
-    price = dict(zip(names, costs.resource_costs.tolist(), strict=True))
-    wanted = set(resources)
-    users: dict[str, set[int]] = {name: set() for name in names}
-    for feature, needs in enumerate(costs.needs):
-        for need in needs:
-            users[names[need]].add(feature)
+    price, users = _prices_and_users(costs)
+    wanted = [name for name in price if name in set(resources)]
     heads: dict[str, list[str]] = {}
-    for name in sorted(wanted, key=lambda name: (-len(users[name]), names.index(name))):
+    for name in sorted(wanted, key=lambda name: -len(users[name])):
         head = next((head for head in heads if users[name] < users[head]), None)
         if head is None:
             heads[name] = []

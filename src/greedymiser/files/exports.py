@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.amounts import shortlist
 from greedymiser.losses import Loss
 from greedymiser.model.predictor import Predictor
 from greedymiser.model.trees import NODE_DTYPE, Ensemble
@@ -114,9 +115,7 @@ def readable_names(
         readable.add(new)
         changed[name] = new
     if changed:
-        listed = ", ".join(f"{old!r} is {new!r}" for old, new in [*changed.items()][:MOST_NAMED])
-        if len(changed) > MOST_NAMED:
-            listed += f" and {len(changed) - MOST_NAMED} more"
+        listed = shortlist([f"{old!r} is {new!r}" for old, new in changed.items()], MOST_NAMED)
         warnings.warn(f"{reader} cannot read these feature names: {listed}", stacklevel=4)
     return [changed.get(name, name) for name in names]
 

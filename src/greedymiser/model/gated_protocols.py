@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.amounts import shortlist
 from greedymiser.data.tables import Table, chosen
 from greedymiser.model.conditions import Conditions
 from greedymiser.model.exit_rules import FirstOfQuery
@@ -161,9 +162,7 @@ class _GatedCount:
         """What matters most to a gate, in words."""
         gains = gate.ensemble.importances()
         best = np.argsort(-gains, kind="stable")[: np.count_nonzero(gains)]
-        names = [self._names[f] for f in best[:MOST_NAMED].tolist()]
-        more = f" and {len(best) - MOST_NAMED} more" if len(best) > MOST_NAMED else ""
-        return ", ".join(names) + more
+        return shortlist([self._names[f] for f in best.tolist()], MOST_NAMED)
 
 
 def leaves_of(ensemble: Ensemble, rows: NDArray[np.floating]) -> NDArray[np.intp]:

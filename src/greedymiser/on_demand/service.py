@@ -26,7 +26,8 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from greedymiser.costs.prices import did_you_mean, quoted_names
+from greedymiser._core.amounts import quoted
+from greedymiser.costs.prices import did_you_mean
 from greedymiser.files import load as load_model
 from greedymiser.model.predictor import Predictor, as_predictor
 from greedymiser.on_demand.policies import check_seconds
@@ -359,7 +360,7 @@ def check_features(predictor: Predictor, objects: list[Any]) -> None:
         if not names.issuperset(one):
             unknown = [name for name in one if name not in names]
             raise BadRequestError(
-                f"object {i} has features that the model does not know: {quoted_names(unknown)}"
+                f"object {i} has features that the model does not know: {quoted(unknown)}"
                 + did_you_mean(unknown[0], names.difference(one))
             )
         for name, has_labels in used:

@@ -219,9 +219,7 @@ def note_below(ax: Axes, score: float, what: str) -> None:
         without_math(note)
 
 
-def add_legend(
-    ax: Axes, handles: Sequence[Any], title: str | None = None, *, below: bool = False
-) -> None:
+def add_legend(ax: Axes, handles: Sequence[Any], *, below: bool = False) -> None:
     """Put a legend where it covers no data: beside the axes, or below them if they are narrow."""
     figure, box = figure_of(ax), ax.get_window_extent()
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.015, 1), "handlelength": 2.8}
@@ -244,10 +242,10 @@ def add_legend(
         columns, size = [4, 3, 2, 1], "small"
     for ncols in columns:
         legend = ax.legend(
-            handles=handles, title=title, ncols=ncols, fontsize=size, title_fontsize=size,
+            handles=handles, ncols=ncols, fontsize=size,
             frameon=False, borderaxespad=0, **place,
         )  # fmt: skip
-        for text in (*legend.get_texts(), legend.get_title()):
+        for text in legend.get_texts():
             without_math(text)
         room = legend.get_window_extent()
         if room.width <= box.width:

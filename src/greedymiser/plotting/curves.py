@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from greedymiser._core.amounts import amount, currency, money, rounded_score
+from greedymiser._core.amounts import amount, currency, money, rounded_score, shortlist
 from greedymiser.curve.summary import (
     FrontStep,
     front_steps,
@@ -20,7 +20,6 @@ from greedymiser.curve.summary import (
     named_purchases,
     recommendation,
     recommended,
-    shortlist,
     total_in_words,
 )
 from greedymiser.plotting.axes import (

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from greedymiser._core.amounts import currency, money, plain_score_name, rounded_score
+from greedymiser._core.amounts import currency, money, plain_score_name, rounded_score, shortlist
 from greedymiser._core.files import write_file
 from greedymiser._core.version import __version__
 from greedymiser.curve.summary import (
@@ -35,13 +35,13 @@ from greedymiser.curve.summary import (
     is_by_row,
     model_at,
     named_purchases,
+    protocol_of,
     recommendation,
     recommended,
     resource_groups,
     same_purchases,
     score_text,
     share_text,
-    shortlist,
     whole_front,
 )
 from greedymiser.model.predictor import as_predictor
@@ -212,7 +212,7 @@ def _data(
     if X is None and isinstance(curve.validation, ValidationRows):
         X = curve.validation.table
     models = [model_at(curve, step.position, step.n_iter) for step in steps]
-    protocols = [_protocol_of(model, X) for model in models]
+    protocols = [protocol_of(model, X) for model in models]
     report = _Report(curve, steps, main, models, protocols)
     line = np.column_stack(staircase(curve)).tolist()
     others = reference_models(curve, baselines)
@@ -484,14 +484,6 @@ def _gain_shares(model: Any) -> dict[str, float]:
             shares[name] = shares.get(name, 0.0) + float(gain)
     whole = sum(float(gain) for gain in gains) or 1.0
     return {name: share / whole for name, share in shares.items()}
-
-
-def _protocol_of(model: Any, rows: Any) -> Protocol | None:
-    """Whom a model asks for what; None where all rows are asked for the same."""
-    predictor = as_predictor(model)
-    if rows is None or not predictor.has_protocol or predictor.compares_rows:
-        return None
-    return predictor.protocol(rows)
 
 
 def _asked_entry(protocol: Protocol, unit: str) -> dict[str, str]:

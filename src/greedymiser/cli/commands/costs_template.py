@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from greedymiser._core.amounts import quoted
 from greedymiser.cli.app import DataFile, Drop, Qid, TargetOption
 from greedymiser.cli.errors import InputError, Writes
 from greedymiser.cli.inputs import check_column
 from greedymiser.cli.outputs import new_file
-from greedymiser.cli.printing import complain, emit, quoted, say
+from greedymiser.cli.printing import complain, emit, say
 from greedymiser.costs.files import template, write_template
 from greedymiser.datasets import LABEL, QID, is_svmlight, read_table
 

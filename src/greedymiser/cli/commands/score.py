@@ -8,11 +8,11 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser._core.amounts import money, plain_score_name, quoted, rounded_score, shortlist
 from greedymiser.cli.app import DataFile, Drop, ModelFile, Qid, TargetOption
 from greedymiser.cli.errors import InputError
 from greedymiser.cli.inputs import check_column, load_model, rows_for
-from greedymiser.cli.printing import complain, listing, quoted, say, show_table
+from greedymiser.cli.printing import complain, say, show_table
 from greedymiser.cli.tables import cost_unit
 from greedymiser.datasets import LABEL, is_svmlight, read_table
 from greedymiser.scoring import TOTAL_COST
@@ -60,7 +60,7 @@ def scores_of_model(
         target = LABEL
     if target is None:
         columns = read_table(data).columns
-        raise InputError(f"name the target with --target; the columns are {listing(columns, 12)}")
+        raise InputError(f"name the target with --target; the columns are {shortlist(columns, 12)}")
     X, queries, others = rows_for(trained, data, qid, drop, [target])
     check_column(others, data, target)
     if others[target].isna().any():
@@ -121,12 +121,12 @@ def encoded(trained: Predictor, labels: NDArray[Any]) -> NDArray[np.float64]:
     classes = trained.classes.tolist()
     if len(unknown) == len(here) == len(classes) and "estimator" not in trained.about:
         # Models of other libraries know classes by numbers, in the order of their names.
-        complain(f"Note: the classes {listing(here)} are taken for {listing(classes)}")
+        complain(f"Note: the classes {shortlist(here)} are taken for {shortlist(classes)}")
         codes = {label: code for code, label in enumerate(here)}
         unknown = []
     if unknown:
         raise InputError(
-            f"the model does not know the class {unknown[0]!r}; it knows {listing(classes)}"
+            f"the model does not know the class {unknown[0]!r}; it knows {shortlist(classes)}"
         )
     return np.array([codes[str(label)] for label in labels], dtype=np.float64)
 
