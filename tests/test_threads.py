@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import fetch_add, load_word, relax, yield_core
-from greedymiser._core.threads import TEAM_SIZE, Threads, share, thread_count
+from greedymiser._core.threads import LINE_WORDS, TEAM_SIZE, Threads, aligned, share, thread_count
 
 counts = pytest.mark.parametrize("n_threads", [1, 2, 5])
 
@@ -215,6 +215,23 @@ def marked(threads, n, step, times=1):
     return marks, done_by[::SEEN_BY]
 
 
+@inner
+def note_worker(worker, first, last, done, by):
+    fetch_add(done, 0, last - first)
+    for i in range(first, last):
+        by[i] = worker
+    looks = 0
+    while load_word(done, 0) < by.size // 2 and looks < 10_000:  # until others have begun, too
+        yield_core()
+        looks += 1
+
+
+@njit(cache=False)
+def note(team, done, by):
+    """Who does which item, in steps of half of a thread's part."""
+    share(team, note_worker, (done, by), by.size, by.size // 4)
+
+
 def all_meet(threads):
     """Whether as many items as there are threads are sooner or later at work at the same time."""
     deadline = time.monotonic() + 120.0
@@ -244,6 +261,25 @@ def test_all_threads_of_a_team_work_side_by_side_also_after_they_slept(n_threads
         time.sleep(0.3)  # many times what helpers wait for before they leave compiled code
         assert all_meet(threads)
         assert (marked(threads, 50, 1)[0] == 1).all()
+
+
+def test_threads_begin_with_their_own_part_of_the_items():
+    with Threads(2) as threads:
+        assert all_meet(threads)
+        deadline = time.monotonic() + 60.0
+        by = np.full(40, -1)
+        while by.tolist() != 20 * [0] + 20 * [1] and time.monotonic() < deadline:
+            by[:] = -1
+            note(threads.team(), np.zeros(1, dtype=np.int64), by)
+        assert by.tolist() == 20 * [0] + 20 * [1]
+
+
+def test_aligned_arrays_begin_with_a_cache_line():
+    for shape in [(1,), (3, 5), (0, 7), (2, 3, 16)]:
+        some = [aligned(shape) for _ in range(5)]
+        assert all(a.shape == shape and a.dtype == np.int64 for a in some)
+        assert all(a.flags.c_contiguous for a in some)
+        assert all(a.ctypes.data % (8 * LINE_WORDS) == 0 for a in some if a.size > 0)
 
 
 def test_two_teams_at_once():

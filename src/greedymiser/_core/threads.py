@@ -6,9 +6,11 @@ Two ways to use the cores of this machine:
 interpreter and long beside the microseconds that a call takes.
 
 A *team* works inside compiled code: a kernel that is given the team's words calls ``share``, and
-every thread of the team takes items of the work by an atomic counter, without touching Python.
-The helpers wait inside compiled code for the next kernel, so that entering one costs a
-microsecond or two; when nothing comes they take naps, and after a while they go to sleep.
+every thread of the team takes items of the work by atomic counters, without touching Python. Each
+begins with its own part of them, the same in every phase, since what it has written before is still
+in the caches of its own core, and goes on with what others have not begun. The helpers wait inside
+compiled code for the next kernel, so that entering one costs a microsecond or two; when nothing
+comes they take naps, and after a while they go to sleep.
 
 Compared with Numba's own parallel loops this may be called from several threads at once and
 survives a fork, compiles no faster and no slower, and needs no thread library.
@@ -17,6 +19,7 @@ survives a fork, compiles no faster and no slower, and needs no thread library.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -46,20 +49,22 @@ from greedymiser._core.intrinsics import (
 Team = NDArray[np.int64]
 """What the threads of a team agree on: words that are written by one and read by the others."""
 
-# Where each word is. Those that several threads write have a cache line to themselves.
+# Two cache lines, which processors fetch together. What several threads write to lies so far apart.
+LINE_WORDS = 16
+
+# Where each word is.
 TEAM_SIZE = 0
-# The function and its arguments, as ``publish`` leaves them; the number of items, and how many of
-# them to take at a time.
-_FUNCTION, _ITEMS, _STEP = 1, 3, 4
+# The function and its arguments, as ``publish`` leaves them; the number of items, how many of them
+# to take at a time, and among how many threads they are divided.
+_FUNCTION, _ITEMS, _STEP, _CREW = 1, 3, 4, 5
 # Set by a thread whose function failed.
-_FAILED = 5
+_FAILED = 6
 # Odd while there is work that a helper may join; goes up by one when work begins and when it ends.
-_EPOCH = 8
-# The next item to take.
-_NEXT = 16
+_EPOCH = LINE_WORDS
 # Helpers that may be at work.
-_ACTIVE = 24
-_TEAM_WORDS = 32
+_ACTIVE = 2 * LINE_WORDS
+# The next item to take of each thread's part.
+_NEXT = 3 * LINE_WORDS
 
 # The epoch that sends the helpers home.
 _OVER = -1
@@ -210,9 +215,18 @@ class _Helper(threading.Thread):
 
 def new_team(size: int) -> Team:
     """Words for a team of so many threads, the caller included."""
-    team = np.zeros(_TEAM_WORDS, dtype=np.int64)
+    team = aligned((_NEXT + size * LINE_WORDS,))
+    team[:] = 0
     team[TEAM_SIZE] = size
     return team
+
+
+def aligned(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """An array that begins with a cache line: what is a multiple of it apart shares none."""
+    size = math.prod(shape)
+    numbers = np.empty(size + LINE_WORDS, dtype=np.int64)
+    skipped = -(numbers.ctypes.data // 8) % LINE_WORDS
+    return numbers[skipped : skipped + size].reshape(shape)
 
 
 @inner
@@ -220,9 +234,11 @@ def share(team, function, arguments, n_items, step):
     """Call ``function(worker, first, last, *arguments)`` until 0:n_items is done, on all threads.
 
     For kernels. ``step`` items are taken at a time; ``worker`` tells the threads apart, from 0 to
-    the size of the team. What items write must not overlap. Where there is only one step of work,
-    or only one thread, nobody else is asked. The function is called by its address: it is compiled
-    once, and not once more into every kernel.
+    the size of the team. What items write must not overlap. The k-th thread begins with the k-th
+    part of the items, so that it finds what it wrote in another phase if items are in the order of
+    what they work on. Where there is only one step of work, or only one thread, nobody else is
+    asked. The function is called by its address: it is compiled once, and not once more into every
+    kernel.
     """
     publish(team, _FUNCTION, function, arguments)
     # Not as constants, for each of which Numba would compile another version.
@@ -236,9 +252,10 @@ def lead(team, n_items, step):
         if call_shared(team, _FUNCTION, 0, 0, n_items) != 0:
             raise MemoryError("a kernel failed")
         return
-    team[_ITEMS] = n_items
-    team[_STEP] = step
-    store_word(team, _NEXT, 0)
+    crew = min(team[TEAM_SIZE], (n_items + step - 1) // step)
+    team[_ITEMS], team[_STEP], team[_CREW] = n_items, step, crew
+    for worker in range(crew):
+        team[_NEXT + worker * LINE_WORDS] = n_items * worker // crew
     epoch = load_word(team, _EPOCH)
     store_word(team, _EPOCH, epoch + 1)
     take_items(team, np.int64(0))
@@ -255,14 +272,17 @@ def lead(team, n_items, step):
 
 @inner
 def take_items(team, worker):
-    """Do the work that is open until nothing is left to take."""
-    n_items, step = team[_ITEMS], team[_STEP]
-    while True:
-        first = fetch_add(team, _NEXT, step)
-        if first >= n_items:
-            return
-        if call_shared(team, _FUNCTION, worker, first, min(first + step, n_items)) != 0:
-            store_word(team, _FAILED, 1)
+    """Do the work that is open until nothing is left to take, one's own part first."""
+    n_items, step, crew = team[_ITEMS], team[_STEP], team[_CREW]
+    for k in range(crew):
+        part = (worker + k) % crew
+        at, stop = _NEXT + part * LINE_WORDS, n_items * (part + 1) // crew
+        while load_word(team, at) < stop:
+            first = fetch_add(team, at, step)
+            if first >= stop:
+                break
+            if call_shared(team, _FUNCTION, worker, first, min(first + step, stop)) != 0:
+                store_word(team, _FAILED, 1)
 
 
 @njit
@@ -274,10 +294,11 @@ def serve(team, worker, seen):
         if epoch == _OVER:
             return epoch
         if epoch % 2 == 1 and epoch != seen:
-            fetch_add(team, _ACTIVE, 1)
-            if load_word(team, _EPOCH) == epoch:
-                take_items(team, worker)
-            fetch_add(team, _ACTIVE, -1)
+            if worker < load_word(team, _CREW):
+                fetch_add(team, _ACTIVE, 1)
+                if load_word(team, _EPOCH) == epoch:
+                    take_items(team, worker)
+                fetch_add(team, _ACTIVE, -1)
             seen = epoch
             looks, naps = np.int64(0), np.int64(0)
         elif looks < _PATIENCE:

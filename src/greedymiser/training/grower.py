@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.data.binning import Thresholds
+from greedymiser.engines.cpu.rows import CpuRows
 from greedymiser.engines.interface import (
     OPEN_DTYPE,
     SPLIT_DTYPE,
@@ -26,8 +27,12 @@ from greedymiser.engines.interface import (
 from greedymiser.engines.sampling import EVERYTHING, Round
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE, Tree
 from greedymiser.training import splitting
-from greedymiser.training.accounts import Account
+from greedymiser.training.accounts import Account, ModelAccount
+from greedymiser.training.levels import DEEPEST, FINISHED, LevelLoop
 from greedymiser.training.splitting import DRAFT_DTYPE, SETTINGS_DTYPE
+
+# More leaves than any tree has.
+MANY_LEAVES = 2**62
 
 NO_SETS = np.zeros((0, CATEGORY_WORDS), dtype=np.uint64)
 
@@ -154,14 +159,21 @@ class Grower:
         # Bounded values make the parent worse and the gain larger: nothing is known of it then.
         self._knows_bounds = params.rules.bound_gains and monotone is None
         # The tree that grows: one record of splitting.DRAFT_DTYPE per node.
-        self._draft = np.zeros(31, dtype=DRAFT_DTYPE)
+        self._draft = np.zeros(2 ** (DEEPEST + 1) - 1, dtype=DRAFT_DTYPE)
         self._sets = NO_SETS
+        # Grows whole trees in compiled code, where that can be done.
+        self._levels: LevelLoop | None = None
+        if isinstance(rows, CpuRows) and self._is_plain():
+            self._levels = LevelLoop(rows, params.max_depth or 0, n_features, len(categorical))
         self._allowed = (np.ones(n_features, dtype=bool) if allowed is None else allowed)[None]
 
     def grow(self, output: int, n_trees: int, round_: Round = EVERYTHING) -> Growth:
         """Grow one tree, the ``n_trees``-th of the model, for one of its outputs."""
-        level: _OpenLevel | None = self._plant(output, round_)
+        root = self._plant(output, round_)
         bought: list[Bought] = []
+        if self._grow_at_once(root, n_trees, bought):
+            return self._finish(bought)
+        level: _OpenLevel | None = root
         while level is not None and level.depth != self.params.max_depth:
             level = self._next_level(level, n_trees, bought)
         return self._finish(bought)
@@ -196,6 +208,39 @@ class Grower:
             tuple(root), self._fewest, nodes,
         )  # fmt: skip
         return _OpenLevel(nodes[:n_open], 0)
+
+    # -- all levels at once ---------------------------------------------------------------------
+
+    def _is_plain(self) -> bool:
+        """Whether prices and columns are those of all nodes alike, and trees are not too deep."""
+        depth, interactions = self.params.max_depth, self.params.interactions
+        is_shallow = depth is not None and 0 < depth <= DEEPEST
+        return is_shallow and interactions is None and isinstance(self.account, ModelAccount)
+
+    def _grow_at_once(self, root: _OpenLevel, n_trees: int, bought: list[Bought]) -> bool:
+        """Grow the tree in compiled code, as far as nothing must be bought; or return False."""
+        levels = self._levels
+        if levels is None or self._round.features is not None or len(root.nodes) == 0:
+            return False
+        self._prices, self._owned = self.account.price(root.nodes, n_trees)
+        columns = self._columns_in_play(root.nodes)
+        if not levels.begin(root.nodes, int(np.count_nonzero(columns))):
+            return False
+        features = self._set_of_feature, self._monotone, self.used
+        limits = self.params.max_leaf_nodes or MANY_LEAVES, self._fewest
+        prices = self._prices, self._owned, self.params.tradeoff
+        while True:
+            row, feature = levels.go_on(
+                self._draft, self._settings, columns, prices, features, limits, self._knows_bounds
+            )
+            if row == FINISHED:
+                break
+            if row >= 0:
+                self._pay(levels.depth, levels.gains, levels.chosen, (row, feature), bought)
+            if row < 0 or not self._knows_bounds:
+                columns = self._columns_in_play(levels.nodes)
+        self._n_nodes, self._sets = levels.finish()
+        return True
 
     # -- one level ------------------------------------------------------------------------------
 
@@ -268,7 +313,7 @@ class Grower:
         first, most = self._n_nodes, len(level.nodes)
         if first + 2 * most > len(self._draft):
             self._draft = np.append(self._draft, np.zeros(first + 2 * most, dtype=DRAFT_DTYPE))
-        room = (self.params.max_leaf_nodes or 2**62) - (first + 1) // 2
+        room = (self.params.max_leaf_nodes or MANY_LEAVES) - (first + 1) // 2
         chosen = np.empty(most, dtype=np.int64)
         chosen.fill(-1)
         splits = np.empty(most, dtype=SPLIT_DTYPE)
@@ -282,7 +327,8 @@ class Grower:
             )  # fmt: skip
             if row < 0:
                 break
-            self._pay(level, table, row, feature, chosen, bought)
+            gains = table.candidates["gain"]
+            self._pay(level.depth, gains, chosen, (row, feature), bought)
         if n_splits == 0:
             return None
         self._n_nodes += 2 * n_splits
@@ -300,22 +346,21 @@ class Grower:
 
     def _pay(
         self,
-        level: _OpenLevel,
-        table: SplitTable,
-        row: int,
-        feature: int,
+        depth: int,
+        gains: Floats,
         chosen: NDArray[np.int64],
+        split: tuple[int, int],
         bought: list[Bought],
     ) -> None:
-        """Buy what a split needs and let its node have it, or take it out of the level."""
-        gains = table.candidates["gain"]
+        """Buy what a split needs and let its node have it, or take it out of the level's gains."""
+        row, feature = split
         if not self.account.can_afford(row, feature):
             self.account.refuse(row, feature, gains)
             return
         chosen[row] = feature
         gain = float(gains[row, feature]) / self._total_weight
         resources, price = self.account.buy(feature, row)
-        bought.append(Bought(level.depth, feature, resources, price, self.account.spent, gain))
+        bought.append(Bought(depth, feature, resources, price, self.account.spent, gain))
 
     # -- the finished tree ----------------------------------------------------------------------
 

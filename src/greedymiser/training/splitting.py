@@ -130,6 +130,18 @@ def split_level(
     draft, settings, open_nodes, candidates, category_sets, prices, owned, tradeoff, room, chosen,
     first_child, set_of_feature, monotone, n_sets, splits, sets, used, fewest, children,
 ):  # fmt: skip
+    """Choose the splits of a level; see ``split_nodes``. For Python."""
+    return split_nodes(
+        draft, settings, open_nodes, candidates, category_sets, prices, owned, tradeoff, room,
+        chosen, first_child, set_of_feature, monotone, n_sets, splits, sets, used, fewest, children,
+    )  # fmt: skip
+
+
+@inner
+def split_nodes(
+    draft, settings, open_nodes, candidates, category_sets, prices, owned, tradeoff, room, chosen,
+    first_child, set_of_feature, monotone, n_sets, splits, sets, used, fewest, children,
+):  # fmt: skip
     """Choose splits (``settle``) and, once nothing must be bought, write them (``write_children``).
 
     Returns the node and feature that must be paid for (-1 where nothing must), and the number of

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.threads import Threads
+from greedymiser._core.threads import LINE_WORDS, Team, Threads, aligned
 from greedymiser.data.binning import LANES
 from greedymiser.engines.cpu.kernels import counting
-from greedymiser.engines.cpu.state import (
-    AskedLevel,
-    CountingPieces,
-    Data,
-    Kept,
-    TreeState,
-    Tuning,
-)
+from greedymiser.engines.cpu.state import Data, Kept, TreeState, Tuning
 from greedymiser.engines.interface import CANDIDATE_DTYPE, SPLIT_DTYPE, Columns, SplitTable
-from greedymiser.engines.scanning import BINS
+from greedymiser.engines.scanning import BINS, SCRATCH
 from greedymiser.model.trees import CATEGORY_WORDS
 
 NO_PAIRS = np.empty(0, dtype=counting.PAIR_DTYPE)
 NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE)
+
+
+class Lent(NamedTuple):
+    """What ``counting.find_level`` is given where a tree grows without coming back."""
+
+    # One thread and all of them, and the work that all are for.
+    teams: tuple[Team, Team]
+    least: int
+    # ``Kept``, the slots that nobody uses, and room for ``active``.
+    kept: tuple[Any, ...]
+    # ``CuttingRoom``, where rows may be cut.
+    room: tuple[NDArray[np.int64], int] | None
+    n_free: int
+    # Whether histograms of the last level are kept, so that its rows may be cut.
+    keeps_last: bool
+    # Whether there is nothing but numeric features without bounds.
+    is_plain: bool
 
 
 class Histograms:
@@ -49,22 +61,23 @@ class Histograms:
 
     def _make_room(self, bin_words: int) -> None:
         n_blocks, size = len(self._data.codes), LANES * BINS * bin_words
-        none = np.empty((0, n_blocks, size), dtype=np.int64)
-        self._kept = Kept(none, np.empty((0, n_blocks), dtype=np.bool_))
-        self._partial = np.empty((0, size), dtype=np.int64)
+        rooms = (self._threads.n_threads, 2 * size + counting.RUN_WORDS + SCRATCH * BINS)
+        none = aligned((0, n_blocks, size)), aligned((n_blocks, 0)).view(np.bool_)
+        self._kept = Kept(*none, aligned(rooms))
+        self._partial = aligned((0, size))
 
     def find(
         self, state: TreeState, nodes: NDArray[np.void], columns: Columns, last: bool
     ) -> SplitTable:
         """Best split of each node on each feature in play."""
-        data, n_threads, n_nodes = self._data, self._threads.n_threads, len(nodes)
+        data, threads, n_nodes = self._data, self._threads, len(nodes)
         candidates = np.empty((n_nodes, len(data.features)), dtype=CANDIDATE_DTYPE)
         sets = np.zeros((n_nodes, self._n_categorical or 1, CATEGORY_WORDS), dtype=np.uint64)
         # Where there may be too few blocks for all threads, rows are cut as well.
-        few = n_threads > 1 and self._n_rows >= 2 * self._tuning.rows
-        if few and last:
-            few = np.count_nonzero(columns.any(axis=0)) < 2 * n_threads * LANES
-        keep = few or not last
+        cuts = threads.n_threads > 1 and self._n_rows >= 2 * self._tuning.rows
+        if cuts and last:
+            cuts = np.count_nonzero(columns.any(axis=0)) < 2 * threads.n_threads * LANES
+        keep = cuts or not last
         # One for each pair of siblings: the larger takes that of their parent.
         wanted = max(1, len(self._splits))
         if keep and self._n_free < wanted:
@@ -72,39 +85,42 @@ class Histograms:
         pairs = np.empty(n_nodes, dtype=counting.PAIR_DTYPE)
         given = (self._plain_data, tuple(state), tuple(self._kept))
         before = (keep, self._free, self._n_free, self._pairs, self._splits)
-        found = (candidates, None if self._is_plain else sets)
         # What is to be done at most decides whether anybody is woken up.
         most = len(data.codes) * LANES * (self._n_rows + BINS * n_nodes)
         least = 2 * self._tuning.cells
-        teams = self._threads.alone, self._threads.team(most, least)
-        limits = least, 2 * n_threads if few else 0, 2 * self._tuning.rows
-        n_pairs, self._n_free, cells = counting.find_splits(
-            teams, limits, *given, before, (nodes, pairs, columns, self._active), *found
-        )
+        n_pairs, self._n_free = counting.find_splits(
+            (threads.alone, threads.team(most, least)), least, *given, self._room(cuts), before,
+            (nodes, pairs, columns, self._active), candidates, None if self._is_plain else sets,
+        )  # fmt: skip
         self._pairs = pairs[:n_pairs]
-        if cells >= 0:
-            level = (nodes, self._pairs, columns, self._active)
-            pieces = self._cut_rows(state, AskedLevel(*level), cells)
-            counting.count_and_find(teams[1], *given, level, tuple(pieces), *found)
         return SplitTable(candidates, sets)
+
+    def lend(self, depth: int, n_columns: int) -> Lent:
+        """What a kernel wants that grows a whole tree of so many levels."""
+        threads, n_open = self._threads, 2 ** (depth - 1)
+        cuts = threads.n_threads > 1 and self._n_rows >= 2 * self._tuning.rows
+        keeps_last = cuts and n_columns < 2 * threads.n_threads * LANES
+        wanted = n_open if keeps_last else max(1, n_open // 2)
+        if self._n_free < wanted:
+            self._grow_slots(wanted)
+        most = len(self._data.codes) * LANES * (self._n_rows + BINS * n_open)
+        least = 2 * self._tuning.cells
+        kept = tuple(self._kept), self._free, self._active
+        teams = threads.alone, threads.team(most, least)
+        return Lent(teams, least, kept, self._room(cuts), self._n_free, keeps_last, self._is_plain)
+
+    def _room(self, cuts: bool) -> tuple[NDArray[np.int64], int] | None:
+        """``CuttingRoom``, where rows may be cut."""
+        if not cuts:
+            return None
+        if len(self._partial) == 0:
+            shape = 4 * self._threads.n_threads, self._partial.shape[1]
+            self._partial = aligned(shape)
+        return self._partial, self._tuning.rows
 
     def divided(self, splits: NDArray[np.void]) -> None:
         """Learn which nodes were split: the histograms of the others are given up."""
         self._splits = splits
-
-    def _cut_rows(self, state: TreeState, level: AskedLevel, cells: int) -> CountingPieces:
-        """Cut the rows to count into pieces that keep all threads busy."""
-        n_tasks = 4 * self._threads.n_threads
-        longest = max(self._tuning.rows, cells // n_tasks)
-        most = len(level.pairs) * len(level.active)
-        firsts = np.empty(most + 1, dtype=np.int64)
-        pieces = np.empty(most + cells // longest + 1, dtype=counting.PIECE_DTYPE)
-        n_pieces, n_partial = counting.plan_pieces(
-            level.pairs, state.nodes, level.active, self._kept.valid, longest, pieces, firsts
-        )
-        if len(self._partial) < n_partial:
-            self._partial = np.empty((n_partial, self._partial.shape[1]), dtype=np.int64)
-        return CountingPieces(pieces[:n_pieces], firsts, self._partial)
 
     def _grow_slots(self, wanted: int) -> None:
         have, (n_blocks, size) = len(self._kept.slots), self._kept.slots.shape[1:]
@@ -112,11 +128,12 @@ class Histograms:
         more = min(wanted - self._n_free, room)
         if more <= 0:
             return
-        slots, valid = self._kept
-        self._kept = Kept(
-            np.concatenate([slots, np.empty((more, n_blocks, size), dtype=np.int64)]),
-            np.concatenate([valid, np.zeros((more, n_blocks), dtype=np.bool_)]),
-        )
+        slots = aligned((have + more, n_blocks, size))
+        slots[:have] = self._kept.slots
+        lines = -(-(have + more) // (8 * LINE_WORDS))
+        valid = aligned((n_blocks, lines * LINE_WORDS)).view(np.bool_)
+        valid[:, :have] = self._kept.valid[:, :have]
+        self._kept = self._kept._replace(slots=slots, valid=valid)
         free = np.empty(have + more, dtype=np.int64)
         free[: self._n_free] = self._free[: self._n_free]
         free[self._n_free : self._n_free + more] = np.arange(have, have + more)

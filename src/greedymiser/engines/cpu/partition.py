@@ -118,6 +118,16 @@ class Partition:
         )  # fmt: skip
         return energies
 
+    def lend(self, n_nodes: int) -> tuple[Team, int, NDArray[np.bool_]]:
+        """What ``rows.divide_level`` is given where a tree of so many nodes grows in compiled code.
+
+        A team, the longest piece of rows, and room for flags.
+        """
+        if len(self.state.nodes) < n_nodes:
+            self._n_nodes = n_nodes
+            self._make_room()
+        return self._team(len(self._flags)), self._longest, self._flags
+
     def note(self, splits: NDArray[np.void], category_sets: NDArray[np.uint64]) -> None:
         """Remember splits whose children are leaves."""
         self._noted = _Noted(splits, category_sets)

@@ -14,9 +14,9 @@ class Tuning:
     """What changes time and memory, and never a model."""
 
     # Rows to move, or to compute something simple of, that are worth a thread.
-    rows: int = 8192
+    rows: int = 2048
     # The same for rows times features to count, and bins to scan.
-    cells: int = 100_000
+    cells: int = 30_000
     # Histograms that are kept for subtraction take at most this much memory; what does not fit is
     # counted again from its rows.
     histogram_bytes: int = 128 * 2**20
@@ -35,10 +35,16 @@ class Data(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Histograms (slots, blocks, bins of all lanes), and whether each of them was counted."""
+    """Histograms (slots, blocks, bins of all lanes), and whether each of them was counted.
+
+    Threads that work on different blocks never write to the same cache line.
+    """
 
     slots: NDArray[np.int64]
+    # (blocks, slots), with cache lines of its own for each block.
     valid: NDArray[np.bool_]
+    # For each thread two histograms, and what counting and scanning want.
+    scratch: NDArray[np.int64]
 
 
 class AskedLevel(NamedTuple):
@@ -50,6 +56,15 @@ class AskedLevel(NamedTuple):
     # Features in play, and blocks in which any is.
     columns: NDArray[np.bool_]
     active: NDArray[np.bool_]
+
+
+class CuttingRoom(NamedTuple):
+    """What is wanted where the rows of a node are counted by several threads."""
+
+    # Histograms of pieces of rows.
+    partial: NDArray[np.int64]
+    # Rows that are worth a histogram of their own.
+    least_rows: int
 
 
 class CountingPieces(NamedTuple):

@@ -11,9 +11,16 @@ import numpy as np
 
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import add_pair_to_eight, add_pair_to_four, prefetch
-from greedymiser._core.threads import share
+from greedymiser._core.threads import TEAM_SIZE, share
 from greedymiser.data.binning import LANES
-from greedymiser.engines.cpu.state import AskedLevel, CountingPieces, Data, Kept, TreeState
+from greedymiser.engines.cpu.state import (
+    AskedLevel,
+    CountingPieces,
+    CuttingRoom,
+    Data,
+    Kept,
+    TreeState,
+)
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
 from greedymiser.engines.scanning import BINS, SCRATCH, scan
 
@@ -61,6 +68,12 @@ PIECE_DTYPE = np.dtype(
     ],
     align=True,
 )
+
+# Words of all bins of a block for rows that have two of them.
+RUN_WORDS = 2 * LANES * BINS
+
+# Parts of the pairs of a level that threads take by themselves, block by block.
+PARTS = 4
 
 # How many rows ahead of its use a row's codes are asked for.
 AHEAD = 32
@@ -140,7 +153,8 @@ def plan_pairs(open_nodes, nodes, keep, free, n_free, valid, pairs):
                 continue
             n_free -= 1
             nodes[child].slot = free[n_free]
-            valid[free[n_free]] = False
+            for b in range(valid.shape[0]):
+                valid[b, free[n_free]] = False
         pair.small_slot = nodes[small].slot
         if large >= 0:
             pair.large_slot = nodes[large].slot
@@ -182,71 +196,102 @@ def size(node):
 @inner
 def counts_small(pair, valid, block):
     """Whether the small node's histogram is of use: asked for, or to be subtracted."""
-    return pair.small_row >= 0 or (pair.large_slot >= 0 and valid[pair.large_slot, block])
+    return pair.small_row >= 0 or (pair.large_slot >= 0 and valid[block, pair.large_slot])
 
 
-@njit
-def plan_pieces(pairs, nodes, active, valid, longest, pieces, firsts):
-    """Cut the rows to count into pieces of at most ``longest``.
+@inner
+def cut_rows(level, nodes, valid, room, n_rows):
+    """Cut the rows to count, so many in each block, into pieces that keep all threads busy.
 
-    ``firsts[p, b]`` becomes the first piece of pair p and block b, and there is one entry more for
-    the end. Returns the number of pieces, and of those that need a histogram of their own; with
-    no room for ``pieces``, they are only counted.
+    There are at most as many histograms in ``room.partial`` as are needed.
     """
+    n_blocks, n_active = level.active.size, np.int64(0)
+    for b in range(n_blocks):
+        n_active += level.active[b]
+    cells, most = n_rows * n_active, level.pairs.size * n_blocks
+    longest = max(room.least_rows, -(-cells // room.partial.shape[0]))
+    pieces = np.empty(most + cells // longest, dtype=PIECE_DTYPE)
+    firsts = np.empty(most + 1, dtype=np.int64)
     n, n_partial = 0, 0
-    for p in range(pairs.size):
-        start, stop = nodes[pairs[p].small].start, nodes[pairs[p].small].stop
+    for p in range(level.pairs.size):
+        start, stop = nodes[level.pairs[p].small].start, nodes[level.pairs[p].small].stop
         parts = max(1, -(-(stop - start) // longest))
-        for b in range(active.size):
-            firsts[p * active.size + b] = n
-            if not active[b] or not counts_small(pairs[p], valid, b):
+        for b in range(n_blocks):
+            firsts[p * n_blocks + b] = n
+            if not level.active[b] or not counts_small(level.pairs[p], valid, b):
                 continue
             for part in range(parts):
-                if pieces.size > n:
-                    piece = pieces[n]
-                    piece.pair, piece.block = p, b
-                    piece.start = start + (stop - start) * part // parts
-                    piece.stop = start + (stop - start) * (part + 1) // parts
-                    piece.partial = -1 if part == 0 else n_partial
+                piece = pieces[n]
+                piece.pair, piece.block = p, b
+                piece.start = start + (stop - start) * part // parts
+                piece.stop = start + (stop - start) * (part + 1) // parts
+                piece.partial = -1 if part == 0 else n_partial
                 n += 1
                 n_partial += part > 0
-    firsts[pairs.size * active.size] = n
-    return n, n_partial
+    firsts[most] = n
+    return CountingPieces(pieces[:n], firsts, room.partial)
 
 
 # -- a level --------------------------------------------------------------------------------------
 
 
 @njit
-def find_splits(teams, least, data, tree, kept, before, level, candidates, category_sets):
-    """Plan, count, subtract and scan: one block of features after the other, for all nodes.
+def find_splits(
+    teams, least, data, tree, kept, room, before, level, candidates, category_sets
+):  # fmt: skip
+    """Plan, count, subtract and scan; see ``find_level``. For Python."""
+    # Plain tuples are quicker to hand over, and named ones easier to read.
+    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
+    pieces = None if room is None else CuttingRoom(*room)
+    return find_level(
+        teams, least, data, tree, kept, pieces, before, level, candidates, category_sets
+    )
+
+
+@inner
+def find_level(teams, least, data, tree, kept, room, before, level, candidates, category_sets):
+    """Best split of each node of a level on each feature in play.
 
     The blocks are the outer loop: a block's codes are fetched once and serve every node. See
-    ``scanning.scan`` for ``category_sets``. ``teams`` are one thread and all threads; ``least`` is
-    how much work all of them are for, and when there are too few blocks for them: that work is only
-    planned here, for ``count_and_find``. Returns the number of pairs, of free slots, and of cells
-    to count that were only planned, -1 for none.
+    ``scanning.scan`` for ``category_sets``. ``teams`` are one thread and all threads, ``least`` is
+    how much work all of them are for. With ``room``, rows are cut where there is too little else to
+    share out. Returns the number of pairs and of free slots.
     """
-    # Plain tuples are quicker to hand over, and named ones easier to read.
-    data, tree, kept, asked = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
     keep, free, n_free, pairs_before, splits = before
     n_active, n_pairs, n_free, n_missing = plan_level(
-        asked.open_nodes, asked.columns, data.lane_feature, tree.nodes, keep, free, n_free,
-        kept.valid, pairs_before, splits, asked.active, asked.pairs,
+        level.open_nodes, level.columns, data.lane_feature, tree.nodes, keep, free, n_free,
+        kept.valid, pairs_before, splits, level.active, level.pairs,
     )  # fmt: skip
-    leave_out(asked.columns, candidates)
+    leave_out(level.columns, candidates)
     n_rows = np.int64(0)
-    for row in range(asked.open_nodes.size):
-        n_rows += asked.open_nodes[row].count
-    least_cells, least_blocks, least_rows = least
-    if n_active < least_blocks and n_missing == 0 and n_rows >= least_rows:
-        return n_pairs, n_free, n_rows * n_active
-    cells = n_active * LANES * (n_rows + BINS * asked.open_nodes.size)
-    team = teams[1] if cells >= least_cells else teams[0]
-    planned = AskedLevel(asked.open_nodes, asked.pairs[:n_pairs], asked.columns, asked.active)
-    arguments = (data, tree, kept, planned, candidates, category_sets)
-    share(team, find_in_blocks, arguments, asked.active.size, 1)
-    return n_pairs, n_free, np.int64(-1)
+    for row in range(level.open_nodes.size):
+        n_rows += level.open_nodes[row].count
+    cells = n_active * LANES * (n_rows + BINS * level.open_nodes.size)
+    alone, together = teams
+    team = together if cells >= least else alone
+    planned = AskedLevel(level.open_nodes, level.pairs[:n_pairs], level.columns, level.active)
+    can_cut = keep and n_missing == 0 and cells >= least
+    if room is not None and can_cut and is_lopsided(planned, tree.nodes, n_active, team):
+        cut = cut_rows(planned, tree.nodes, kept.valid, room, n_rows)
+        count_and_find(team, data, tree, kept, planned, cut, candidates, category_sets)
+        return n_pairs, n_free
+    # Few threads have few blocks each: the last of them should not be what all wait for.
+    parts = min(n_pairs, PARTS) if team[TEAM_SIZE] > 1 else np.int64(1)
+    arguments = (data, tree, kept, planned, parts, candidates, category_sets)
+    share(team, find_in_blocks, arguments, level.active.size * parts, 1)
+    return n_pairs, n_free
+
+
+@inner
+def is_lopsided(level, nodes, n_active, team):
+    """Whether the largest pair in one block is more than half of what a thread should do."""
+    total, most = np.int64(0), np.int64(0)
+    for p in range(level.pairs.size):
+        # To subtract and to scan is as much as to count so many rows.
+        work = size(nodes[level.pairs[p].small]) + 4 * BINS
+        total += work
+        most = max(most, work)
+    return n_active * total < 2 * team[TEAM_SIZE] * most
 
 
 @inner
@@ -260,17 +305,17 @@ def leave_out(columns, candidates):
 
 
 @inner
-def find_in_blocks(worker, first, last, data, tree, kept, level, candidates, category_sets):
-    """Do as ``find_splits`` does for blocks first:last."""
-    counted = np.empty((2, kept.slots.shape[2]), dtype=np.int64)
-    run = np.empty(2 * LANES * BINS, dtype=np.int64)
-    scratch = np.empty((SCRATCH, BINS), dtype=np.int64)
-    for b in range(first, last):
-        if not level.active[b]:
-            forget_block(level.pairs, kept.valid, b)
-            continue
-        for p in range(level.pairs.size):
+def find_in_blocks(worker, first, last, data, tree, kept, level, parts, candidates, category_sets):
+    """Do as ``find_splits`` does for items first:last: blocks, times parts of the pairs."""
+    counted, run, scratch = rooms_of(worker, kept)
+    n_pairs = level.pairs.size
+    for item in range(first, last):
+        b, part = item // parts, item % parts
+        for p in range(n_pairs * part // parts, n_pairs * (part + 1) // parts):
             pair = level.pairs[p]
+            if not level.active[b]:
+                forget_block(pair, kept.valid, b)
+                continue
             small = kept.slots[pair.small_slot, b] if pair.small_slot >= 0 else counted[0]
             large = kept.slots[pair.large_slot, b] if pair.large_slot >= 0 else counted[1]
             if counts_small(pair, kept.valid, b):
@@ -282,18 +327,25 @@ def find_in_blocks(worker, first, last, data, tree, kept, level, candidates, cat
                 scan_lane(lane, pair, hists, data, tree, level, candidates, category_sets, scratch)
 
 
-@njit
+@inner
+def rooms_of(worker, kept):
+    """A thread's own room: two histograms, a run of rows in words, and what a scan wants."""
+    own, size = kept.scratch[worker], kept.slots.shape[2]
+    run, scratch = own[2 * size : 2 * size + RUN_WORDS], own[2 * size + RUN_WORDS :]
+    return own[: 2 * size].reshape(2, size), run, scratch.reshape(SCRATCH, BINS)
+
+
+@inner
 def count_and_find(team, data, tree, kept, level, cut, candidates, category_sets):
-    """Do as ``find_splits`` does where there are too few blocks for all threads: cut the rows.
+    """Do as ``find_level`` does where there are too few blocks for all threads: rows are cut.
 
     All histograms have slots. Integer sums do not depend on how rows are cut.
     """
-    data, tree, kept, level = Data(*data), TreeState(*tree), Kept(*kept), AskedLevel(*level)
-    cut = CountingPieces(*cut)
     n_blocks = level.active.size
     for b in range(n_blocks):
         if not level.active[b]:
-            forget_block(level.pairs, kept.valid, b)
+            for p in range(level.pairs.size):
+                forget_block(level.pairs[p], kept.valid, b)
     share(team, count_pieces, (data, tree, kept, level, cut), cut.pieces.size, 1)
     share(team, join_pieces, (data, tree, kept, level, cut), level.pairs.size * n_blocks, 1)
     n_items = level.pairs.size * n_blocks * LANES
@@ -304,7 +356,7 @@ def count_and_find(team, data, tree, kept, level, cut, candidates, category_sets
 @inner
 def count_pieces(worker, first, last, data, tree, kept, level, cut):
     """Count the rows of pieces first:last."""
-    run = np.empty(2 * LANES * BINS, dtype=np.int64)
+    _, run, _ = rooms_of(worker, kept)
     for i in range(first, last):
         piece = cut.pieces[i]
         pair = level.pairs[piece.pair]
@@ -318,7 +370,7 @@ def count_pieces(worker, first, last, data, tree, kept, level, cut):
 @inner
 def join_pieces(worker, first, last, data, tree, kept, level, cut):
     """Add up the pieces of each pair and block, and subtract from the parent."""
-    run = np.empty(2 * LANES * BINS, dtype=np.int64)
+    _, run, _ = rooms_of(worker, kept)
     n_blocks = level.active.size
     for item in range(first, last):
         pair, b = level.pairs[item // n_blocks], item % n_blocks
@@ -336,7 +388,7 @@ def join_pieces(worker, first, last, data, tree, kept, level, cut):
 @inner
 def find_in_lanes(worker, first, last, data, tree, kept, level, candidates, category_sets):
     """Scan lanes first:last of the pairs, whose histograms are all in their slots."""
-    scratch = np.empty((SCRATCH, BINS), dtype=np.int64)
+    _, _, scratch = rooms_of(worker, kept)
     n_lanes = level.active.size * LANES
     for item in range(first, last):
         pair, lane = level.pairs[item // n_lanes], item % n_lanes
@@ -356,7 +408,7 @@ def count_nodes(team, data, tree, nodes, blocks, found):
 @inner
 def count_some_nodes(worker, first, last, data, tree, nodes, blocks, found):
     """Count items first:last of nodes times blocks."""
-    run = np.empty(2 * LANES * BINS, dtype=np.int64)
+    run = np.empty(RUN_WORDS, dtype=np.int64)
     for item in range(first, last):
         i, j = item // blocks.size, item % blocks.size
         node, hist = tree.nodes[nodes[i]], found[i, j]
@@ -366,29 +418,28 @@ def count_some_nodes(worker, first, last, data, tree, nodes, blocks, found):
 
 
 @inner
-def forget_block(pairs, valid, block):
-    """Note that nobody counts a block at this level."""
-    for p in range(pairs.size):
-        if pairs[p].small_slot >= 0:
-            valid[pairs[p].small_slot, block] = False
-        if pairs[p].large_slot >= 0:
-            valid[pairs[p].large_slot, block] = False
+def forget_block(pair, valid, block):
+    """Note that nobody counts a block for the nodes of a pair."""
+    if pair.small_slot >= 0:
+        valid[block, pair.small_slot] = False
+    if pair.large_slot >= 0:
+        valid[block, pair.large_slot] = False
 
 
 @inner
 def subtract(data, tree, kept, pair, block, small, run, large):
     """Make the large node's histogram, from its parent's where that was counted."""
     if pair.large_row >= 0:
-        if pair.large_slot >= 0 and kept.valid[pair.large_slot, block]:
+        if pair.large_slot >= 0 and kept.valid[block, pair.large_slot]:
             for j in range(used_words(data, block, large)):
                 large[j] -= small[j]
         else:
             node = tree.nodes[pair.large]
             count_rows(data, block, tree, node, node.start, node.stop, run, large)
             if pair.large_slot >= 0:
-                kept.valid[pair.large_slot, block] = True
+                kept.valid[block, pair.large_slot] = True
     if pair.small_slot >= 0:
-        kept.valid[pair.small_slot, block] = True
+        kept.valid[block, pair.small_slot] = True
 
 
 @inner

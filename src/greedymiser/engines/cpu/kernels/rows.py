@@ -19,7 +19,7 @@ from greedymiser.losses.formulas import write_gradients, write_values
 from greedymiser.losses.ranking import add_lambdas
 
 # Rows that a thread takes at a time where there is little to do for each of them.
-CHUNK = 4096
+CHUNK = 1024
 
 # Stands for infinity where 0 times it must be 0.
 HUGE = 1e300
@@ -335,12 +335,20 @@ def sides_of(splits, category_sets, features):
 
 @njit
 def divide_rows(team, data, tree, splits, category_sets, longest, flags, with_words, energies):
+    """Move rows (and their words) into the children of their nodes; see ``divide_level``."""
+    data, tree = Data(*data), TreeState(*tree)
+    divide_level(
+        team, data, tree, splits, category_sets, longest, flags, with_words, energies
+    )  # fmt: skip
+
+
+@inner
+def divide_level(team, data, tree, splits, category_sets, longest, flags, with_words, energies):
     """Move rows (and their words) into the children of their nodes, in order.
 
     All nodes of a level are cut into pieces. First every piece finds out who goes left; then it is
     known where each piece's rows go, and they move. ``energies`` are written if there is room.
     """
-    data, tree = Data(*data), TreeState(*tree)
     sides = sides_of(splits, category_sets, data.features)
     cuts = plan_cuts(splits, tree.nodes, longest)
     share(team, mark_cuts, (data, tree, splits, sides, cuts, flags), cuts.size, 1)
