@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from greedymiser._core.quantiles import quantiles_of_parts
 from greedymiser.data.binning import LANES
+from greedymiser.engines.dask.foresight import Guesses, KnownTable, children_of
 from greedymiser.engines.dask.messages import (
     Command,
+    LevelAnswer,
     LevelRequest,
     Residuals,
     ScannedColumns,
@@ -26,6 +28,7 @@ from greedymiser.engines.dask.session import WorkersLostError
 from greedymiser.engines.dask.stores import Store
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.interface import (
+    OPEN_DTYPE,
     Columns,
     EngineLostError,
     Floats,
@@ -42,6 +45,8 @@ from greedymiser.model.trees import Tree
 
 # How often rows are placed anew for one answer before one gives up.
 ATTEMPTS = 20
+
+NO_BLOCKS = np.empty(0, dtype=np.int64)
 
 _NUMBERS = itertools.count()
 
@@ -81,7 +86,10 @@ class DaskRows:
         self._name, self._step = "", 0
         self._discard: Callable[[], object] = lambda: None
         self._shares: dict[str, Share] = {}
-        self._known_blocks = np.empty(0, dtype=np.int64)
+        # Blocks of which workers keep the histograms of the last level.
+        self._known_blocks = NO_BLOCKS
+        # A table that was asked for before it is wanted.
+        self._ahead: KnownTable | None = None
         self._place()
 
     # -- workers ----------------------------------------------------------------------------------
@@ -101,7 +109,7 @@ class DaskRows:
                 continue
             self._shares = shares
             self._pending = self._replay.commands()
-            self._known_blocks = np.empty(0, dtype=np.int64)
+            self._known_blocks = NO_BLOCKS
             return
         gigabytes = self.n_rows * (8 * len(self._lane_feature) + 60) / 2**30
         raise EngineLostError(
@@ -117,10 +125,7 @@ class DaskRows:
     def _answers(self, name: str, make: Callable[[], tuple[Any, ...]]) -> list[Any]:
         for _ in range(ATTEMPTS):
             commands, *more = make()
-            arguments = {
-                worker: (self._name, [*self._pending_for(worker), *commands], *more)
-                for worker in self._shares
-            }
+            arguments = self._arguments(commands, more)
             try:
                 answers = self._session.ask(name, arguments)
             except WorkersLostError:
@@ -129,6 +134,15 @@ class DaskRows:
             self._pending = []
             return list(answers.values())
         raise EngineLostError(f"workers were lost {ATTEMPTS} times over one question")
+
+    def _arguments(self, commands: list[Command], more: list[Any]) -> dict[str, tuple[Any, ...]]:
+        """What each worker is told: the same, but where a model begins."""
+        if all(command[0] != "start" for command in self._pending):
+            return dict.fromkeys(self._shares, (self._name, [*self._pending, *commands], *more))
+        return {
+            worker: (self._name, [*self._pending_for(worker), *commands], *more)
+            for worker in self._shares
+        }
 
     def _pending_for(self, worker: str) -> list[Command]:
         return [
@@ -153,6 +167,11 @@ class DaskRows:
         self, raw: Floats, marks: Marks | None = None, had: NDArray[np.bool_] | None = None
     ) -> None:
         self._pending = [self._replay.start(np.array(raw), marks, had)]
+        # How trees of this model step, once there is one; and how the derivatives were made that
+        # workers have of the present raw predictions.
+        self._way: str | None = None
+        self._derived: str | None = None
+        self._guesses = Guesses()
 
     def raw(self) -> Floats:
         raw = np.empty((self._sample.loss.n_outputs, self.n_rows))
@@ -166,51 +185,102 @@ class DaskRows:
 
     def loss(self) -> float:
         loss, sample = self._sample.loss, self._sample
-        if self._total is not None:
-            return mean_loss(loss, np.sum(self._ask("loss_sum"), axis=0), self._total)
-        raw = self.raw()
-        return float(loss.value(sample.y, raw if loss.n_outputs > 1 else raw[0], sample.weight))
+        if self._total is None:
+            raw = self.raw()
+            return float(loss.value(sample.y, raw if loss.n_outputs > 1 else raw[0], sample.weight))
+        if self._way is None or self._derived is not None:
+            sums = self._ask("loss_sum")
+        else:  # what the next tree will ask first
+            answers = self._ask("loss_and_extremes", self._way)
+            self._replay.derive(self._way)
+            self._note_extremes([extremes for _, extremes in answers], self._way)
+            sums = [some for some, _ in answers]
+        return mean_loss(loss, np.sum(sums, axis=0), self._total)
 
     def add_tree(self, tree: Tree, output: int) -> None:
         self._pending.append(self._replay.add_tree(tree, output))
+        self._derived = None
 
     # -- a tree -----------------------------------------------------------------------------------
 
     def begin_tree(
         self, output: int, rules: SplitRules, step: str = "newton", lot: RowLot | None = None
     ) -> Root:
-        if output == 0:
+        self._way = step
+        if output == 0 and self._derived != step:
             self._pending.append(self._replay.derive(step))
-            by_worker = self._ask("extremes")
-            self._extremes = [
-                reduce(Extremes.joined, some) for some in zip(*by_worker, strict=True)
-            ]
+            self._note_extremes(self._ask("extremes"), step)
         self.grid = self._sample.grids.choose(self.n_rows, self._extremes[output])
         self._rules = rules
         self._pending.append(self._replay.begin(output, self.grid, rules, lot))
-        root = Root(*(sum(parts) for parts in zip(*self._ask(), strict=True)))
-        self._known_blocks = np.empty(0, dtype=np.int64)
+        self._guesses.plant()
+        self._family = Family(self.n_rows)
+        nodes = _unknown_root()
+        roots = self._ask_ahead(nodes, is_new=True) or self._ask()
+        root = Root(*(sum(parts) for parts in zip(*roots, strict=True)))
+        nodes["gradient"], nodes["hessian"], nodes["count"] = root[:3]
         self._family = Family(root.n_rows)
         return root
 
+    def _note_extremes(self, by_worker: Sequence[list[Extremes]], step: str) -> None:
+        self._extremes = [reduce(Extremes.joined, some) for some in zip(*by_worker, strict=True)]
+        self._derived = step
+
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
-        blocks = blocks_in_play(columns, self._lane_feature)
-        answers = self._answers("table", lambda: ([], self._level(nodes, columns, blocks, last)))
-        self._known_blocks = blocks
-        table = blank_table(len(nodes), self._n_features, self._n_categorical)
-        for scanned in answers:
-            if scanned is not None:
-                _fill_columns(table, scanned)
+        ahead, self._ahead = self._ahead, None
+        self._guesses.compare(np.asarray(columns.any(axis=0)), last)
+        table = None if ahead is None else ahead.of(nodes, columns)
+        if table is None:
+            if ahead is not None:  # workers keep what nobody needs
+                self._known_blocks = NO_BLOCKS
+            _, table = self._ask_table(nodes, columns, keeps=not last)
+        self._level = nodes, table
         return table
 
-    def _level(
-        self, nodes: NDArray[np.void], columns: Columns, blocks: NDArray[np.int64], last: bool
+    def _ask_ahead(self, nodes: NDArray[np.void], is_new: bool = False) -> list[Any] | None:
+        """Ask for the table that will be wanted next, if that can be foreseen.
+
+        Returns what workers answer to the last command, None where nothing was asked.
+        """
+        columns = self._guesses.columns()
+        if columns is None or len(nodes) == 0:
+            return None
+        last, table = self._ask_table(nodes, columns[None], self._guesses.keeps(), is_new)
+        self._ahead = KnownTable(nodes, columns, table)
+        return last
+
+    def _ask_table(
+        self, nodes: NDArray[np.void], columns: Columns, keeps: bool, is_new: bool = False
+    ) -> tuple[list[Any], SplitTable]:
+        """What workers answer to the last command, and the table."""
+        blocks = blocks_in_play(columns, self._lane_feature)
+        self._ahead = None
+
+        def request() -> tuple[list[Command], LevelRequest]:
+            return [], self._request(nodes, columns, blocks, keeps, is_new)
+
+        answers: list[LevelAnswer] = self._answers("table", request)
+        self._known_blocks = blocks if keeps else NO_BLOCKS
+        table = blank_table(len(nodes), self._n_features, self._n_categorical)
+        for answer in answers:
+            if answer.scanned is not None:
+                _fill_columns(table, answer.scanned)
+        return [answer.last for answer in answers], table
+
+    def _request(
+        self,
+        nodes: NDArray[np.void],
+        columns: Columns,
+        blocks: NDArray[np.int64],
+        keeps: bool,
+        is_new: bool,
     ) -> LevelRequest:
         small, large = self._family.by_size(nodes["node"].tolist())
         self._step += 1
         return LevelRequest(
             step=self._step,
             nodes=nodes,
+            is_new=is_new,
             columns=columns,
             small=np.array(small, dtype=np.int64),
             large=np.array(large, dtype=np.int64),
@@ -218,7 +288,7 @@ class DaskRows:
             blocks=blocks,
             fresh=np.setdiff1d(blocks, self._known_blocks),
             peers=tuple(self._shares),
-            keeps=not last,
+            keeps=keeps,
         )
 
     def partition(
@@ -228,7 +298,8 @@ class DaskRows:
         self._pending.append(self._replay.partition(splits, category_sets, last))
         if last or not self._rules.bound_gains:
             return np.empty(0)  # nobody waits: told with the next question
-        energies: Floats = np.sum(self._ask(), axis=0)
+        children = children_of(*self._level, splits, self._rules)
+        energies: Floats = np.sum(self._ask_ahead(children) or self._ask(), axis=0)
         return energies
 
     def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
@@ -258,6 +329,14 @@ class DaskRows:
 
     def add_leaves(self, leaves: NDArray[np.int64], values: Floats) -> None:
         self._pending.append(self._replay.add_leaves(leaves, values))
+        self._derived = None
+
+
+def _unknown_root() -> NDArray[np.void]:
+    """The root of a tree, before anybody knows what its rows sum up to."""
+    nodes = np.zeros(1, dtype=OPEN_DTYPE)
+    nodes["lower"], nodes["upper"] = -np.inf, np.inf
+    return nodes
 
 
 def _fill_columns(table: SplitTable, scanned: ScannedColumns) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from distributed import Client
@@ -89,9 +89,7 @@ class Session:
             answers = await self.client.run(function, self.id, *args, workers=[address])
             return answers[address]
 
-        calls = [self._watched(address, run(address)) for address in addresses]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        return dict(zip(addresses, results, strict=True))
+        return await self._answers({address: run(address) for address in addresses})
 
     def ask(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Ask each of some workers for something, all at once."""
@@ -108,46 +106,57 @@ class Session:
         return answers
 
     async def _ask_all(self, name: str, args: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        tasks = {
-            address: asyncio.ensure_future(self._ask(address, name, argument))
-            for address, argument in args.items()
-        }
-        _, waiting = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
-        if waiting:  # somebody failed: the others must not wait for it
-            aborts = [
-                self._ask(address, "abort", ())
-                for address, task in tasks.items()
-                if not task.done()
-            ]
-            await asyncio.gather(*aborts, return_exceptions=True)
-        answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
-        return dict(zip(tasks, answers, strict=True))
+        # What is the same for all is packed once.
+        made = {id(argument): packed(argument) for argument in args.values()}
+        return await self._answers(
+            {to: self._send(to, name, made[id(argument)]) for to, argument in args.items()},
+            if_one_fails=lambda to: self._send(to, "abort", packed(())),
+        )
 
-    async def _ask(self, address: str, name: str, args: tuple[Any, ...]) -> Any:
-        return await self._watched(address, self._send(address, name, *args))
+    async def _answers(
+        self,
+        calls: Mapping[str, Coroutine[Any, Any, Any]],
+        if_one_fails: Callable[[str], Coroutine[Any, Any, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """What workers answer, errors too.
 
-    async def _watched(self, address: str, answer: Coroutine[Any, Any, Any]) -> Any:
-        """The answer of a worker; an error as soon as the scheduler no longer knows it.
-
-        Dask would try for half a minute to reach it.
+        Those that the scheduler no longer knows are given up: Dask would try for half a minute to
+        reach them. Where one has failed the others are told, who may wait for it.
         """
-        task = asyncio.ensure_future(answer)
+        tasks = {to: asyncio.ensure_future(call) for to, call in calls.items()}
+        waiting, gone = set(tasks.values()), set[str]()
         try:
-            while True:
-                done, _ = await asyncio.wait({task}, timeout=GLANCE)
-                if done:
-                    return task.result()
-                if address not in await self.client.scheduler.ncores():
-                    raise SessionLostError(f"{address} is gone")
+            while waiting:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=GLANCE, return_when=asyncio.FIRST_EXCEPTION
+                )
+                late = {to for to, task in tasks.items() if task in waiting}
+                if late and not done:
+                    gone |= late.difference(await self._known_workers())
+                    for to in gone & late:
+                        tasks[to].cancel()
+                if if_one_fails and (gone or any(map(_has_failed, tasks.values()))):
+                    aborts = [if_one_fails(to) for to in late - gone]
+                    await asyncio.gather(*aborts, return_exceptions=True)
         finally:
-            task.cancel()
+            for task in tasks.values():
+                task.cancel()
+        answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        said = dict(zip(tasks, answers, strict=True))
+        return said | {to: SessionLostError(f"{to} is gone") for to in gone}
 
-    async def _send(self, address: str, name: str, *args: Any) -> Any:
+    async def _known_workers(self) -> set[str]:
+        try:
+            return set(await self.client.scheduler.ncores())
+        except OSError:  # there is no scheduler any more
+            return set()
+
+    async def _send(self, address: str, name: str, args: Any) -> Any:
         if self._is_direct is None:
             self._is_direct = await self._reaches(address)
         if self._is_direct:
-            return await ask_worker(self.client.rpc(address), self.id, name, *args)
-        message = {"op": OPERATION, "session": self.id, "name": name, "args": packed(args)}
+            return await ask_worker(self.client.rpc(address), self.id, name, args)
+        message = {"op": OPERATION, "session": self.id, "name": name, "args": args}
         return unpacked(await self.client.scheduler.proxy(worker=address, msg=message))
 
     async def _reaches(self, address: str) -> bool:
@@ -163,6 +172,10 @@ class Session:
             return set(self.client.sync(self.client.scheduler.ncores))
         except OSError as error:
             raise EngineLostError(f"the scheduler does not answer: {error}") from error
+
+
+def _has_failed(task: asyncio.Future[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def _known_clients(dask_scheduler: Any) -> list[str]:

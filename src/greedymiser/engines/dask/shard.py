@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,32 @@ from greedymiser.engines.cpu.shard import CpuShard
 from greedymiser.engines.cpu.state import Tuning
 from greedymiser.engines.dask.messages import (
     Command,
+    Counts,
     LevelRequest,
     Residuals,
     RowPlaces,
     ScannedColumns,
 )
 from greedymiser.engines.grid import Extremes, Grid
-from greedymiser.engines.interface import Sample, SplitRules
+from greedymiser.engines.interface import Columns, Sample, SplitRules
 from greedymiser.engines.sampling import RowLot
 from greedymiser.engines.scanning import describe_features, describe_scale, scan_table
 from greedymiser.engines.sharded import sibling
 
 HistogramWords = NDArray[np.int64]
+
+
+class _Kept(NamedTuple):
+    """Histograms of all rows, of the blocks that are added up here."""
+
+    # (n_nodes, n_blocks, lanes x bins x words).
+    words: HistogramWords
+    # By node.
+    row: dict[int, int]
+    blocks: NDArray[np.int64]
+
+
+NOTHING_KEPT = _Kept(np.empty((0, 0, 0), dtype=np.int64), {}, np.empty(0, dtype=np.int64))
 
 
 class DaskShard:
@@ -39,10 +53,8 @@ class DaskShard:
         binned = sample.binned
         self._lane_feature = binned.lane_feature.reshape(-1, LANES)
         self._features = describe_features(binned)
-        # Histograms (blocks that are added up here) of all rows, by node, and which blocks those
-        # are: the larger children of these nodes need not be counted.
-        self._kept: dict[int, HistogramWords] = {}
-        self._kept_blocks = np.empty(0, dtype=np.int64)
+        # The larger children of these nodes need not be counted.
+        self._kept = NOTHING_KEPT
 
     def obey(self, commands: Sequence[Command]) -> Any:
         """Carry out some commands; the answer to the last one."""
@@ -65,8 +77,14 @@ class DaskShard:
         if rules.monotonic_cst is not None:
             self._features["monotone"] = rules.monotonic_cst
         self._scale = describe_scale(grid, rules)
-        self._kept = {}
+        self._kept = NOTHING_KEPT
         return self._shard.begin(output, grid, rules, lot)
+
+    def loss_and_extremes(self, step: str) -> tuple[NDArray[np.int64], list[Extremes]]:
+        """The loss, and what the next tree begins with."""
+        loss = self._shard.loss_sum()
+        self._shard.derive(step)
+        return loss, self.extremes()
 
     def residuals(self, leaves: NDArray[np.int64]) -> list[Residuals]:
         """Of the rows of some leaves."""
@@ -90,68 +108,95 @@ class DaskShard:
 
     # -- histograms -------------------------------------------------------------------------------
 
-    def count(self, level: LevelRequest) -> tuple[HistogramWords, HistogramWords]:
-        """Histograms of the rows here: small nodes on all blocks, large ones on fresh blocks."""
-        return self._shard.count(level.small, level.blocks), self._shard.count(
-            level.large, level.fresh
-        )
+    def count(
+        self, commands: Sequence[Command], level: LevelRequest
+    ) -> tuple[Any, dict[str, Counts]]:
+        """Carry out some commands, and count; the answer to the last one, and what each owner gets.
 
-    def scan(self, level: LevelRequest, me: str, parts: Sequence[HistogramWords]) -> ScannedColumns:
+        Small nodes are counted on all blocks, large ones on fresh blocks.
+        """
+        last = self.obey(commands)
+        root = tuple(map(int, last[:3])) if level.is_new else ()
+        small = self._counted(level.small, [level.owned(level.blocks, p) for p in level.peers])
+        large = self._counted(level.large, [level.owned(level.fresh, p) for p in level.peers])
+        parts = zip(level.peers, small, large, strict=True)
+        return last, {
+            peer: Counts(np.concatenate([one, other]) if len(other) else one, root)
+            for peer, one, other in parts
+        }
+
+    def _counted(
+        self, nodes: NDArray[np.int64], owned: Sequence[NDArray[np.int64]]
+    ) -> list[HistogramWords]:
+        """Histograms of some nodes on the blocks of each owner, one per row."""
+        found = self._shard.count(nodes, np.concatenate(owned))
+        parts = np.split(found, np.cumsum([len(blocks) for blocks in owned])[:-1], axis=1)
+        return [np.ascontiguousarray(part).reshape(-1, found.shape[2]) for part in parts]
+
+    def scan(self, level: LevelRequest, me: str, parts: Sequence[Counts]) -> ScannedColumns:
         """Add up the histograms of one's own blocks, and find the best splits."""
-        mine = level.blocks[level.owned(level.blocks, me)]
-        fresh = level.fresh[level.owned(level.fresh, me)]
-        total = np.sum(parts, axis=0)
-        n_counted = len(level.small) * len(mine)
-        by_node = dict(
-            zip(
-                level.small.tolist(),
-                _by_node_and_block(total[:n_counted], level.small),
-                strict=True,
-            )
-        )
-        again = _by_node_and_block(total[n_counted:], level.large)
-        is_fresh, places = np.isin(mine, fresh), np.searchsorted(self._kept_blocks, mine)
-        for i, (node, parent) in enumerate(
-            zip(level.large.tolist(), level.parents.tolist(), strict=True)
-        ):
-            rest = np.empty((len(mine), total.shape[-1]), dtype=np.int64)
-            rest[is_fresh] = again[i]
-            if not is_fresh.all():
-                whole = self._kept[parent][places[~is_fresh]]
-                rest[~is_fresh] = whole - by_node[sibling(node)][~is_fresh]
-            by_node[node] = rest
-        found = np.stack([by_node[node] for node in level.nodes["node"].tolist()])
-        self._kept, self._kept_blocks = (by_node if level.keeps else {}), mine
-        return self._scanned(level, mine, found)
+        mine, fresh = level.owned(level.blocks, me), level.owned(level.fresh, me)
+        total = parts[0].words
+        for part in parts[1:]:
+            total += part.words.reshape(total.shape)
+        n_small, n_large, size = len(level.small), len(level.large), total.shape[1]
+        # Small nodes first, then large ones.
+        found = total[: n_small * len(mine)].reshape(n_small, len(mine), size)
+        row = {node: i for i, node in enumerate([*level.small.tolist(), *level.large.tolist()])}
+        if n_large:
+            again = total[n_small * len(mine) :].reshape(n_large, len(fresh), size)
+            siblings = [row[sibling(node)] for node in level.large.tolist()]
+            larger = self._larger(level.parents, found[siblings], mine, fresh, again)
+            found = np.concatenate([found, larger])
+        self._kept = _Kept(found, row, mine) if level.keeps else NOTHING_KEPT
+        nodes = level.nodes
+        if level.is_new:
+            sums = np.sum([part.root for part in parts], axis=0)
+            nodes["gradient"], nodes["hessian"], nodes["count"] = sums
+        wanted = np.array([row[node] for node in nodes["node"].tolist()])
+        return self._scanned(level.columns, nodes, mine, found, wanted)
+
+    def _larger(
+        self,
+        parents: NDArray[np.int64],
+        smaller: HistogramWords,
+        mine: NDArray[np.int64],
+        fresh: NDArray[np.int64],
+        again: HistogramWords,
+    ) -> HistogramWords:
+        """Histograms of larger nodes: of fresh blocks as they were counted, else by subtraction."""
+        if len(fresh) == len(mine):
+            return again
+        found, kept, is_fresh = np.empty_like(smaller), self._kept, np.isin(mine, fresh)
+        found[:, is_fresh] = again
+        rows = np.array([kept.row[parent] for parent in parents.tolist()])
+        places = np.searchsorted(kept.blocks, mine[~is_fresh])
+        whole = kept.words[rows[:, None], places]
+        found[:, ~is_fresh] = whole - smaller[:, ~is_fresh]
+        return found
 
     def _scanned(
-        self, level: LevelRequest, mine: NDArray[np.int64], found: HistogramWords
+        self,
+        columns: Columns,
+        nodes: NDArray[np.void],
+        mine: NDArray[np.int64],
+        found: HistogramWords,
+        wanted: NDArray[np.int64],
     ) -> ScannedColumns:
+        """The best splits of some nodes, whose histograms are these ``wanted`` ones."""
+        order = np.argsort(wanted)
+        if len(wanted) < len(found):
+            found = found[wanted[order]]
+        columns = columns if len(columns) == 1 else columns[order]
         lanes = self._lane_feature[mine]
-        table = scan_table(found, lanes, self._features, level.nodes, level.columns, self._scale)
+        table = scan_table(found, lanes, self._features, nodes[order], columns, self._scale)
         features = np.sort(lanes[lanes >= 0]).astype(np.int64)
         categorical = self._features["categorical"][features]
         categorical = categorical[categorical >= 0].astype(np.int64)
+        back = np.argsort(order)[:, None]
         return ScannedColumns(
             features,
-            table.candidates[:, features],
+            table.candidates[back, features],
             categorical,
-            table.category_sets[:, categorical],
+            table.category_sets[back, categorical],
         )
-
-
-def _by_node_and_block(rows: HistogramWords, nodes: NDArray[np.int64]) -> HistogramWords:
-    """Histograms by node and block."""
-    n_blocks = len(rows) // len(nodes) if len(nodes) else 0
-    return rows.reshape(len(nodes), n_blocks, rows.shape[-1])
-
-
-def owned_part(
-    level: LevelRequest, counts: tuple[HistogramWords, HistogramWords], peer: str
-) -> HistogramWords:
-    """What a worker needs of another one's counts, one histogram per row: a single message."""
-    small, large = counts
-    small = small[:, level.owned(level.blocks, peer)]
-    large = large[:, level.owned(level.fresh, peer)]
-    size = small.shape[2]
-    return np.concatenate([small.reshape(-1, size), large.reshape(-1, size)])

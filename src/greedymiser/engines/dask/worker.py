@@ -7,6 +7,7 @@ a thread of its own, so that the worker's event loop stays free to answer the ot
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,11 @@ from numpy.typing import NDArray
 from greedymiser._core.threads import Threads
 from greedymiser.engines.dask.chunks import Chunk
 from greedymiser.engines.dask.messages import (
+    HISTOGRAMS,
     OPERATION,
     Command,
+    Counts,
+    LevelAnswer,
     LevelRequest,
     OwnWorkError,
     PeerLostError,
@@ -31,7 +35,7 @@ from greedymiser.engines.dask.messages import (
     packed,
     unpacked,
 )
-from greedymiser.engines.dask.shard import DaskShard, owned_part
+from greedymiser.engines.dask.shard import DaskShard
 
 # Seconds after which a session without a client is let go.
 AGE_OF_ORPHANS = 60.0
@@ -56,6 +60,7 @@ def open_session(session: str, dask_worker: Worker) -> WorkerState:
     if key not in _WORKERS:
         _WORKERS[key] = WorkerState(session, dask_worker)
         dask_worker.handlers[OPERATION] = _handler(dask_worker)
+        dask_worker.handlers[HISTOGRAMS] = _taker(dask_worker)
     return _WORKERS[key]
 
 
@@ -83,6 +88,17 @@ def _handler(worker: Worker) -> Callable[..., Awaitable[Any]]:
     return answer
 
 
+def _taker(worker: Worker) -> Callable[..., Awaitable[Any]]:
+    """How a worker takes histograms that another one has counted."""
+
+    async def take(session: str, placed: str, step: int, words: Any, root: Any) -> None:
+        state = _WORKERS.get((session, worker.address))
+        if state is not None:
+            state.take(placed, step, words, root)
+
+    return take
+
+
 class WorkerState:
     """What one session keeps on a worker. Its coroutines are what clients and workers may ask."""
 
@@ -93,9 +109,8 @@ class WorkerState:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="greedymiser")
         self._chunks: dict[tuple[str, int], Chunk] = {}
         self._shards: dict[str, DaskShard] = {}
-        # Histograms of the present level, for those who come for them, before or after they are
-        # counted; by rows and step.
-        self._counted: dict[tuple[str, int], asyncio.Future[Any]] = {}
+        # Histograms that others have counted, by rows and step.
+        self._arriving: dict[tuple[str, int], Arrivals] = {}
         self._pulls: set[asyncio.Future[Any]] = set()
         self.begun = time.monotonic()
         # Seconds that were spent working.
@@ -156,6 +171,7 @@ class WorkerState:
             del self._chunks[key]
         for name in names:
             self._shards.pop(name, None)
+            self._let_go(name)
 
     # -- shards -----------------------------------------------------------------------------------
 
@@ -208,55 +224,57 @@ class WorkerState:
     async def table(self, placed: str, commands: Sequence[Command], level: LevelRequest) -> Any:
         """Count the rows here; add up and scan the blocks that are this worker's."""
         shard, me = self._shard(placed), self._worker.address
-        counted = self._counts(placed, level.step)
-        try:
-            await self._run(shard.obey, commands)
-            counts = await self._run(shard.count, level)
-        except BaseException:
-            counted.cancel()
-            raise
-        if counted.cancelled():
-            raise PeerLostError("the level was given up")
-        counted.set_result((level, counts))
-        if not level.owned(level.blocks, me).any():
-            return None
-        others = [peer for peer in level.peers if peer != me]
-        parts = await self._pull(
-            [self._ask(p, "histograms", placed, level.step, me) for p in others]
-        )
-        return await self._run(shard.scan, level, me, [owned_part(level, counts, me), *parts])
+        arriving = self._arrivals(placed, level.step)
+        last, counted = await self._run(shard.count, commands, level)
+        # Everybody begins with another one.
+        for peer in _those_after(me, level.peers):
+            if len(counted[peer].words):
+                await self._send_counts(peer, placed, level.step, counted[peer])
+        if len(counted[me].words) == 0:
+            return LevelAnswer(last, None)
+        await self._wait(arriving.expect(len(level.peers) - 1))
+        parts = [counted[me], *arriving.parts]
+        return LevelAnswer(last, await self._run(shard.scan, level, me, parts))
 
-    def _counts(self, placed: str, step: int) -> asyncio.Future[Any]:
-        """Histograms that are counted, or will be. Those of earlier levels are let go."""
-        for key in [key for key in self._counted if key[0] == placed and key[1] < step]:
-            self._counted.pop(key).cancel()
-        if (placed, step) not in self._counted:
-            self._counted[placed, step] = asyncio.get_running_loop().create_future()
-        return self._counted[placed, step]
-
-    async def histograms(self, placed: str, step: int, peer: str) -> Any:
-        """What was counted here of the blocks that another worker adds up."""
-        self._shard(placed)
+    async def _send_counts(self, peer: str, placed: str, step: int, counts: Counts) -> None:
+        message = {"session": self._session, "placed": placed, "step": step}
+        words = counts.words.data.cast("B")
         try:
-            level, counts = await asyncio.shield(self._counts(placed, step))
-        except asyncio.CancelledError:
-            raise PeerLostError("the level was given up") from None
-        return await self._run(owned_part, level, counts, peer)
+            call = getattr(self._worker.rpc(peer), HISTOGRAMS)
+            await call(**message, words=words, root=counts.root, reply=False)
+        except OSError as error:
+            raise PeerLostError(f"another worker cannot be reached: {error!r}") from error
+
+    def take(self, placed: str, step: int, words: Any, root: Sequence[int]) -> None:
+        """Keep what another worker has counted, until it is asked for."""
+        if placed in self._shards:  # and has not been forgotten in the meantime
+            self._arrivals(placed, step).take(words, root)
+
+    def _arrivals(self, placed: str, step: int) -> Arrivals:
+        """What comes from others for one level."""
+        self._let_go(placed, step)
+        return self._arriving.setdefault((placed, step), Arrivals())
+
+    def _let_go(self, placed: str, step: float = math.inf) -> None:
+        """Wait no more for what comes for earlier levels."""
+        for key in [key for key in self._arriving if key[0] == placed and key[1] < step]:
+            self._arriving.pop(key).give_up()
 
     async def abort(self) -> None:
         """Wait for nobody any more."""
-        for waiting in [*self._pulls, *self._counted.values()]:
-            waiting.cancel()
-        self._counted.clear()
+        for pull in self._pulls:
+            pull.cancel()
+        for arriving in self._arriving.values():
+            arriving.give_up()
 
     async def _ask(self, peer: str, name: str, *args: Any) -> Any:
-        return await ask_worker(self._worker.rpc(peer), self._session, name, *args)
+        return await ask_worker(self._worker.rpc(peer), self._session, name, packed(args))
 
     async def _pull(self, calls: Sequence[Awaitable[Any]]) -> list[Any]:
         """Wait for what other workers have."""
-        if not calls:
-            return []
-        pull = asyncio.gather(*calls)
+        return await self._wait(asyncio.gather(*calls)) if calls else []
+
+    async def _wait(self, pull: asyncio.Future[Any]) -> Any:
         self._pulls.add(pull)
         try:
             return await pull
@@ -264,3 +282,38 @@ class WorkerState:
             raise PeerLostError(f"another worker did not answer: {error!r}") from error
         finally:
             self._pulls.discard(pull)
+
+
+class Arrivals:
+    """What other workers have counted of the blocks that this one adds up."""
+
+    def __init__(self) -> None:
+        self.parts: list[Counts] = []
+        self._expected = -1
+        self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take(self, words: Any, root: Sequence[int]) -> None:
+        """One more of them."""
+        content = np.frombuffer(words, dtype=np.int64)
+        self.parts.append(Counts(content, tuple(root)))
+        self._look()
+
+    def expect(self, n: int) -> asyncio.Future[None]:
+        """Done when there are so many."""
+        self._expected = n
+        self._look()
+        return self._complete
+
+    def _look(self) -> None:
+        if len(self.parts) == self._expected and not self._complete.done():
+            self._complete.set_result(None)
+
+    def give_up(self) -> None:
+        """Whoever waits for them need not."""
+        self._complete.cancel()
+
+
+def _those_after(me: str, peers: Sequence[str]) -> list[str]:
+    """All others, in a circle."""
+    first = peers.index(me)
+    return [*peers[first + 1 :], *peers[:first]]
