@@ -37,6 +37,7 @@ from greedymiser.data.binning import midpoints
 from greedymiser.data.tables import ArrayTable, FrameTable, SparseTable
 from greedymiser.model.exit_rules import FirstOfQuery
 from greedymiser.model.gating import Gate, n_output_features, output_features
+from greedymiser.training.boosting import Validation
 from greedymiser.training.parameters import Parameters
 from greedymiser.training.preparation import Cases, HeldOut, Prepared, Schema
 from greedymiser.training.train import Model, start_rows
@@ -70,6 +71,9 @@ LEAST_ROWS = 100
 # little behind.
 LOSS_LAYERS, MOST_SCORED = 6, 1000
 SCORE_LAYERS, MOST_JUDGED = 5, 150
+# Learning rate of models that are only compared; rounds without improvement after which those end,
+# and those that are served.
+HURRY, PATIENCE, LONG_PATIENCE = 0.3, 6, 20
 # By how much the rows that go on may be more or fewer than was thought, to be made up for.
 MOST_ASTRAY = 0.3
 
@@ -233,7 +237,7 @@ class StateFamily:
         """Of models for everybody: sets are bought, prices are paid already."""
         params = self.curve_models.params
         changes: dict[str, Any] = {"charge": "model", "row_budget": None, "budget": None}
-        return replace(params, tradeoff=0.0, n_iter_no_change=50, **changes)
+        return replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE, **changes)
 
     @cached_property
     def models(self) -> dict[Bits, Model]:
@@ -671,22 +675,22 @@ class CascadeFamily(StateFamily):
     # -- the best of them -------------------------------------------------------------------------
 
     @cached_property
-    def _parts(self) -> list[tuple[NDArray[np.intp], HeldOut]]:
+    def _parts(self) -> list[tuple[NDArray[np.intp], Validation]]:
         """The rows of each fold, as models are scored on them."""
         assert self.known is not None
-        train, parts = self._prepared.train, []
+        train, watch, parts = self._prepared.train, self.curve_models.trainer.watch, []
         for fold in np.unique(self.known.folds):
             rows = np.flatnonzero(self.known.folds == fold)
-            parts.append((rows, self._prepared.hold_out(train.take(self._rows[rows]))))
+            parts.append((rows, watch(self._prepared.hold_out(train.take(self._rows[rows])))))
         return parts
 
     def fold_scores(self, stopped: NDArray[np.integer]) -> Floats:
         """Score of each fold, if rows stop in these states; higher is better."""
         scores = []
-        for rows, held_out in self._parts:
+        for rows, part in self._parts:
             raw = self.raw[stopped[rows], :, rows].T + self._shift[:, None]
-            held_out.rows.start(np.ascontiguousarray(raw))
-            scores.append(float(self.curve_models.trainer.watch(held_out).score()))
+            part.rows.start(np.ascontiguousarray(raw))
+            scores.append(float(part.score()))
         return np.array(scores)
 
     def constant_loss(self, states: States) -> float:
@@ -817,10 +821,8 @@ def _places(prepared: Prepared) -> NDArray[np.intp]:
 
 def _hurried(params: Parameters, tree_cost: float) -> Parameters:
     """Longer steps, and fewer: enough to tell who gains."""
+    params = replace(params, n_iter_no_change=PATIENCE)
     if tree_cost > 0 or params.learning_rate >= HURRY:
-        return replace(params, n_iter_no_change=20)
+        return params
     n_iter = math.ceil(params.max_iter * params.learning_rate / HURRY)
-    return replace(params, learning_rate=HURRY, max_iter=max(n_iter, 30), n_iter_no_change=20)
-
-
-HURRY = 0.3
+    return replace(params, learning_rate=HURRY, max_iter=max(n_iter, 30))

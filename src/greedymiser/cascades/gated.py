@@ -327,7 +327,7 @@ class Gated(OverEnsemble):
         with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
             warnings.simplefilter("ignore", BudgetWarning)
             models = CurveModels(blank, inputs, inputs_val, NO_INPUTS, threads)
-            path = TradeoffPath(models)
+            path = TradeoffPath(models, is_patient=True)
             for some in path.choose(N_PATH):
                 for _ in path.train(*some):
                     pass

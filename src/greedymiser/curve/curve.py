@@ -383,7 +383,9 @@ def tradeoff_curve(
             threads,
             checkpoint,
         )
-        path = TradeoffPath(models)
+        # Without a search a curve has whole traces, as in the paper.
+        may_stop = True if steps.has_search and estimator.early_stopping == "auto" else None
+        path = TradeoffPath(models, is_patient=may_stop)
         frontier = Frontier(path, effort) if steps.has_search else None
         try:
             for some in path.choose(tradeoffs):
@@ -484,7 +486,7 @@ def configured(estimator: Miser, scoring: Any, n_jobs: int | None) -> Miser:
     if not isinstance(estimator, Miser):
         raise TypeError(f"estimator must be one of the Miser estimators, got {estimator!r}")
     changes: dict[str, Any] = {"warm_start": False, "verbose": 0}
-    if estimator.early_stopping == "auto":  # a curve wants whole traces, as in the paper
+    if estimator.early_stopping == "auto":  # whoever wants models to end earlier says so
         changes["early_stopping"] = False
     if estimator.random_state is None:  # same data, same curve
         changes["random_state"] = 0

@@ -31,7 +31,7 @@ from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSe
 from greedymiser.curve.models import CurveModels, FittedCandidate, best_cost
 from greedymiser.curve.path import TradeoffPath
 from greedymiser.curve.total_cost import total_cost_candidate
-from greedymiser.curve.trainer import Opening, Rival, Trainer, TrainerPool
+from greedymiser.curve.trainer import LONG_PATIENCE, Opening, Rival, Trainer, TrainerPool
 from greedymiser.data.binning import LANES
 from greedymiser.engines.interface import Floats
 from greedymiser.estimators import BudgetWarning
@@ -57,13 +57,15 @@ MOST_SINGLES, LEAST_SINGLES = 64, 12
 # Rounds that a fit of the search is thought to take.
 USUAL_ROUNDS = 30
 # Rounds without improvement after which a fit of the search ends.
-PATIENCE, LONG_PATIENCE = 10, 30
+PATIENCE = 6
 # The search takes steps of this length, three times the usual, and so a third of the rounds; and
 # no more trees than this where classes are many, but at least so many rounds.
 FAST_RATE, FAST_TREES, LEAST_ROUNDS = 0.3, 150, 15
-# Where training rows are few, sets are compared again by cross-fitting in so many folds: those of
-# the frontier and of the frontiers behind it, with so much of the work that the search may take.
-FOLDS, LAYERS, FOLDED_ROWS, FOLDS_SHARE = 5, 3, 20_000, 0.6
+# Where training rows are few, sets are compared again by cross-fitting: those of the frontier and
+# of the frontiers behind it, with so much of the work that the search may take.
+LAYERS, FOLDED_ROWS, FOLDS_SHARE = 3, 20_000, 0.6
+# Folds; and of how many rows on two thirds of them teach a model nearly as much, so that fewer do.
+FOLDS, FEW_FOLDS, ENOUGH_ROWS = 5, 3, 6_000
 # Sets behind the frontier by more than so many times what cross-fitting usually changes between
 # neighbours are not compared again.
 MOST_CHANGES = 1.5
@@ -201,8 +203,7 @@ class FrontierSearch:
         self._around = Neighbourhood(sets, effort)
         self._starts = dict.fromkeys(starts)
         self._has_begun = False
-        # Where rows are many, luck plays no part in the choice.
-        self._n_folds = FOLDS if trainer.prepared.rows.n_rows < FOLDED_ROWS else 0
+        self._n_folds = _n_folds(trainer.prepared.rows.n_rows)
         assert trainer.prepared.validation is not None
         cases = trainer.prepared.validation.cases
         n_cases = len(cases.y) if cases.starts is None else len(cases.starts) - 1
@@ -636,7 +637,7 @@ class Frontier:
         # The same where all pay alike: what a set is worth to everybody is found from there.
         self._flat_path = path
         if self.models.params.charge == "row":
-            self._flat_path = TradeoffPath(self.models, charge="model")
+            self._flat_path = TradeoffPath(self.models, charge="model", is_patient=path.is_patient)
         self.sets = ResourceSets(self.models.schema.costs)
         self._effort = effort
         self._search: FrontierSearch | None = None
@@ -970,6 +971,13 @@ def _most_for_work(candidates: list[Candidate]) -> list[Candidate]:
 
 def _dearest_first(candidates: list[Candidate]) -> list[Candidate]:
     return candidates[::-1]
+
+
+def _n_folds(n_rows: int) -> int:
+    """Folds in which sets are compared again; 0 where rows are so many that luck plays no part."""
+    if n_rows >= FOLDED_ROWS:
+        return 0
+    return FEW_FOLDS if n_rows >= ENOUGH_ROWS else FOLDS
 
 
 def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.curve.models import CurveModels, best_cost
-from greedymiser.curve.trainer import Trainer
+from greedymiser.curve.trainer import LONG_PATIENCE, Trainer
 from greedymiser.estimators import Miser, warn_of_budget
 from greedymiser.model.predictor import Charge
 from greedymiser.scoring import TOTAL_COST
@@ -53,10 +53,20 @@ class TradeoffPath:
         Whether models on large data may look at new features only every few rounds.
     charge : {"model", "row"}, optional
         Who pays; as in the estimator by default.
+    is_patient : bool, optional
+        Whether models end when ``LONG_PATIENCE`` rounds have brought nothing, which is enough where
+        a search goes on from them; as in the estimator by default.
     """
 
-    def __init__(self, models: CurveModels, may_skip: bool = True, charge: Charge | None = None):
+    def __init__(
+        self,
+        models: CurveModels,
+        may_skip: bool = True,
+        charge: Charge | None = None,
+        is_patient: bool | None = None,
+    ):
         self.models = models
+        self.is_patient = is_patient
         self._charge = models.params.charge if charge is None else charge
         self.by_tradeoff: dict[float, Miser] = {}
         # The neighbours that a trade-off was put between.
@@ -177,6 +187,8 @@ class TradeoffPath:
             # All rows pay the same, and so none of them more than it may.
             limits = [b for b in (params.budget, params.row_budget) if b is not None]
             params = replace(params, budget=min(limits), row_budget=None)
+        if self.is_patient:
+            params = replace(params, n_iter_no_change=LONG_PATIENCE)
         # On large data most of the time is spent on features that nobody buys.
         n_cells = self.models.trainer.prepared.rows.n_rows * self.models.schema.n_features
         is_large = n_cells >= LARGE and params.shopping_interval == 1
@@ -187,11 +199,11 @@ class TradeoffPath:
     def train(self, *tradeoffs: float) -> Iterator[str]:
         """Train models of some trade-offs; tell how each came out, in a line."""
         trainer, schema = self.models.trainer, self.models.schema
-        tasks = [(self.params(tradeoff),) for tradeoff in tradeoffs]
-        for (params,) in tasks:  # does the trade-off overflow?
+        tasks = [(self.params(tradeoff), None, self.is_patient) for tradeoff in tradeoffs]
+        for params, *_ in tasks:  # does the trade-off overflow?
             costs_of_columns(params, schema.n_features, schema.columns)
         trained = self.models.pool.run(Trainer.train, tasks)
-        for (params,), model in zip(tasks, trained, strict=True):
+        for (params, *_), model in zip(tasks, trained, strict=True):
             if model.n_iter == 0:
                 warn_of_budget(trainer.prepared, params, trainer.start)
             tradeoff = params.tradeoff

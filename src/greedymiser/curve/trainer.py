@@ -25,6 +25,9 @@ from greedymiser.training.train import Model, Watch, blank_model, train
 # A model on fewer rows has little use for a second thread.
 SMALL = 20_000
 
+# Rounds without improvement after which a model ends that may be part of a curve.
+LONG_PATIENCE = 20
+
 # A fit is not given up before, and these are its last rounds.
 LEAST_ROUNDS = 4
 

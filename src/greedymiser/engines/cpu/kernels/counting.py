@@ -379,8 +379,10 @@ def join_pieces(worker, first, last, data, tree, kept, level, cut):
         small = kept.slots[pair.small_slot, b]
         for i in range(cut.firsts[item] + 1, cut.firsts[item + 1]):
             part = cut.partial[cut.pieces[i].partial]
-            for j in range(used_words(data, b, small)):
-                small[j] += part[j]
+            for lane in range(b * LANES, (b + 1) * LANES):
+                first_word, end = used_words(data, lane, small)
+                for j in range(first_word, end):
+                    small[j] += part[j]
         large = kept.slots[max(pair.large_slot, 0), b]
         subtract(data, tree, kept, pair, b, small, run, large)
 
@@ -412,8 +414,7 @@ def count_some_nodes(worker, first, last, data, tree, nodes, blocks, found):
     for item in range(first, last):
         i, j = item // blocks.size, item % blocks.size
         node, hist = tree.nodes[nodes[i]], found[i, j]
-        if data.is_half[blocks[j]]:
-            hist[:] = 0
+        hist[:] = 0  # others add up all of it
         count_rows(data, blocks[j], tree, node, node.start, node.stop, run, hist)
 
 
@@ -431,8 +432,10 @@ def subtract(data, tree, kept, pair, block, small, run, large):
     """Make the large node's histogram, from its parent's where that was counted."""
     if pair.large_row >= 0:
         if pair.large_slot >= 0 and kept.valid[block, pair.large_slot]:
-            for j in range(used_words(data, block, large)):
-                large[j] -= small[j]
+            for lane in range(block * LANES, (block + 1) * LANES):
+                first, end = used_words(data, lane, large)
+                for j in range(first, end):
+                    large[j] -= small[j]
         else:
             node = tree.nodes[pair.large]
             count_rows(data, block, tree, node, node.start, node.stop, run, large)
@@ -469,9 +472,15 @@ def scan_lane(lane, pair, hists, data, tree, level, candidates, category_sets, s
 
 
 @inner
-def used_words(data, block, hist):
-    """How much of a block's histogram is used: all eight lanes, or the first four."""
-    return np.uint64(hist.size // 2 if data.is_half[block] else hist.size)
+def used_words(data, lane, hist):
+    """First and last word that the feature of a lane uses in the histogram of its block.
+
+    Many features have few values: what lies behind their bins is neither cleared nor subtracted.
+    """
+    size, f = hist.size // LANES, data.lane_feature[lane]
+    first = lane % LANES * size
+    n_bins = 0 if f < 0 else data.features[f].n_bins + 1  # the last for missing values
+    return np.uint64(first), np.uint64(first + n_bins * (size // BINS))
 
 
 @inner
@@ -482,8 +491,10 @@ def count_rows(data, block, tree, node, start, stop, run, hist):
     rows, words = tree.rows[node.side], tree.words[node.side]
     # All rows, in their order: nobody needs to look them up.
     is_all = node.parent < 0 and tree.is_whole
-    for i in range(used_words(data, block, hist)):
-        hist[i] = 0
+    for lane in range(block * LANES, (block + 1) * LANES):
+        first, end = used_words(data, lane, hist)
+        for i in range(first, end):
+            hist[i] = 0
     if layout == PACKED_ONE:
         count_one(codes, rows, words, start, stop, is_all, is_half, hist)
         return
@@ -491,15 +502,15 @@ def count_rows(data, block, tree, node, start, stop, run, hist):
         count_two(codes, rows, words, start, stop, is_half, hist)
         return
     packed = run[: LANES * BINS] if layout == WIDE_ONE else run
-    for first in range(start, stop, longest):
-        last = min(first + longest, stop)
+    for begin in range(start, stop, longest):
+        last = min(begin + longest, stop)
         for i in range(np.uint64(packed.size)):
             packed[i] = 0
         if layout == WIDE_ONE:
-            count_one(codes, rows, words, first, last, is_all, is_half, packed)
+            count_one(codes, rows, words, begin, last, is_all, is_half, packed)
             widen_one(packed, tree.scale[0].shift, hist)
         else:
-            count_two(codes, rows, words, first, last, is_half, packed)
+            count_two(codes, rows, words, begin, last, is_half, packed)
             widen_two(packed, tree.scale[0].shift, hist)
 
 
