@@ -8,7 +8,7 @@ was interrupted and continued.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -90,7 +90,12 @@ class RoundRule:
     @cached_property
     def differ(self) -> bool:
         """Whether there are rounds in which not everything is in play."""
-        return replace(self, seed=0) != ALGORITHM_1
+        return self.shopping_interval > 1 or self.subsample < 1 or self._draws_features
+
+    @property
+    def _draws_features(self) -> bool:
+        # One feature is not all of them, though 1 == 1.0.
+        return isinstance(self.max_features, int) or self.max_features < 1
 
     def round(self, number: int) -> Round:
         """What is in play in a round; the first is round 0."""
@@ -98,7 +103,7 @@ class RoundRule:
         if self.subsample < 1:
             limit = math.ceil(self.subsample * 2**LOT_BITS)
             rows = RowLot(mixed(self.seed, ROWS, number), limit)
-        if isinstance(self.max_features, int) or self.max_features < 1:
+        if self._draws_features:
             features = FeatureLot(mixed(self.seed, FEATURES, number), self.max_features)
         return Round(number % self.shopping_interval == 0, rows, features)
 
