@@ -61,8 +61,8 @@ PATIENCE = 6
 # The search takes steps of this length, three times the usual, and so a third of the rounds; and
 # no more trees than this where classes are many, but at least so many rounds.
 FAST_RATE, FAST_TREES, LEAST_ROUNDS = 0.3, 150, 15
-# Where training rows are few, sets are compared again by cross-fitting: those of the frontier and of
-# the frontiers behind it, with so much of the work that the search may take.
+# Where training rows are few, sets are compared again by cross-fitting: those of the frontier and
+# of the frontiers behind it, with so much of the work that the search may take.
 LAYERS, FOLDED_ROWS, FOLDS_SHARE = 3, 20_000, 0.6
 # Folds; and of how many rows on two thirds of them teach a model nearly as much, so that fewer do.
 FOLDS, FEW_FOLDS, ENOUGH_ROWS = 5, 3, 6_000
@@ -95,7 +95,7 @@ MORE_SHARE, MOST_TRADEOFFS, MOST_RIVALS = 0.05, 40, 40
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
 # log width) is larger than this.
-FILL_EFFORT, WIDE_GAP, LARGE_GAP = 0.25, 1.25, 0.005
+FILL_EFFORT, WIDE_GAP, LARGE_GAP = 0.1, 1.25, 0.005
 
 
 @dataclass
