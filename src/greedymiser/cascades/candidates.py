@@ -47,7 +47,7 @@ Bits = int
 """A set of resources: bit r is set where resource r is in it."""
 
 # Sets of the frontier that unions are made of, and states at most.
-MOST_SETS, MOST_STATES = 14, 40
+MOST_SETS, MOST_STATES = 14, 28
 # Trade-offs of the policies, from the one at which nothing pays, and how far down they go.
 N_TRADEOFFS, SPAN = 4, 100.0
 # Shares of the rows that the gate of a pair sends on; pairs whose gates are more than bands.
@@ -73,7 +73,7 @@ LOSS_LAYERS, MOST_SCORED = 6, 1000
 SCORE_LAYERS, MOST_JUDGED = 5, 150
 # Learning rate of models that are only compared; rounds without improvement after which those end,
 # and those that are served.
-HURRY, PATIENCE, LONG_PATIENCE = 0.3, 6, 30
+HURRY, PATIENCE, LONG_PATIENCE = 0.3, 6, 50
 # By how much the rows that go on may be more or fewer than was thought, to be made up for.
 MOST_ASTRAY = 0.3
 
