@@ -264,12 +264,12 @@ def test_names_of_resources_may_hold_anything():
 @pytest.mark.parametrize(
     ("scores", "ends_after"),
     [
-        ([0.55] * 8, 4),
-        ([math.nan] * 8, 4),
+        ([0.55] * 8, 3),
+        ([math.nan] * 8, 3),
         ([0.6, 0.7, 0.75, 0.78, 0.79, 0.8, 0.8, 0.8], None),  # as good
         ([0.6, 0.7, 0.75, 0.775, 0.785, 0.792, 0.792, 0.792], None),  # behind by luck, perhaps
         ([0.52, 0.56, 0.6, 0.64, 0.68, 0.72, 0.75, 0.79], None),  # slow, but it rises
-        ([0.6, 0.7, 0.75, 0.76, 0.76, 0.76, 0.76, 0.76], 7),
+        ([0.6, 0.7, 0.75, 0.76, 0.76, 0.76, 0.76, 0.76], 6),
     ],
 )
 def test_a_fit_is_given_up_when_it_will_not_come_up_to_its_rival(scores, ends_after):
@@ -338,10 +338,10 @@ def test_every_step_at_the_dear_end_has_its_model():
 
 
 def found_and_resumed(above, below):
-    curve = searched(effort=0.02)
+    curve = searched(effort=0.03)
     search = curve.frontier._search
     before = {key: (found.score, found.is_expanded) for key, found in search.archive.items()}
-    resumed = search.resumed(above, below, 0.02)
+    resumed = search.resumed(above, below, 0.03)
     resumed.go_on()
     unchanged = {key: (found.score, found.is_expanded) for key, found in search.archive.items()}
     assert unchanged == before

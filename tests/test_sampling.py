@@ -91,7 +91,8 @@ def test_algorithm_1_has_everything_in_play():
     assert days == [True, False, False, True, False, False, True]
     # One feature is not all features.
     assert RoundRule(max_features=1).round(0).features is not None
-    assert RoundRule(max_features=1).differ and not RoundRule(max_features=1.0).differ
+    assert RoundRule(max_features=1).differ
+    assert not RoundRule(max_features=1.0).differ
 
 
 # -- models ---------------------------------------------------------------------------------------

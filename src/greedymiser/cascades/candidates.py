@@ -47,7 +47,7 @@ Bits = int
 """A set of resources: bit r is set where resource r is in it."""
 
 # Sets of the frontier that unions are made of, and states at most.
-MOST_SETS, MOST_STATES = 14, 40
+MOST_SETS, MOST_STATES = 14, 28
 # Trade-offs of the policies, from the one at which nothing pays, and how far down they go.
 N_TRADEOFFS, SPAN = 4, 100.0
 # Shares of the rows that the gate of a pair sends on; pairs whose gates are more than bands.
@@ -73,7 +73,7 @@ LOSS_LAYERS, MOST_SCORED = 6, 1000
 SCORE_LAYERS, MOST_JUDGED = 5, 150
 # Learning rate of models that are only compared; rounds without improvement after which those end,
 # and those that are served.
-HURRY, PATIENCE, LONG_PATIENCE = 0.3, 6, 20
+HURRY, PATIENCE, LONG_PATIENCE = 0.3, 6, 50
 # By how much the rows that go on may be more or fewer than was thought, to be made up for.
 MOST_ASTRAY = 0.3
 
@@ -546,7 +546,7 @@ class CascadeFamily(StateFamily):
         self,
         states: States,
         stages: Sequence[tuple[int, Gate | Limits | None, str]],
-        stopped: NDArray[np.intp],
+        stopped: NDArray[np.integer],
         price: float,
         loss: float,
         tradeoff: float,
@@ -558,7 +558,7 @@ class CascadeFamily(StateFamily):
             drafts=tuple((gate, states.inputs(s)) for s, gate, _ in stages if gate is not None),
             kinds=tuple(kind for *_, kind in stages if kind),
             tradeoff=tradeoff,
-            stopped=stopped.astype(np.uint8),
+            stopped=stopped.astype(np.uint8, copy=False),
             mean_price=price + float(states.prices[0]),
             loss=loss,
         )
@@ -608,12 +608,10 @@ class CascadeFamily(StateFamily):
         return float(both - states.prices[first]) + states.entered(second)
 
     def _banded(self, states: States, pair: tuple[int, int]) -> Iterator[Cascade]:
-        first, second = pair
-        gain = states.values[first] - states.values[second]
-        inputs = states.inputs(first)
+        gain, inputs = self._gain(states, pair), states.inputs(pair[0])
         for limits, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
             if on.any() and not on.all():
-                yield self._banded_pair(states, pair, limits, on)
+                yield self._pair(states, pair, limits, BAND, on, gain)
 
     def _everywhere(self, states: States) -> Iterator[Cascade]:
         """The pairs that promise most, with bands of any width anywhere.
@@ -621,19 +619,17 @@ class CascadeFamily(StateFamily):
         A score need not be won where the loss is: they are for whoever goes by scores.
         """
         for pair in self._promising:
+            gain = self._gain(states, pair)
             for limits, on in bands_between(states.inputs(pair[0]), N_PARTS):
                 if on.any() and not on.all():
-                    yield self._banded_pair(states, pair, limits, on)
+                    yield self._pair(states, pair, limits, BAND, on, gain)
 
-    def _banded_pair(
-        self, states: States, pair: tuple[int, int], limits: Limits, on: NDArray[np.bool_]
-    ) -> Cascade:
-        gain = (states.values[pair[0]] - states.values[pair[1]])[on]
-        return self._pair(states, pair, limits, BAND, on, max(float(gain.mean()), 0.0))
+    def _gain(self, states: States, pair: tuple[int, int]) -> Floats:
+        """What each row gains that goes on from the first to the second of two states."""
+        return np.asarray(states.values[pair[0]] - states.values[pair[1]])
 
     def _gated(self, states: States, pair: tuple[int, int], kind: str) -> Iterator[Cascade]:
-        first, second = pair
-        gain = states.values[first] - states.values[second]
+        first, gain = pair[0], self._gain(states, pair)
         inputs = states.inputs(first)
         gate = fit_gate(kind, inputs, gain, states.weight)
         if gate is None or gate.ensemble.n_trees == 0:
@@ -649,7 +645,7 @@ class CascadeFamily(StateFamily):
             # The gate that is served may have too few levels for what those of the folds did.
             is_astray = abs(share_served - share_on) > MOST_ASTRAY * share_on
             if on.any() and not on.all() and not is_astray:
-                yield self._pair(states, pair, Gate(gate.ensemble, cut), kind, on, least)
+                yield self._pair(states, pair, Gate(gate.ensemble, cut), kind, on, gain, least)
             if least == 0.0:
                 break
 
@@ -660,17 +656,20 @@ class CascadeFamily(StateFamily):
         gate: Gate | Limits,
         kind: str,
         on: NDArray[np.bool_],
-        least: float,
+        gain: Floats,
+        least: float | None = None,
     ) -> Cascade:
-        """``least`` is what a row gains at least that goes on."""
+        """``least`` is what a row gains at least that goes on; the mean of those if not given."""
         first, second = pair
-        beyond = self._price_beyond(states, first, second)
-        price = states.price(0, first) + beyond * states.mean(on.astype(np.float64))
-        loss = states.mean(np.where(on, states.values[second], states.values[first]))
+        beyond, share = self._price_beyond(states, first, second), states.mean(on)
+        gained = states.mean(gain * on)
+        if least is None:
+            least = max(float(gain[on].mean()), 0.0)
+        price = states.price(0, first) + beyond * share
+        loss = states.mean(states.values[first]) - gained
         stages = [(first, gate, kind), (second, None, "")]
-        return self._cascade(
-            states, stages, np.where(on, second, first), price, loss, least / beyond
-        )
+        stopped = np.where(on, np.uint8(second), np.uint8(first))
+        return self._cascade(states, stages, stopped, price, loss, least / beyond)
 
     # -- the best of them -------------------------------------------------------------------------
 

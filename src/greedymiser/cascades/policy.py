@@ -84,7 +84,7 @@ class States:
     def n_rows(self) -> int:
         return self.values.shape[1]
 
-    def mean(self, values: Floats) -> float:
+    def mean(self, values: NDArray[np.floating | np.bool_]) -> float:
         """Mean over rows."""
         return float(np.average(values, weights=self.weight))
 

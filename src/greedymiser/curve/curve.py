@@ -310,10 +310,10 @@ def tradeoff_curve(
     Parameters
     ----------
     estimator : MiserRegressor, MiserClassifier or MiserRanker
-        Its ``tradeoff`` is ignored; everything else is kept, except that early stopping is off
-        unless it is True: the traces of the path run to ``max_iter``, those of the search end when
-        they have not improved for long. On large data its ``shopping_interval`` of 1 becomes 8 for
-        the path. It is not fitted itself.
+        Its ``tradeoff`` is ignored; everything else is kept, except that ``early_stopping="auto"``
+        means that traces end when they have not improved for long, and without a search that they
+        run to ``max_iter``. On large data its ``shopping_interval`` of 1 becomes 8 for the path. It
+        is not fitted itself.
     X, y : array, sparse matrix or data frame, and array-like
         Training data.
     sample_weight, qid : array-like, optional

@@ -49,7 +49,7 @@ ROUND_CELLS = 400_000
 # if that is more: small data can be searched thoroughly in seconds.
 FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.5, 0.5, 1e10
 # Most fits of a search.
-MOST_FITS = 400
+MOST_FITS = 300
 # How much of the allowance may be spent after single purchases (but not fewer than a dozen), after
 # packages, after the sets of the path and after pairs: the rest is for expansion.
 SINGLES_SHARE, PACKAGES_SHARE, STARTS_SHARE, PAIRS_SHARE = 0.15, 0.5, 0.6, 0.7
@@ -71,8 +71,9 @@ FOLDS, FEW_FOLDS, ENOUGH_ROWS = 5, 3, 6_000
 MOST_CHANGES = 1.5
 # A more expensive set must be better by so many standard errors of the folds' differences.
 NOISE = 0.5
-# Of what can be gained by spending, what a step of the frontier must bring.
-LEAST_STEP = 0.002
+# Of what can be gained by spending, what a step of the frontier must bring; and how many steps are
+# compared again and get a model: others may fill a gap, when somebody asks for a budget in it.
+LEAST_STEP, MOST_STEPS = 0.002, 24
 # Of what the best set gains over a constant, what a fit must be behind to be given up; the second
 # is divided by the root of the number of validation rows (of queries, where rows have some).
 LEAST_LUCK, LUCK = 0.002, 0.5
@@ -95,7 +96,7 @@ MORE_SHARE, MOST_TRADEOFFS, MOST_RIVALS = 0.05, 40, 40
 # What filling a gap may take of the effort of a search. A gap is searched where the next model
 # costs more than so many times as much, or where its share of the area of all gaps (score step ×
 # log width) is larger than this.
-FILL_EFFORT, WIDE_GAP, LARGE_GAP = 0.25, 1.25, 0.005
+FILL_EFFORT, WIDE_GAP, LARGE_GAP = 0.1, 1.25, 0.005
 
 
 @dataclass
@@ -437,7 +438,9 @@ class FrontierSearch:
         for candidate in best:
             if not kept or candidate.score - kept[-1].score >= least:
                 kept.append(candidate)
-        return kept
+        new = [candidate for candidate in kept if candidate.cost > self.above]
+        important = set(map(id, _by_area(new)[:MOST_STEPS]))
+        return [one for one in kept if one.cost <= self.above or id(one) in important]
 
     def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
         """Whether a set that costs more is better by more than the noise of the folds."""
@@ -492,7 +495,9 @@ class FrontierSearch:
         shifts = [self.shift(candidate) for candidate in best if candidate.fold_scores is not None]
         changes = np.abs(np.diff(shifts))
         most = MOST_CHANGES * float(np.median(changes)) if len(changes) else math.inf
-        return [one for one in others if _score_for(best, one.cost) - one.score <= most]
+        behind = {id(one): _score_for(best, one.cost) - one.score for one in others}
+        close = [one for one in others if behind[id(one)] <= most]
+        return sorted(close, key=lambda one: behind[id(one)])[:MOST_STEPS]
 
     def _behind(self) -> list[Candidate]:
         """What the search began with, the frontier without that, and the one behind it.
@@ -589,21 +594,24 @@ class FrontierSearch:
 
     # -- the models -------------------------------------------------------------------------------
 
-    def finished(self, candidates: Sequence[Candidate], **changes: Any) -> list[FlatModel]:
+    def finished(
+        self, candidates: Sequence[Candidate], with_free: bool = False, **changes: Any
+    ) -> list[FlatModel]:
         """Models of some sets, trained as the user wants them, the cheapest first.
 
-        Where they would cost more work than is left, those are left out that matter least.
-        ``changes`` are parameters that differ from those of the search.
+        Where they are many, or would cost more work than is left, those are left out that matter
+        least.
+        ``with_free`` for the model of what costs nothing as well, and ``changes`` are parameters
+        that differ from those of the search.
         """
         params = replace(self._final_params, **changes)
         done: list[FlatModel] = []
-        # Where rows pay, what is free for everybody is no model of the path.
-        is_wanted = params.charge == "row"
         waiting = [
             candidate.resources
             for candidate in _by_area(candidates)
-            if candidate.used or (is_wanted and candidate.gains.any())
+            if candidate.used or (with_free and candidate.gains.any())
         ]
+        waiting, left = waiting[:MOST_STEPS], waiting[MOST_STEPS:]
         self._trainer.phases.begin(0.7, len(waiting))
         while waiting and self._final_cells > 0:
             some = self._next(waiting, self._final_cells, params.max_iter // 2)
@@ -616,7 +624,7 @@ class FrontierSearch:
                 score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
                 shift = self.shift(self.archive[resources])
                 done.append(FlatModel(resources, model, cost, score, shift))
-        self.left_out = [self.archive[resources] for resources in waiting]
+        self.left_out = [self.archive[resources] for resources in (*waiting, *left)]
         done.sort(key=lambda candidate: candidate.cost)
         return done
 
@@ -752,34 +760,44 @@ class Frontier:
     ) -> None:
         """Hand the models of some sets to the curve; ``box`` are bounds, as ``fill`` has them."""
         params = replace(self.models.params, tradeoff=0.0)
-        paid = {"charge": params.charge, "row_budget": params.row_budget}
+        by_row, has_total = params.charge == "row", self.models.blank.scoring == TOTAL_COST
         if box is None:
             self.models.usual_shift = search.usual_shift
-        # All that takes long comes first: an interruption must not leave half of it behind.
-        flat = search.finished(candidates, **paid)
+        # All that takes long comes first: an interruption must not leave half of it behind. Where
+        # rows pay, what is free for everybody is no model of the path.
+        if not by_row or params.budget is not None or params.row_budget is not None or has_total:
+            paid = {"charge": params.charge, "row_budget": params.row_budget}
+            flat = search.finished(candidates, with_free=by_row, **paid)
+        else:  # whoever pays, the trees are the same: it is quicker to count afterwards
+            flat = [self._paying_by_row(one) for one in search.finished(candidates, with_free=True)]
         gated: list[tuple[FittedCandidate, float]] = []
-        if params.charge == "row" and box is None:
+        if by_row and box is None:
             # Every set again, in folds.
             self.models.trainer.phases.reserve(1.0)
             self.models.trainer.phases.begin(0.3, FOLDS * len(flat))
             gated = self._gated(search, flat)
             self._has_gates = bool(gated)
         beyond: list[tuple[Model, float, Opening]] = []
-        if params.charge == "row" and not self._has_gates:
+        if by_row and not self._has_gates:
             beyond = self._beyond(candidates)
         for one in flat:
             self.models.add(one.model, params, "search", box, one.shift)
         for candidate, shift in gated:
             self.models.add_fitted(candidate, shift)
-        if params.charge == "row" and box is None and self.models.blank.scoring == TOTAL_COST:
+        if by_row and box is None and has_total:
             least = total_cost_candidate(self.models)
             if self._is_within(least):
                 self.models.add_fitted(least)
         for model, tradeoff, opening in beyond:
             how = replace(params, tradeoff=tradeoff)
             self.models.add(model, how, "search", box, opening=opening)
-        if params.charge == "row":
+        if by_row:
             self._judge_rivals(search, search.n_rivals if box is None else 0)
+
+    def _paying_by_row(self, flat: FlatModel) -> FlatModel:
+        """The same model up to its best round, if every row pays for what it is asked."""
+        best = flat.model.truncated(flat.model.best_iter)
+        return replace(flat, model=self.models.paying_by_row(best))
 
     def _judge_rivals(self, search: FrontierSearch, most: int) -> None:
         """Cross-fit the models that rows pay for and that would be chosen; shift the others."""

@@ -26,10 +26,10 @@ from greedymiser.training.train import Model, Watch, blank_model, train
 SMALL = 20_000
 
 # Rounds without improvement after which a model ends that may be part of a curve.
-LONG_PATIENCE = 20
+LONG_PATIENCE = 30
 
 # A fit is not given up before, and these are its last rounds.
-LEAST_ROUNDS = 4
+LEAST_ROUNDS = 3
 
 
 class Opening(NamedTuple):
