@@ -91,7 +91,7 @@ _ROOM_OF = {
         "model.protocols": ("Protocol",),
         "model.family": ("ModelFamily",),
         "model.predictor": ("Predictor", "as_predictor"),
-        "scoring.errors": ("TotalCost", "total_cost"),
+        "scoring.total_cost": ("TotalCost", "total_cost"),
         "curve.search": ("MiserSearchCV",),
         "curve.curve": ("TradeoffCurve", "tradeoff_curve"),
     }.items()

@@ -118,13 +118,13 @@ class Tallies:
 
     def answer(self, part: ArraysPart) -> list[Tally]:
         keys: dict[int, NDArray[np.uint64]] = {}
-        found = []
+        tallies = []
         for asked in self.asked:
             values, weight = part[asked.array]
             if asked.array not in keys:
                 keys[asked.array] = places(values)
-            found.append(_tally(asked, keys[asked.array], weight))
-        return found
+            tallies.append(_tally(asked, keys[asked.array], weight))
+        return tallies
 
     def merge(self, one: list[Tally], other: list[Tally]) -> list[Tally]:
         return [_added(*pair) for pair in zip(one, other, strict=True)]
@@ -157,7 +157,7 @@ def quantiles_of_parts(
         for strictly in (False, True)
     }
     totals: dict[int, float] = {}
-    found: dict[tuple[int, bool], float] = {}
+    values: dict[tuple[int, bool], float] = {}
     while cursors:
         asked = tuple(dict.fromkeys(cursor.range for cursor in cursors.values()))
         tallies = dict(zip(asked, ask(Tallies(asked)), strict=True))
@@ -168,11 +168,11 @@ def quantiles_of_parts(
             bound = _bounds(quantile, totals[name[0]])[cursor.strictly]
             moved = _moved(cursor, tally, bound)
             if isinstance(moved, float):
-                found[name] = moved
+                values[name] = moved
                 del cursors[name]
             else:
                 cursors[name] = moved
-    return np.array([_middle(found[i, False], found[i, True]) for i in range(len(sizes))])
+    return np.array([_middle(values[i, False], values[i, True]) for i in range(len(sizes))])
 
 
 def _moved(cursor: _Cursor, tally: Tally, bound: float) -> _Cursor | float:

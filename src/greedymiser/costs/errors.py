@@ -65,12 +65,12 @@ class ErrorCosts:
         return self.matrix.max(axis=1) - self.matrix.min(axis=1)
 
 
-def as_error_costs(given: Any, classes: Sequence[Any] | NDArray[Any]) -> ErrorCosts:
+def as_error_costs(error_costs: Any, classes: Sequence[Any] | NDArray[Any]) -> ErrorCosts:
     """Read ``error_costs`` as a user gives them.
 
     Parameters
     ----------
-    given : array-like, data frame, mapping or ErrorCosts
+    error_costs : array-like, data frame, mapping or ErrorCosts
         A matrix in the order of ``classes`` (rows: the true class, columns: what is said); a
         frame with the true classes as index and what is said as columns; or
         ``{true: {said: cost}}``, 0 where no cost of a class is written. What is said need not be a
@@ -88,21 +88,21 @@ def as_error_costs(given: Any, classes: Sequence[Any] | NDArray[Any]) -> ErrorCo
     array([0, 1, 'refer'], dtype=object)
     """
     classes = np.asarray(classes)
-    if isinstance(given, ErrorCosts):
-        given = dict(zip(classes.tolist(), _rows_of(given, len(classes)), strict=True))
-    if isinstance(given, Mapping):
-        matrix, said = _from_mapping(given, classes)
-    elif hasattr(given, "columns") and hasattr(given, "index"):
-        matrix, said = _from_frame(given, classes)
+    if isinstance(error_costs, ErrorCosts):
+        error_costs = dict(zip(classes.tolist(), _rows_of(error_costs, len(classes)), strict=True))
+    if isinstance(error_costs, Mapping):
+        matrix, said = _from_mapping(error_costs, classes)
+    elif hasattr(error_costs, "columns") and hasattr(error_costs, "index"):
+        matrix, said = _from_frame(error_costs, classes)
     else:
-        matrix, said = _from_array(given, classes)
+        matrix, said = _from_array(error_costs, classes)
     _check_finite(matrix, classes, said)
     _check_useful(matrix, classes, said)
     return ErrorCosts(matrix, said)
 
 
 def by_text(
-    given: Mapping[str, Mapping[str, float]], classes: Sequence[Any] | NDArray[Any]
+    table: Mapping[str, Mapping[str, float]], classes: Sequence[Any] | NDArray[Any]
 ) -> dict[Any, dict[Any, float]]:
     """Error costs whose classes are written as text, as in a file: in terms of the classes.
 
@@ -120,7 +120,7 @@ def by_text(
     }
     return {
         spelled.get(true, true): {spelled.get(said, said): cost for said, cost in costs.items()}
-        for true, costs in given.items()
+        for true, costs in table.items()
     }
 
 
@@ -133,16 +133,16 @@ def _rows_of(errors: ErrorCosts, n_classes: int) -> list[dict[Any, float]]:
     return [dict(zip(said, row, strict=True)) for row in errors.matrix.tolist()]
 
 
-def _from_mapping(given: Mapping[Any, Any], classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
+def _from_mapping(table: Mapping[Any, Any], classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
     labels = classes.tolist()
     places = {label: i for i, label in enumerate(labels)}
     said: dict[Any, int] = dict(places)
-    if not given:
+    if not table:
         raise ValueError(
             "error_costs must have a row {true class: {said class: cost}} for each of the classes "
-            f"{labels}, got {given!r}"
+            f"{labels}, got {table!r}"
         )
-    for true, costs in given.items():
+    for true, costs in table.items():
         _check_class(true, labels)
         if not isinstance(costs, Mapping):
             raise TypeError(
@@ -150,27 +150,27 @@ def _from_mapping(given: Mapping[Any, Any], classes: NDArray[Any]) -> tuple[Floa
             )
         for answer in costs:
             said.setdefault(answer, len(said))
-    _check_rows(given, labels)
+    _check_rows(table, labels)
     for answer in list(said)[len(labels) :]:
         # A free answer to rows of one class is more likely a misspelt class than meant.
-        silent = [true for true in labels if answer not in given[true]]
+        silent = [true for true in labels if answer not in table[true]]
         if silent:
             raise ValueError(
                 f"error_costs have a cost of saying {answer!r}, which is no class of y, but none "
                 f"for the true class {silent[0]!r}{did_you_mean(answer, labels)}"
             )
     matrix = np.zeros((len(labels), len(said)))
-    for true, costs in given.items():
+    for true, costs in table.items():
         for answer, cost in costs.items():
             matrix[places[true], said[answer]] = _number(cost, f"error_costs[{true!r}][{answer!r}]")
     return matrix, _labels(list(said), classes)
 
 
-def _from_frame(given: Any, classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
-    labels, rows, columns = classes.tolist(), list(given.index), list(given.columns)
-    for what, found in (("index", rows), ("columns", columns)):
-        if len(set(found)) < len(found):
-            twice = next(label for label in found if found.count(label) > 1)
+def _from_frame(frame: Any, classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
+    labels, rows, columns = classes.tolist(), list(frame.index), list(frame.columns)
+    for what, named in (("index", rows), ("columns", columns)):
+        if len(set(named)) < len(named):
+            twice = next(label for label in named if named.count(label) > 1)
             raise ValueError(f"the {what} of error_costs have {twice!r} twice")
     for label in rows:
         _check_class(label, labels)
@@ -180,7 +180,7 @@ def _from_frame(given: Any, classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]
     answers += [label for label in columns if label not in labels]
     values = [
         [
-            _number(given.iloc[rows.index(true), columns.index(answer)],
+            _number(frame.iloc[rows.index(true), columns.index(answer)],
                     f"error_costs.loc[{true!r}, {answer!r}]")
             for answer in answers
         ]
@@ -189,14 +189,14 @@ def _from_frame(given: Any, classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]
     return np.array(values, dtype=np.float64), _labels(answers, classes)
 
 
-def _from_array(given: Any, classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
+def _from_array(array: Any, classes: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
     labels, n = classes.tolist(), len(classes)
     try:
-        matrix = np.array(given, dtype=np.float64)
+        matrix = np.array(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(
             "error_costs must be a matrix, a data frame or {true class: {said class: cost}}, got "
-            f"{given!r}"
+            f"{array!r}"
         ) from None
     if matrix.shape != (n, n):
         raise ValueError(

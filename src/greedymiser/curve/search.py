@@ -367,15 +367,15 @@ class MiserSearchCV(BestModel):
         if self.cv is None or isinstance(self.cv, Integral):
             for repeat in range(1, REPEATS):
                 more += self._folds(base, whole, repeat)
-        found = least_total(base, whole.inputs, folds, threads, more)
-        names = found.prepared.schema.costs.resource_names
+        least = least_total(base, whole.inputs, folds, threads, more)
+        names = least.prepared.schema.costs.resource_names
         self.n_splits_ = len(folds)
-        self.cv_results_ = found.table(names)
-        self.best_score_ = -(found.mean_cost + found.mean_error)
+        self.cv_results_ = least.table(names)
+        self.best_score_ = -(least.mean_cost + least.mean_error)
         self.best_params_ = {
-            "resources": [[names[r] for r in members(some)] for some in found.bought]
+            "resources": [[names[r] for r in members(some)] for some in least.bought]
         }
-        self.best_estimator_ = found.classifier()
+        self.best_estimator_ = least.classifier()
         return self
 
     def _train_folds(
@@ -410,7 +410,7 @@ class MiserSearchCV(BestModel):
 
         What is best in one fold by luck is not in the others: the mean over all folds decides.
         """
-        found: dict[bytes, tuple[str, list[str]]] = {}
+        by_features: dict[bytes, tuple[str, list[str]]] = {}
         for path in paths:
             # All folds together search as long as one curve does.
             frontier = Frontier(path, self.effort / len(paths))
@@ -419,9 +419,9 @@ class MiserSearchCV(BestModel):
                 names = sets.names(candidate.resources)
                 if names:
                     # Names may hold anything: only their list, as Python writes it, is unique.
-                    found[sets.features(candidate.resources).tobytes()] = repr(names), names
+                    by_features[sets.features(candidate.resources).tobytes()] = repr(names), names
             bar.advance()
-        return found
+        return by_features
 
     def _cascade(self, base: Miser, effort: float) -> Gated | None:
         """A cascade within the budget, not fitted; None where rows do not pay for themselves."""

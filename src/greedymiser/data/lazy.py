@@ -78,11 +78,11 @@ def _of_array(predictor: Answering, method: str, X: Any, like: NDArray[Any]) -> 
 
     X = X.rechunk({1: -1})  # a row is needed whole
     # One task makes the model, however many ask it.
-    given = {"predictor": delayed(predictor, pure=True), "method": method, "like": like}
+    arguments = {"predictor": delayed(predictor, pure=True), "method": method, "like": like}
     if like.ndim == 1:
-        return X.map_blocks(_ask_block, **given, drop_axis=1, meta=like)
+        return X.map_blocks(_ask_block, **arguments, drop_axis=1, meta=like)
     chunks = (X.chunks[0], (like.shape[1],))
-    return X.map_blocks(_ask_block, **given, chunks=chunks, meta=like)
+    return X.map_blocks(_ask_block, **arguments, chunks=chunks, meta=like)
 
 
 def _ask_block(rows: Any, *, predictor: Any, method: str, like: NDArray[Any]) -> NDArray[Any]:

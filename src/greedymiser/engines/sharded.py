@@ -101,9 +101,9 @@ class ShardedRows:
 
     def split_table(self, nodes: NDArray[np.void], columns: Columns, last: bool) -> SplitTable:
         blocks = blocks_in_play(columns, self._lane_feature)
-        found = self._histograms(nodes["node"].tolist(), blocks.tolist())
+        histograms = self._histograms(nodes["node"].tolist(), blocks.tolist())
         lanes = self._lane_feature[blocks]
-        return scan_table(found, lanes, self._features, nodes, columns, self._scale)
+        return scan_table(histograms, lanes, self._features, nodes, columns, self._scale)
 
     def _histograms(self, nodes: list[int], blocks: list[int]) -> NDArray[np.int64]:
         """Histograms (nodes, blocks, ...): small siblings counted, large ones by subtraction."""

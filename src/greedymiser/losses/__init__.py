@@ -521,5 +521,5 @@ class _Adapted(Loss):
                 setattr(self, name, getattr(loss, name))
 
     def prior(self, y: Any, weight: Floats | None) -> Floats:
-        given = getattr(self._loss, "prior", super().prior)
-        return np.atleast_1d(given(y, weight)).astype(np.float64)  # a number will do
+        prior = getattr(self._loss, "prior", super().prior)
+        return np.atleast_1d(prior(y, weight)).astype(np.float64)  # a number will do

@@ -75,8 +75,8 @@ class Judged:
         if unknown.any():
             score = np.where(unknown, -np.inf, score)
         values = np.empty(len(self.ideal))
-        given = (score, self.gain, self.starts, self.discount, self.ideal, no_relevant, values)
-        share_queries(new_team(1) if team is None else team, given)
+        arguments = (score, self.gain, self.starts, self.discount, self.ideal, no_relevant, values)
+        share_queries(new_team(1) if team is None else team, arguments)
         return values
 
 
@@ -143,9 +143,9 @@ def mean_of_queries(
 
 
 @njit
-def share_queries(team, given):
+def share_queries(team, arguments):
     """NDCG of all queries."""
-    share(team, ndcg_of_queries, given, given[2].size - 1, 16)
+    share(team, ndcg_of_queries, arguments, arguments[2].size - 1, 16)
 
 
 @inner

@@ -227,8 +227,8 @@ def add_legend(ax: Axes, handles: Sequence[Any], *, below: bool = False) -> None
     narrow = below or is_narrow(ax)
     if narrow:
         # Below the tick labels and the label of the axis, however high the axes are.
-        told = ax.xaxis.get_tightbbox()  # None if the axis is hidden
-        labels = 0.0 if told is None else told.y0 - box.y0
+        shown = ax.xaxis.get_tightbbox()  # None if the axis is hidden
+        labels = 0.0 if shown is None else shown.y0 - box.y0
         drop = ScaledTranslation(0, labels / figure.dpi - 0.06, figure.dpi_scale_trans)
         place = {
             "loc": "upper center",

@@ -194,7 +194,7 @@ def reference_models(
     curve: TradeoffCurve, baselines: Mapping[str, Any]
 ) -> dict[str, tuple[float, float]]:
     """Cost and score of models to compare with: the user's, and the one that ignores prices."""
-    others = {str(name): _cost_and_score(name, given) for name, given in baselines.items()}
+    others = {str(name): _cost_and_score(name, reference) for name, reference in baselines.items()}
     free, front = _without_prices(curve), curve.pareto()
     if free is None:
         return others
@@ -207,21 +207,21 @@ def reference_models(
     return others
 
 
-def _cost_and_score(name: str, given: Any) -> tuple[float, float]:
-    if hasattr(given, "cost_"):
-        score = getattr(given, "score_", None)
+def _cost_and_score(name: str, reference: Any) -> tuple[float, float]:
+    if hasattr(reference, "cost_"):
+        score = getattr(reference, "score_", None)
         if score is None:
             raise ValueError(
                 f"baselines[{name!r}] is a model without score_; give its cost and score as a pair"
             )
-        return float(given.cost_), float(score)
+        return float(reference.cost_), float(score)
     try:
-        cost, score = given
+        cost, score = reference
         return float(cost), float(score)
     except (TypeError, ValueError):
         raise ValueError(
             f"baselines[{name!r}] must be a pair of cost and score, or a fitted model, "
-            f"got {given!r}"
+            f"got {reference!r}"
         ) from None
 
 

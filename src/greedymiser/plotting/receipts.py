@@ -104,21 +104,21 @@ def _label_panel(panel: Axes, name: str) -> None:
     without_math(panel.set_ylabel("\n".join(lines), fontsize=size))
 
 
-def _scores_by_round(model: Any, given: Any) -> tuple[Floats, str, str]:
+def _scores_by_round(model: Any, curve_or_scores: Any) -> tuple[Floats, str, str]:
     """Scores after 0, 1, ... rounds, what they are called, and the unit of cost."""
-    if given is None:
+    if curve_or_scores is None:
         scores = np.asarray(getattr(model, "validation_score_", ()), dtype=float)
         name = score_name(model.scoring, as_predictor(model).loss)
         return scores[: model.n_iter_ + 1], f"validation\n{plain_score_name(name)}", ""
-    if not hasattr(given, "traces"):
-        return np.asarray(given, dtype=float)[: model.n_iter_ + 1], "score", ""
-    traces = given.trace(_position_of(model, given))
+    if not hasattr(curve_or_scores, "traces"):
+        return np.asarray(curve_or_scores, dtype=float)[: model.n_iter_ + 1], "score", ""
+    traces = curve_or_scores.trace(_position_of(model, curve_or_scores))
     column = "test_score" if "test_score" in traces else "score"
     scores = np.full(model.n_iter_ + 1, np.nan)
     rows = traces[traces["n_iter"] <= model.n_iter_]
     scores[rows["n_iter"].to_numpy(int)] = rows[column]
     kind = "test" if column == "test_score" else "validation"
-    return scores, f"{kind}\n{plain_score_name(given.scoring)}", given.cost_unit
+    return scores, f"{kind}\n{plain_score_name(curve_or_scores.scoring)}", curve_or_scores.cost_unit
 
 
 def _position_of(model: Any, curve: TradeoffCurve) -> int:

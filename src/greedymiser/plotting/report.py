@@ -131,7 +131,7 @@ def _page(title: str, data: dict[str, Any]) -> str:
     }
     template = (assets / "report.html").read_text(encoding="utf-8")
     # In one pass, so that what is put in is never read as a placeholder.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def _script_json(data: Any) -> str:
@@ -196,11 +196,11 @@ class _Report:
             named_purchases(self.costs, set(one.resources) - set(other.resources))
             for one, other in ((new, old), (old, new))
         )
-        told = [replace(new, adds=adds, drops=drops).change(4)]
+        changes = [replace(new, adds=adds, drops=drops).change(4)]
         if not adds or (new.cost < old.cost and not drops):  # so it must be about other rows
-            told.append(asked_more(self.protocols[before], self.protocols[after]))
-        told = [words for words in told if words]
-        return "; ".join(told) or same_purchases(self.curve, is_cheaper=new.cost < old.cost)
+            changes.append(asked_more(self.protocols[before], self.protocols[after]))
+        changes = [words for words in changes if words]
+        return "; ".join(changes) or same_purchases(self.curve, is_cheaper=new.cost < old.cost)
 
 
 def _data(
@@ -272,25 +272,25 @@ def _lead(curve: TradeoffCurve, steps: Sequence[FrontStep]) -> str:
     said = recommendation(curve, steps)
     costs, first = curve.models[0].costs_, steps[0]
     whole = money(costs.total(range(costs.n_features)), curve.cost_unit)
-    told = [f"{said[:1].upper()}{said[1:]}."]
+    sentences = [f"{said[:1].upper()}{said[1:]}."]
     if first.cost == 0 and recommended(steps) > 0 and not first.is_total:
         free = "What is free" if first.n_features else "A constant"
-        told.append(f"{free} scores {score_text(curve, first.score)}.")
-    told.append(f"All {costs.n_features} features would cost {whole}.")
-    return " ".join(told)
+        sentences.append(f"{free} scores {score_text(curve, first.score)}.")
+    sentences.append(f"All {costs.n_features} features would cost {whole}.")
+    return " ".join(sentences)
 
 
 def _provenance(curve: TradeoffCurve, about: Mapping[str, Any]) -> str:
     """The foot of a page: the user's notes, the rows, the date and the version."""
-    told = [
+    notes = [
         f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}"
         for name, value in about.items()
     ]
     if isinstance(curve.validation, ValidationRows):
-        told.append(f"validation rows: {curve.validation.n_rows:,}")
+        notes.append(f"validation rows: {curve.validation.n_rows:,}")
     today = date.today()
-    told += [f"{today.day} {today:%B %Y}", f"greedymiser {__version__}"]
-    return " \N{MIDDLE DOT} ".join(told)
+    notes += [f"{today.day} {today:%B %Y}", f"greedymiser {__version__}"]
+    return " \N{MIDDLE DOT} ".join(notes)
 
 
 def _axes(
@@ -373,21 +373,21 @@ def _step_entry(
 
 def _note(model: Any, step: FrontStep, protocol: Protocol | None, unit: str) -> str:
     """What a list of purchases does not tell."""
-    told = []
+    sentences = []
     if step.is_total:
         parts = [money(part, unit) for part in (step.cost, step.errors, -step.score)]
-        told.append(f"{parts[0]} for features and {parts[1]} for errors: {parts[2]} a row.")
+        sentences.append(f"{parts[0]} for features and {parts[1]} for errors: {parts[2]} a row.")
     if step.cost == 0:
-        told.append("It asks for nothing that costs anything.")
+        sentences.append("It asks for nothing that costs anything.")
     trees = model.costs_.tree_cost * step.n_trees
     if trees:
-        told.append(f"{step.n_trees} trees cost {money(trees, unit)} more.")
+        sentences.append(f"{step.n_trees} trees cost {money(trees, unit)} more.")
     if protocol is not None and step.cost > 0:
-        told.append(
+        sentences.append(
             f"Each row pays for what it is asked for: {money(protocol.mean_cost, unit)} on average "
             f"over {protocol.n_rows:,} rows, {money(protocol.max_cost, unit)} at most."
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 def _error_text(error: float | None) -> str:
