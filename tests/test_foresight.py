@@ -82,3 +82,5 @@ def test_children():
     ]
     monotone = SplitRules(monotonic_cst=(1, 0))
     assert len(children_of(nodes, known, splits, monotone)) == 0
+    splits["node"] = [7, 1]  # of another level
+    assert len(children_of(nodes, known, splits, SplitRules())) == 0
