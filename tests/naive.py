@@ -30,6 +30,23 @@ def on_grid(values, bits):
     return [round(float(v) / step) for v in values], step
 
 
+# -- histograms that travel -----------------------------------------------------------------------
+
+
+def packed_histograms(histograms, n_words):
+    """Words of some histograms, one after the other; and which have one less per bin."""
+    words, narrow = [], []
+    for histogram in histograms:
+        bins = [histogram[b : b + n_words] for b in range(0, len(histogram), n_words)]
+        fits = n_words > 1 and all(
+            -(2**47) <= total < 2**47 and count < 2**16 for *_, total, count in bins
+        )
+        narrow.append(fits)
+        for b in bins:
+            words += [*b[:-2], b[-2] * 2**16 + b[-1]] if fits else b
+    return words, narrow
+
+
 # -- sums of prices -------------------------------------------------------------------------------
 
 

@@ -123,6 +123,7 @@ def assert_same(cluster, here):
 
 
 QUICK = {"max_iter": 4, "random_state": 0, "min_samples_leaf": 5}
+COSTS = CostModel([4.0, 1.0, 2.0, 0.5, 8.0, 1.0, 1.0, 1.0, 1.0, 1.0])
 
 
 def test_without_a_client():
@@ -279,9 +280,6 @@ def test_a_fit_goes_on_where_it_was(client):
     assert_same(model, here.set_params(max_iter=7).fit(X, y))
 
 
-COSTS = CostModel([4.0, 1.0, 2.0, 0.5, 8.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-
-
 def test_rows_that_pay_for_themselves(client):
     X, y = problem()
     settings = {**QUICK, "costs": COSTS, "tradeoff": 1e-3, "charge": "row", "warm_start": True}
@@ -332,6 +330,25 @@ def test_codes_of_a_chunk_are_there_once(data):
     chunk.move(None, np.pad(chunk.take(None), ((0, 0), (3, 0))), 3)
     assert not any(place.is_own for place in chunk._places)
     assert (chunk.take(None) == codes).all()
+
+
+@pytest.mark.parametrize("tradeoff", [0.0, 1e-6])
+def test_questions_of_a_tree(client, monkeypatch, tradeoff):
+    """One for each level, and one for the loss and what the next tree begins with."""
+    X, y = problem()
+    ask, asked, by_round = session.Session.ask, [], []
+
+    def counted(self, name, args):
+        asked.append(name)
+        return ask(self, name, args)
+
+    monkeypatch.setattr(session.Session, "ask", counted)
+    settings = {**QUICK, "max_iter": 8, "max_depth": 3, "costs": COSTS, "tradeoff": tradeoff}
+    model = MiserRegressor(**settings).fit(
+        parts(X), parts(y), callbacks=[lambda _: by_round.append(len(asked))]
+    )
+    assert_same(model, MiserRegressor(**settings).fit(X, y))
+    assert np.diff(by_round).tolist() == [4] * 7
 
 
 # -- conformance ----------------------------------------------------------------------------------

@@ -255,6 +255,7 @@ def _train_in_pieces() -> None:
     from greedymiser.data.tables import ArrayTable
     from greedymiser.engines.cpu.shard import CpuShard
     from greedymiser.engines.cpu.state import Tuning
+    from greedymiser.engines.dask.packed_histograms import pack, unpack_onto
     from greedymiser.engines.interface import OPEN_DTYPE, Sample, SplitRules
     from greedymiser.engines.sharded import ShardedRows
 
@@ -268,6 +269,8 @@ def _train_in_pieces() -> None:
         node = np.zeros(1, dtype=OPEN_DTYPE)
         node["gradient"], node["hessian"], node["count"] = root[:3]
         rows.split_table(node, np.ones((1, X.shape[1]), dtype=bool), last=True)
+    found = np.zeros((1, 1, 4), dtype=np.int64)
+    unpack_onto(found[0], pack([(found, 0, 1)], 2, 4), 2)
     one = [(y, np.ones(len(y)))]
     quantiles_of_parts(0.5, [len(y)], lambda question: question.answer(one))
 

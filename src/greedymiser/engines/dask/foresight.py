@@ -84,8 +84,11 @@ class Guesses:
 def children_of(
     nodes: NDArray[np.void], table: SplitTable, splits: NDArray[np.void], rules: SplitRules
 ) -> NDArray[np.void]:
-    """The nodes that will be open after some splits; none where their bounds are not known here."""
-    if rules.monotonic_cst is not None:
+    """The nodes that will be open after some splits of a level; none where that is not known.
+
+    Bounds of monotone ancestors are the grower's business.
+    """
+    if rules.monotonic_cst is not None or not np.isin(splits["node"], nodes["node"]).all():
         return np.empty(0, dtype=OPEN_DTYPE)
     at = np.searchsorted(nodes["node"], splits["node"])
     left, parent = table.candidates[at, splits["feature"]], nodes[at]

@@ -6,13 +6,14 @@ import copyreg
 import io
 import pickle
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from distributed.protocol import Serialize, to_serialize
 from distributed.protocol.pickle import dumps, loads
 from numpy.typing import NDArray
 
+from greedymiser.engines.dask.packed_histograms import PackedHistograms
 from greedymiser.engines.interface import (
     CANDIDATE_DTYPE,
     OPEN_DTYPE,
@@ -104,17 +105,18 @@ class LevelRequest:
     # Whether children may be asked for.
     keeps: bool
 
-    def owned(self, blocks: NDArray[np.int64], peer: str) -> NDArray[np.int64]:
-        """The blocks that a worker adds up: the same ones at every level."""
-        return blocks[blocks % len(self.peers) == self.peers.index(peer)]
+    def owned(self, blocks: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """The blocks that each worker adds up: the same ones at every level."""
+        owner = blocks % len(self.peers)
+        return [blocks[owner == k] for k in range(len(self.peers))]
 
 
 class Counts(NamedTuple):
     """What a worker has counted of the blocks that one of them adds up."""
 
-    # One histogram per row: small nodes on all of these blocks, then large ones on fresh blocks.
-    words: NDArray[np.int64]
-    # Gradient, Hessian and count of the rows here where the tree has just begun, else nothing.
+    # Of small nodes on all of these blocks, then of large ones on fresh blocks.
+    histograms: PackedHistograms
+    # Gradient, Hessian and count of the rows there where the tree has just begun, else nothing.
     root: tuple[int, ...]
 
 
@@ -185,7 +187,7 @@ def _array(kind: str | int, shape: tuple[int, ...], content: bytes) -> NDArray[A
 
 
 class _Pickler(pickle.Pickler):
-    dispatch_table: ClassVar = {**copyreg.dispatch_table, np.ndarray: _reduced}
+    dispatch_table = {**copyreg.dispatch_table, np.ndarray: _reduced}  # noqa: RUF012 - as pickle wants it
 
 
 async def ask_worker(connection: Any, session: str, name: str, args: Any) -> Any:

@@ -88,6 +88,8 @@ class DaskRows:
         self._shares: dict[str, Share] = {}
         # Blocks of which workers keep the histograms of the last level.
         self._known_blocks = NO_BLOCKS
+        # Nodes of the level that was asked for last, and its table; None where a tree begins.
+        self._level: tuple[NDArray[np.void], SplitTable] | None = None
         # A table that was asked for before it is wanted.
         self._ahead: KnownTable | None = None
         self._place()
@@ -215,6 +217,7 @@ class DaskRows:
         self._pending.append(self._replay.begin(output, self.grid, rules, lot))
         self._guesses.plant()
         self._family = Family(self.n_rows)
+        self._level = None
         nodes = _unknown_root()
         roots = self._ask_ahead(nodes, is_new=True) or self._ask()
         root = Root(*(sum(parts) for parts in zip(*roots, strict=True)))
@@ -298,9 +301,11 @@ class DaskRows:
         self._pending.append(self._replay.partition(splits, category_sets, last))
         if last or not self._rules.bound_gains:
             return np.empty(0)  # nobody waits: told with the next question
-        children = children_of(*self._level, splits, self._rules)
-        energies: Floats = np.sum(self._ask_ahead(children) or self._ask(), axis=0)
-        return energies
+        energies = None
+        if self._level is not None:
+            energies = self._ask_ahead(children_of(*self._level, splits, self._rules))
+        total: Floats = np.sum(self._ask() if energies is None else energies, axis=0)
+        return total
 
     def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
         weights: NDArray[np.int64] = np.sum(self._ask("marked", nodes, marks), axis=0)

@@ -22,6 +22,7 @@ from greedymiser.engines.dask.messages import (
     RowPlaces,
     ScannedColumns,
 )
+from greedymiser.engines.dask.packed_histograms import pack, unpack_onto
 from greedymiser.engines.grid import Extremes, Grid
 from greedymiser.engines.interface import Columns, Sample, SplitRules
 from greedymiser.engines.sampling import RowLot
@@ -55,6 +56,10 @@ class DaskShard:
         self._features = describe_features(binned)
         # The larger children of these nodes need not be counted.
         self._kept = NOTHING_KEPT
+        # What was counted here of the blocks that are added up here, one histogram per row; and
+        # the sums of the rows here, where a tree has just begun.
+        self._total: HistogramWords | None = None
+        self._root: tuple[int, ...] = ()
 
     def obey(self, commands: Sequence[Command]) -> Any:
         """Carry out some commands; the answer to the last one."""
@@ -109,36 +114,38 @@ class DaskShard:
     # -- histograms -------------------------------------------------------------------------------
 
     def count(
-        self, commands: Sequence[Command], level: LevelRequest
+        self, commands: Sequence[Command], level: LevelRequest, me: str
     ) -> tuple[Any, dict[str, Counts]]:
-        """Carry out some commands, and count; the answer to the last one, and what each owner gets.
+        """Carry out some commands, and count: what the last one answers, and what others get.
 
         Small nodes are counted on all blocks, large ones on fresh blocks.
         """
         last = self.obey(commands)
-        root = tuple(map(int, last[:3])) if level.is_new else ()
-        small = self._counted(level.small, [level.owned(level.blocks, p) for p in level.peers])
-        large = self._counted(level.large, [level.owned(level.fresh, p) for p in level.peers])
-        parts = zip(level.peers, small, large, strict=True)
-        return last, {
-            peer: Counts(np.concatenate([one, other]) if len(other) else one, root)
-            for peer, one, other in parts
-        }
+        self._root = tuple(map(int, last[:3])) if level.is_new else ()
+        blocks, fresh = level.owned(level.blocks), level.owned(level.fresh)
+        small = self._shard.count(level.small, np.concatenate(blocks))
+        large = self._shard.count(level.large, np.concatenate(fresh))
+        size, n_words = small.shape[2], self._shard.grid.bin_words
+        others, ends = {}, (0, 0)
+        for peer, some, some_fresh in zip(level.peers, blocks, fresh, strict=True):
+            begins, ends = ends, (ends[0] + len(some), ends[1] + len(some_fresh))
+            if peer == me:
+                mine = [small[:, begins[0] : ends[0]], large[:, begins[1] : ends[1]]]
+                rows = [np.ascontiguousarray(part).reshape(-1, size) for part in mine if part.size]
+                self._total = np.concatenate(rows) if len(rows) > 1 else rows[0] if rows else None
+            elif len(some):
+                parts = [(small, begins[0], ends[0]), (large, begins[1], ends[1])]
+                others[peer] = Counts(pack(parts, n_words, size), self._root)
+        return last, others
 
-    def _counted(
-        self, nodes: NDArray[np.int64], owned: Sequence[NDArray[np.int64]]
-    ) -> list[HistogramWords]:
-        """Histograms of some nodes on the blocks of each owner, one per row."""
-        found = self._shard.count(nodes, np.concatenate(owned))
-        parts = np.split(found, np.cumsum([len(blocks) for blocks in owned])[:-1], axis=1)
-        return [np.ascontiguousarray(part).reshape(-1, found.shape[2]) for part in parts]
-
-    def scan(self, level: LevelRequest, me: str, parts: Sequence[Counts]) -> ScannedColumns:
+    def scan(self, level: LevelRequest, me: str, others: Sequence[Counts]) -> ScannedColumns:
         """Add up the histograms of one's own blocks, and find the best splits."""
-        mine, fresh = level.owned(level.blocks, me), level.owned(level.fresh, me)
-        total = parts[0].words
-        for part in parts[1:]:
-            total += part.words.reshape(total.shape)
+        at = level.peers.index(me)
+        mine, fresh = level.owned(level.blocks)[at], level.owned(level.fresh)[at]
+        total = self._total
+        assert total is not None
+        for part in others:
+            unpack_onto(total, part.histograms, self._shard.grid.bin_words)
         n_small, n_large, size = len(level.small), len(level.large), total.shape[1]
         # Small nodes first, then large ones.
         found = total[: n_small * len(mine)].reshape(n_small, len(mine), size)
@@ -151,8 +158,8 @@ class DaskShard:
         self._kept = _Kept(found, row, mine) if level.keeps else NOTHING_KEPT
         nodes = level.nodes
         if level.is_new:
-            sums = np.sum([part.root for part in parts], axis=0)
-            nodes["gradient"], nodes["hessian"], nodes["count"] = sums
+            roots = [self._root, *(part.root for part in others)]
+            nodes["gradient"], nodes["hessian"], nodes["count"] = np.sum(roots, axis=0)
         wanted = np.array([row[node] for node in nodes["node"].tolist()])
         return self._scanned(level.columns, nodes, mine, found, wanted)
 

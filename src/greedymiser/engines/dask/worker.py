@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pickle
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,10 +36,14 @@ from greedymiser.engines.dask.messages import (
     packed,
     unpacked,
 )
+from greedymiser.engines.dask.packed_histograms import PackedHistograms
 from greedymiser.engines.dask.shard import DaskShard
 
 # Seconds after which a session without a client is let go.
 AGE_OF_ORPHANS = 60.0
+
+# So many histograms are scanned in less time than it takes to begin it in another thread.
+FEW_HISTOGRAMS = 32
 
 # By session and worker: a cluster for tests has several workers in one process.
 _WORKERS: dict[tuple[str, str], WorkerState] = {}
@@ -91,10 +96,12 @@ def _handler(worker: Worker) -> Callable[..., Awaitable[Any]]:
 def _taker(worker: Worker) -> Callable[..., Awaitable[Any]]:
     """How a worker takes histograms that another one has counted."""
 
-    async def take(session: str, placed: str, step: int, words: Any, root: Any) -> None:
+    async def take(about: bytes, words: Any) -> None:
+        session, placed, step, narrow, root = pickle.loads(about)
         state = _WORKERS.get((session, worker.address))
         if state is not None:
-            state.take(placed, step, words, root)
+            words, narrow = np.frombuffer(words, np.int64), np.frombuffer(narrow, np.bool_)
+            state.take(placed, step, Counts(PackedHistograms(words, narrow), root))
 
     return take
 
@@ -225,30 +232,35 @@ class WorkerState:
         """Count the rows here; add up and scan the blocks that are this worker's."""
         shard, me = self._shard(placed), self._worker.address
         arriving = self._arrivals(placed, level.step)
-        last, counted = await self._run(shard.count, commands, level)
-        # Everybody begins with another one.
-        for peer in _those_after(me, level.peers):
-            if len(counted[peer].words):
-                await self._send_counts(peer, placed, level.step, counted[peer])
-        if len(counted[me].words) == 0:
+        last, counted = await self._run(shard.count, commands, level, me)
+        await self._wait(asyncio.ensure_future(self._send_counts(placed, level, counted)))
+        n_mine = len(level.owned(level.blocks)[level.peers.index(me)])
+        if n_mine == 0:
             return LevelAnswer(last, None)
         await self._wait(arriving.expect(len(level.peers) - 1))
-        parts = [counted[me], *arriving.parts]
-        return LevelAnswer(last, await self._run(shard.scan, level, me, parts))
+        self._arriving.pop((placed, level.step), None)
+        scan = shard.scan, level, me, arriving.parts
+        if len(level.nodes) * n_mine <= FEW_HISTOGRAMS:
+            return LevelAnswer(last, self._work(*scan))
+        return LevelAnswer(last, await self._run(*scan))
 
-    async def _send_counts(self, peer: str, placed: str, step: int, counts: Counts) -> None:
-        message = {"session": self._session, "placed": placed, "step": step}
-        words = counts.words.data.cast("B")
-        try:
+    async def _send_counts(
+        self, placed: str, level: LevelRequest, counted: Mapping[str, Counts]
+    ) -> None:
+        """Send histograms to the workers that add them up; nobody answers."""
+        me = level.peers.index(self._worker.address)
+        for peer in (*level.peers[me + 1 :], *level.peers[:me]):  # everybody begins elsewhere
+            if peer not in counted:
+                continue
+            (words, narrow), root = counted[peer]
+            about = pickle.dumps((self._session, placed, level.step, narrow.tobytes(), root))
             call = getattr(self._worker.rpc(peer), HISTOGRAMS)
-            await call(**message, words=words, root=counts.root, reply=False)
-        except OSError as error:
-            raise PeerLostError(f"another worker cannot be reached: {error!r}") from error
+            await call(about=about, words=words.data.cast("B"), reply=False)
 
-    def take(self, placed: str, step: int, words: Any, root: Sequence[int]) -> None:
+    def take(self, placed: str, step: int, counts: Counts) -> None:
         """Keep what another worker has counted, until it is asked for."""
         if placed in self._shards:  # and has not been forgotten in the meantime
-            self._arrivals(placed, step).take(words, root)
+            self._arrivals(placed, step).take(counts)
 
     def _arrivals(self, placed: str, step: int) -> Arrivals:
         """What comes from others for one level."""
@@ -292,10 +304,9 @@ class Arrivals:
         self._expected = -1
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def take(self, words: Any, root: Sequence[int]) -> None:
+    def take(self, counts: Counts) -> None:
         """One more of them."""
-        content = np.frombuffer(words, dtype=np.int64)
-        self.parts.append(Counts(content, tuple(root)))
+        self.parts.append(counts)
         self._look()
 
     def expect(self, n: int) -> asyncio.Future[None]:
@@ -311,9 +322,3 @@ class Arrivals:
     def give_up(self) -> None:
         """Whoever waits for them need not."""
         self._complete.cancel()
-
-
-def _those_after(me: str, peers: Sequence[str]) -> list[str]:
-    """All others, in a circle."""
-    first = peers.index(me)
-    return [*peers[first + 1 :], *peers[:first]]
