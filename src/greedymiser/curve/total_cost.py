@@ -14,10 +14,10 @@ Rows are few where errors are dear, so what is compared must not be noisy:
 * There are few sets: those that look best beforehand.
 * A departure from stopping must be better by half of its standard error.
 
-Beside the chain there is one candidate of another kind: the best small tree (``exact_tree``), whose
-next question depends on the answers so far. It must be better than the chain by half a standard
-error. Both are learned again without the rows of each fold, which then compare them: what a chain
-makes of the rows that have chosen its sets and gates flatters it.
+Beside the chain there is one candidate of another kind: the best small tree (``small_tree``), whose
+next question depends on the answers so far, and whose leaves may have the model of a state. Both
+are learned again without the rows of each fold, which then compare them: what a chain makes of the
+rows that have chosen its sets and gates flatters it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,20 @@ from greedymiser.cascades.gates import GateInputs
 from greedymiser.cascades.policy import Policy, States, induce, paired_error
 from greedymiser.costs.cost_model import CostModel, Ledger, Purchase
 from greedymiser.costs.errors import ErrorCosts
-from greedymiser.curve.exact_tree import (
-    ExactTree,
+from greedymiser.curve.models import CurveModels, FittedCandidate
+from greedymiser.curve.small_tree import (
+    PENALTIES,
+    Leaf,
     Questions,
+    SmallTree,
+    Split,
+    Stops,
     TreeSearch,
     chosen_tree,
     ensemble_of,
     needs_of,
+    walk,
 )
-from greedymiser.curve.models import CurveModels, FittedCandidate
 from greedymiser.engines.cpu.engine import CpuEngine
 from greedymiser.estimators import MiserClassifier, fitted_like, validation_of
 from greedymiser.model.gating import output_features
@@ -83,11 +88,14 @@ SOFT = 0.5
 FEWEST, MOST, WORK, OVERHEAD = 40, 100, 250_000, 300
 # States that are tried together, where what comes next depends on them.
 AT_A_TIME = 4
+# How often small trees may ask for states that their leaves would like to have, and how many of
+# them, as a share of those that there are.
+ROUNDS, WANTED = 2, 0.15
 # Folds of a curve's training rows, and who has found the model there.
 FOLDS, FOUND_BY = 5, "total cost"
 # How often rows are divided to choose between chain and tree, and its size, where there are so few.
 REPEATS, FEW_ROWS = 3, 1000
-# Standard errors by which a decision must be better than a simpler one, and a tree than a chain.
+# Standard errors by which a decision of a chain must be better than a simpler one.
 MARGIN = 0.5
 
 
@@ -179,6 +187,10 @@ class SetPrices:
     def price(self, resources: Bits) -> float:
         """What a set costs."""
         return self.costs.bill(members(resources), 0)
+
+    def need(self, feature: int) -> Bits:
+        """What a feature needs, without what is free."""
+        return self._needs[feature]
 
     def features(self, resources: Bits) -> NDArray[np.bool_]:
         """Features that a set pays for."""
@@ -279,9 +291,9 @@ def _learned(
     repeats = [*repeats, *more_repeats]
     tree, tree_totals = learner.tree(states, repeats)
     chain, chain_totals = learner.chain(states, repeats)
-    # Equals may differ by rounding: of those, and of constants, the chain knows more of the rows.
-    rounding, saved = 1e-12 * learner.errors.worst, chain_totals - tree_totals
-    is_better = learner.mean(saved) > MARGIN * paired_error(saved, learner.weight) + rounding
+    # Equals may differ by rounding: of those, and of constants, the chain is simpler.
+    saved = learner.mean(chain_totals) - learner.mean(tree_totals)
+    is_better = saved > 1e-12 * learner.errors.worst
     return tree if is_better and tree.models[0].n_iter else chain
 
 
@@ -566,49 +578,108 @@ class _Learner:
     # -- the best small tree ----------------------------------------------------------------------
 
     def tree(
-        self, states: Sequence[State], repeats: Sequence[NDArray[np.intp]]
+        self, states: list[State], repeats: Sequence[NDArray[np.intp]]
     ) -> tuple[LeastTotal, Floats]:
         """The best small tree, and what trees cost rows that they have not learned from.
 
-        Errors of the latter are those of the rows' soft classes.
+        Errors of the latter are those of the rows' soft classes. States that the leaves of a tree
+        would like to have are added to the others.
         """
-        costs = self.sets.costs
+        costs, rows = self.sets.costs, np.arange(len(self.codes))
         weight = np.ones(len(self.codes)) if self.weight is None else self.weight
         questions = Questions.of(self._inputs(union(self._affordable)), self._stakes, weight)
         needs = needs_of(costs, questions.features())
-        search = TreeSearch(questions.holds, needs, costs.resource_costs, self._stakes, weight)
-        found = chosen_tree(search, repeats, self.errors.worst)
-        ensemble = ensemble_of(found.tree, questions, self._classes, weight)
-        entry = math.fsum(costs.trees_bill(ensemble.n_iter))
-        paid = found.paid.mean(axis=0) + entry
+        for _ in range(ROUNDS):
+            search = self._tree_search(states, questions, needs, weight)
+            penalties = np.array(PENALTIES) * self.errors.worst * float(weight.mean())
+            wanted = self._wanted(search.grown(rows, penalties), questions, states)
+            if not wanted:
+                break
+            states += self._states(wanted)
+        search = self._tree_search(states, questions, needs, weight)
+        plain = TreeSearch(questions.holds, needs, costs.resource_costs, self._stakes, weight)
+        found = chosen_tree([plain, search], repeats, self.errors.worst)
+        models = {
+            node.model: self.final(states[node.model])
+            for _, node in walk(found.tree)
+            if isinstance(node, Leaf) and node.model is not None
+        }
+        ensemble = ensemble_of(
+            found.tree,
+            questions,
+            self._classes,
+            weight,
+            {state: model.ensemble for state, model in models.items()},
+        )
+        has_copies = not models
+        n_trees = ensemble.n_iter if has_copies else ensemble.n_trees
+        paid = found.paid.mean(axis=0) + math.fsum(costs.trees_bill(n_trees))
+        purchases, bought = _purchases(costs, questions, found, ensemble, states)
         model = Model(
             ensemble,
-            purchases=_purchases(costs, questions, found, ensemble),
+            purchases=purchases,
             charge="row",
-            train_cost=np.array([0.0, self.mean(paid)][: ensemble.n_iter + 1]),
-            has_copies=True,
+            train_cost=np.full(ensemble.n_iter + 1, self.mean(paid)),
+            has_copies=has_copies,
         )
-        bought, before = list[Bits](), 0
-        for depth, question in found.splits():
-            if depth == len(bought):
-                bought.append(0)
-            paid_for = np.flatnonzero(needs[question] & (costs.resource_costs > 0))
-            new = sum(1 << int(r) for r in paid_for) & ~before
-            bought[depth] |= new
-            before |= new
-        rows = np.arange(len(self.codes))
+        errors = np.where(
+            found.model >= 0,
+            search.stops.errors[found.model, rows],
+            self.errors.matrix[self.codes, found.said],
+        )
         least = LeastTotal(
             models=(model,),
             policy=None,
             states=tuple(states),
-            bought=tuple(some for some in bought if some) or (0,),
+            bought=bought,
             estimator=self.estimator,
             prepared=self.whole,
             mean_cost=self.mean(paid),
-            mean_error=self.mean(self.errors.matrix[self.codes, found.said].mean(axis=0)),
+            mean_error=self.mean(errors.mean(axis=0)),
             weight=self.weight,
         )
-        return least, paid + self._stakes[rows, found.said].mean(axis=0)
+        return least, paid + found.value.mean(axis=0)
+
+    def _tree_search(
+        self,
+        states: Sequence[State],
+        questions: Questions,
+        needs: NDArray[np.bool_],
+        weight: Floats,
+    ) -> TreeSearch:
+        prices = self.sets.costs.resource_costs
+        stops = Stops(
+            np.array(
+                [[state.resources >> r & 1 for r in range(len(prices))] for state in states],
+                dtype=bool,
+            ),
+            np.array([state.value for state in states]),
+            np.array([state.errors for state in states]),
+        )
+        return TreeSearch(questions.holds, needs, prices, self._stakes, weight, stops)
+
+    def _wanted(
+        self, trees: Iterable[Split | Leaf], questions: Questions, states: Sequence[State]
+    ) -> list[Bits]:
+        """Sets that rows have paid for in the leaves of some trees, and that are no states yet."""
+        known, wanted = {state.resources for state in states}, dict[Bits, None]()
+        features = questions.features()
+        needs = [self.sets.need(feature) for feature in features]
+
+        def visit(node: Split | Leaf, owned: Bits) -> None:
+            if isinstance(node, Split):
+                owned |= needs[node.question]
+                visit(node.yes, owned)
+                visit(node.no, owned)
+                return
+            if node.model is not None:
+                owned |= states[node.model].resources
+            if owned not in known and self.sets.price(owned) < self.errors.worst:
+                wanted[owned] = None
+
+        for tree in trees:
+            visit(tree, 0)
+        return list(wanted)[: int(WANTED * len(states))]
 
 
 def _induced(states: States) -> Policy:
@@ -626,19 +697,36 @@ def _bills(states: Sequence[State], policy: Policy) -> Floats:
 
 
 def _purchases(
-    costs: CostModel, questions: Questions, found: ExactTree, ensemble: Ensemble
-) -> tuple[Purchase, ...]:
-    """What a tree buys, from its root downwards."""
+    costs: CostModel,
+    questions: Questions,
+    found: SmallTree,
+    ensemble: Ensemble,
+    states: Sequence[State],
+) -> tuple[tuple[Purchase, ...], tuple[Bits, ...]]:
+    """What a tree buys, from its root downwards; and the resources, depth by depth."""
     ledger, features, lines = Ledger(costs), questions.features(), list[Purchase]()
-    gains = ensemble.nodes["gain"][ensemble.nodes["left"] >= 0].tolist()
-    for (depth, question), gain in zip(found.splits(), gains, strict=False):
-        feature = features[question]
-        price = float(ledger.prices[feature])
-        if costs.needs[feature] and not ledger.owned_features[feature]:
+    gains = ensemble.importances()
+    bought = dict[int, Bits]()
+    for depth, node in walk(found.tree):
+        wanted = list[int]()
+        if isinstance(node, Split):
+            wanted = [features[node.question]]
+        elif node.model is not None:
+            mine = SetPrices(costs).features(states[node.model].resources)
+            wanted = [feature for feature in ensemble.features if mine[feature]]
+        for feature in wanted:
+            price = float(ledger.prices[feature])
+            if not costs.needs[feature] or ledger.owned_features[feature]:
+                continue
+            names = ledger.buy(feature)
             told = feature if costs.feature_names is None else costs.feature_names[feature]
-            bought = ledger.buy(feature)
-            lines.append(Purchase(0, 0, depth, told, bought, price, ledger.spent, gain))
-    return tuple(lines)
+            gain = float(gains[feature])
+            lines.append(Purchase(0, 0, depth, told, names, price, ledger.spent, gain))
+            for name in names:
+                r = costs.resource_names.index(name)
+                if costs.resource_costs[r] > 0:
+                    bought[depth] = bought.get(depth, 0) | 1 << r
+    return tuple(lines), tuple(bought.values()) or (0,)
 
 
 def _raw_after(part: Prepared, model: Model, n_iter: int) -> Floats:

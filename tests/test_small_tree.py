@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,27 +19,33 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser.cascades.gates import GateInputs
-from greedymiser.curve.exact_tree import (
+from greedymiser.curve.small_tree import (
     LEAST_ROWS,
+    Leaf,
     Questions,
     Split,
+    Stops,
     TreeSearch,
     chosen_tree,
     ensemble_of,
+    walk,
 )
 
 
 def least_of_all_trees(search, needs, prices, holds, rows, penalty, owned, depth):
     """Try every question first, and every tree behind its answers."""
-    weighed = search.stakes[rows] * search.weight[rows, None]
-    best = weighed.sum(axis=0).min()
+    weight = search.weight[rows]
+    best = (search.stakes[rows] * weight[:, None]).sum(axis=0).min()
+    for model, values in enumerate(search.stops.values):
+        price = prices[search.stops.needs[model] & ~owned].sum()
+        best = min(best, ((values[rows] + price) * weight).sum())
     for question in range(holds.shape[1]) if depth else ():
         yes, no = rows[holds[rows, question]], rows[~holds[rows, question]]
         if min(search.weight[yes].sum(), search.weight[no].sum()) < (
             LEAST_ROWS * search.weight.mean()
         ):
             continue
-        price = prices[needs[question] & ~owned].sum() * search.weight[rows].sum()
+        price = prices[needs[question] & ~owned].sum() * weight.sum()
         parts = [
             least_of_all_trees(
                 search, needs, prices, holds, part, penalty, owned | needs[question], depth - 1
@@ -49,31 +57,60 @@ def least_of_all_trees(search, needs, prices, holds, rows, penalty, owned, depth
 
 
 def n_splits(tree):
-    return 0 if tree is None else 1 + n_splits(tree.yes) + n_splits(tree.no)
+    return sum(isinstance(node, Split) for _, node in walk(tree))
 
 
 @settings(deadline=None)
 @given(
-    st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 3), st.booleans(), st.integers(2, 3)
+    st.integers(0, 10**6),
+    st.integers(1, 4),
+    st.integers(2, 3),
+    st.booleans(),
+    st.integers(0, 3),
+    st.integers(0, 3),
 )
-def test_no_tree_is_better(seed, n_questions, n_answers, is_weighed, depth):
+def test_no_tree_is_better(seed, n_questions, n_answers, is_weighed, n_models, depth):
     rng = np.random.default_rng(seed)
     n = 40
     holds = rng.random((n, n_questions)) < rng.random(n_questions)
     needs = rng.random((n_questions, 3)) < 0.5
     prices, stakes = rng.random(3).round(2) / 5, rng.random((n, n_answers)).round(2) * 2
     weight = rng.integers(1, 4, n).astype(float) if is_weighed else np.ones(n)
-    search = TreeSearch(holds, needs, prices, stakes, weight)
+    values = rng.random((n_models, n)).round(2)
+    stops = Stops(rng.random((n_models, 3)) < 0.5, values, values)
+    search = TreeSearch(holds, needs, prices, stakes, weight, stops)
     rows, penalties = np.flatnonzero(rng.random(n) < 0.9), np.array([0.7, 0.0])
-    costs, trees = search.found(rows, penalties, depth=depth)
-    owned = np.zeros(3, dtype=bool)
+    owned = rng.random(3) < 0.3
+    costs, questions = search.found(rows, penalties, owned, depth)
+    for cost, question, penalty in zip(costs, questions, penalties, strict=True):
+        args = search, needs, prices, holds
+        assert cost == pytest.approx(least_of_all_trees(*args, rows, penalty, owned, depth))
+        if question >= 0:
+            yes, paid = holds[rows, question], owned | needs[question]
+            price = prices[needs[question] & ~owned].sum() * weight[rows].sum()
+            sides = [
+                least_of_all_trees(*args, rows[side], penalty, paid, depth - 1)
+                for side in (yes, ~yes)
+            ]
+            assert cost == pytest.approx(price + penalty + sum(sides))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 2))
+def test_a_tree_of_depth_two_makes_of_its_rows_what_was_found(seed, n_models):
+    rng = np.random.default_rng(seed)
+    n = 60
+    holds, needs = rng.random((n, 4)) < 0.5, rng.random((4, 3)) < 0.5
+    prices, stakes = rng.random(3) / 5, rng.random((n, 2)) * 2
+    stops = Stops(rng.random((n_models, 3)) < 0.5, *(rng.random((2, n_models, n))))
+    search = TreeSearch(holds, needs, prices, stakes, np.ones(n), stops)
+    rows, penalties = np.arange(n), np.array([0.7, 0.0])
+    costs, _ = search.found(rows, penalties, np.zeros(3, dtype=bool))
+    trees = search.grown(rows, penalties, depth=2)
     for cost, tree, penalty in zip(costs, trees, penalties, strict=True):
-        assert cost == pytest.approx(
-            least_of_all_trees(search, needs, prices, holds, rows, penalty, owned, depth)
-        )
-        paid, said = search.applied(tree, rows, rows)
-        total = (paid + stakes[rows, said]) @ weight[rows] + penalty * n_splits(tree)
-        assert cost == pytest.approx(total)
+        paid, value, model, said = search.applied(tree, rows, rows)
+        assert cost == pytest.approx((paid + value).sum() + penalty * n_splits(tree))
+        assert ((model >= 0) != (said >= 0)).all()
 
 
 def inputs_of(columns, categorical=None):
@@ -91,7 +128,7 @@ def test_questions_are_thresholds_and_categories():
 
 
 def test_of_many_questions_those_stay_that_tell_most(monkeypatch):
-    monkeypatch.setattr("greedymiser.curve.exact_tree.WORK", 1.0)
+    monkeypatch.setattr("greedymiser.curve.small_tree.WORK", 1.0)
     rng = np.random.default_rng(0)
     columns = rng.random((200, 30))
     truth = (columns[:, 17] > 0.5).astype(float)
@@ -107,8 +144,9 @@ def test_deeper_trees_find_what_three_questions_miss():
     stakes = 10.0 * np.stack([truth, 1 - truth], axis=1)
     search = TreeSearch(holds, np.eye(4, dtype=bool), np.full(4, 0.1), stakes, np.ones(400))
     folds = np.arange(400) % 5
-    found = chosen_tree(search, [folds, folds[::-1].copy()], worst_error=10.0)
-    assert sorted(question for _, question in found.splits()) == [0, 1, 2, 3]
+    found = chosen_tree([search], [folds, folds[::-1].copy()], worst_error=10.0)
+    asked = [node.question for _, node in walk(found.tree) if isinstance(node, Split)]
+    assert sorted(asked) == [0, 1, 2, 3]
     assert found.paid.shape == found.said.shape == (2, 400)
     assert (found.said == truth).all()
 
@@ -130,7 +168,37 @@ def test_a_tree_is_a_model():
     below = 0.5 * np.log(2)
     gains = ensemble.tree(0).nodes["gain"][:2]
     assert gains.tolist() == pytest.approx([entropy - 2 * below, below], abs=1e-6)
-    assert ensemble_of(None, questions, classes, np.ones(12)).n_trees == 0
+    assert ensemble_of(Leaf(), questions, classes, np.ones(12)).n_trees == 0
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_models_follow_the_questions(n_classes):
+    rng = np.random.default_rng(0)
+    columns = np.stack([rng.integers(0, 2, 300), rng.integers(0, 3, 300), rng.random(300)], axis=1)
+    y = (columns[:, 1] + (columns[:, 2] > 0.5) * columns[:, 0]).astype(int) % n_classes
+    frame = pd.DataFrame(columns).astype({1: "category"})
+    model = MiserClassifier(max_iter=4, min_samples_leaf=3, n_jobs=1).fit(frame, y)
+    other = MiserClassifier(max_iter=2, min_samples_leaf=3, n_jobs=1).fit(frame[[2]], y)
+    moved = other.model_.ensemble
+    moved.nodes["feature"][moved.nodes["feature"] >= 0] = 2
+    models = {7: model.model_.ensemble, 2: replace(moved, n_features=3)}
+    questions = Questions.of(inputs_of(columns, {1: 3}), np.ones((300, n_classes)), np.ones(300))
+    # The first column; then, for those with 0, whether it is the first category of the second.
+    tree = Split(0, yes=Split(1, yes=Leaf(2), no=Leaf()), no=Leaf(7))
+    ensemble = ensemble_of(tree, questions, np.eye(n_classes)[y], np.ones(300), models)
+    assert ensemble.n_iter == 4
+    raw = raw_of(ensemble, columns)
+    is_one, is_first = columns[:, 0] == 1, columns[:, 1] == 0
+    for rows, which in ((is_one, 7), (~is_one & is_first, 2)):
+        np.testing.assert_allclose(raw[:, rows], raw_of(models[which], columns)[:, rows])
+    rest = ~is_one & ~is_first
+    assert (np.ptp(raw[:, rest], axis=1) < 1e-12).all()
+
+
+def raw_of(ensemble, columns):
+    raw = np.repeat(ensemble.baseline[:, None], len(columns), axis=1)
+    ensemble.serving.add(columns, raw, 0, ensemble.n_trees)
+    return raw
 
 
 @pytest.fixture(scope="module")
