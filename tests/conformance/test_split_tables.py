@@ -48,7 +48,7 @@ def test_tables_when_memory_for_histograms_runs_out(case, seed, slots, n_threads
     """What cannot be subtracted from is counted again."""
     words = 1 if case.hessians is None else 2
     one_histogram = 8 * 8 * 256 * words * -(-case.d // 8)
-    tuning = Tuning(rows=4, cells=1, histogram_bytes=slots * one_histogram)
+    tuning = Tuning(rows=4, moved_rows=4, cells=1, histogram_bytes=slots * one_histogram)
     with Threads(n_threads) as threads:
         walk(CpuEngine(threads, tuning), case, seed)
 
@@ -89,7 +89,7 @@ def test_only_histograms_that_will_be_subtracted_from_are_kept():
     case = Case(codes.tolist(), [2] * 320, [], order, gradients, None, SplitRules(1))
     plain, columns = case.plain(), np.ones(320, dtype=bool)
     with Threads(2) as threads:
-        rows = case.placed(CpuEngine(threads, Tuning(rows=4, cells=1)))
+        rows = case.placed(CpuEngine(threads, Tuning(rows=4, moved_rows=4, cells=1)))
         rows.begin_tree(0, case.rules)
         tracemalloc.start()
         nodes = [0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.compiling import inner, njit
+from greedymiser._core.compiling import njit
 from greedymiser.engines.cpu.kernels import counting
 from greedymiser.engines.cpu.kernels.counting import find_level
 from greedymiser.engines.cpu.kernels.rows import divide_level
@@ -161,6 +161,10 @@ def grow_levels(
     room = None if room is None else CuttingRoom(*room)
     max_depth, keeps_last, moves_last, is_bounded = levels
     open_nodes, pairs, splits, chosen, sets = buffers
+    prices, owned, tradeoff = prices
+    set_of_feature, monotone, used = features
+    max_leaves, fewest = limits
+    team, longest, flags = divided
     at = progress[0]
     while True:
         last = at.depth + 1 == max_depth
@@ -178,57 +182,34 @@ def grow_levels(
             for row in range(at.n_open):
                 chosen[row] = -1
             at.is_known = True
-        row, feature = choose_splits(
-            at, draft, settings, nodes, table, table_sets, prices, features, limits, buffers
-        )
+        first, n_sets = at.n_nodes, at.n_sets
+        row, feature, n_splits, at.n_sets, n_children = split_nodes(
+            draft, settings, nodes, table, table_sets, prices, owned, tradeoff,
+            max_leaves - (first + 1) // 2, chosen[: at.n_open], first, set_of_feature, monotone,
+            n_sets, splits, sets[0], used, fewest, open_nodes,
+        )  # fmt: skip
         if row >= 0:
             return row, feature
-        if at.n_splits == 0:
+        if n_splits == 0:
             return FINISHED, FINISHED
+        for s in range(n_splits):
+            if splits[s].bin < 0:
+                for word in range(sets.shape[2]):
+                    sets[1, n_sets, word] = sets[0, s, word]
+                n_sets += 1
+        at.n_splits, at.n_open, at.n_nodes = n_splits, n_children, first + 2 * n_splits
+        at.depth += 1
+        at.is_known = False
         at.is_noted = last and not moves_last
         if at.is_noted:
             return FINISHED, FINISHED
-        divide(data, tree, divided, splits[: at.n_splits], sets[0], draft, at, is_bounded, last)
-        if is_bounded and not last and at.n_open > 0:
+        weighs = is_bounded and not last
+        energies = np.empty((n_splits if weighs else 0, 2))
+        divide_level(
+            team, data, tree, splits[:n_splits], sets[0], longest, flags, not last, energies
+        )
+        for s in range(energies.shape[0]):
+            for side in range(2):
+                draft[splits[s].left + side].energy = energies[s, side]
+        if weighs and at.n_open > 0:
             return COLUMNS, COLUMNS
-
-
-@inner
-def choose_splits(
-    at, draft, settings, nodes, table, table_sets, prices, features, limits, buffers
-):  # fmt: skip
-    """Choose the splits of a level; once nothing must be bought, its children are the next."""
-    open_nodes, _, splits, chosen, sets = buffers
-    prices, owned, tradeoff = prices
-    set_of_feature, monotone, used = features
-    max_leaves, fewest = limits
-    first = at.n_nodes
-    row, feature, n_splits, n_sets, n_children = split_nodes(
-        draft, settings, nodes, table, table_sets, prices, owned, tradeoff,
-        max_leaves - (first + 1) // 2, chosen[: nodes.size], first, set_of_feature, monotone,
-        at.n_sets, splits, sets[0], used, fewest, open_nodes,
-    )  # fmt: skip
-    if row >= 0:
-        return row, feature
-    k = at.n_sets
-    for s in range(n_splits):
-        if splits[s].bin < 0:
-            for word in range(sets.shape[2]):
-                sets[1, k, word] = sets[0, s, word]
-            k += 1
-    at.n_sets, at.n_splits, at.n_open = n_sets, n_splits, n_children
-    at.n_nodes = first + 2 * n_splits
-    at.depth += 1
-    at.is_known = False
-    return np.int64(-1), np.int64(-1)
-
-
-@inner
-def divide(data, tree, divided, splits, sets, draft, at, is_bounded, last):
-    """Move the rows of a level; write the energies of the children where they are asked for."""
-    team, longest, flags = divided
-    energies = np.empty((splits.size if is_bounded and not last else 0, 2))
-    divide_level(team, data, tree, splits, sets, longest, flags, not last, energies)
-    for s in range(energies.shape[0]):
-        for side in range(2):
-            draft[splits[s].left + side].energy = energies[s, side]

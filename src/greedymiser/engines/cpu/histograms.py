@@ -61,9 +61,10 @@ class Histograms:
 
     def _make_room(self, bin_words: int) -> None:
         n_blocks, size = len(self._data.codes), LANES * BINS * bin_words
-        rooms = (self._threads.n_threads, 2 * size + counting.RUN_WORDS + SCRATCH * BINS)
         none = aligned((0, n_blocks, size)), aligned((n_blocks, 0)).view(np.bool_)
-        self._kept = Kept(*none, aligned(rooms))
+        n = self._threads.n_threads
+        shapes = (n, 2, size), (n, counting.RUN_WORDS), (n, SCRATCH, BINS)
+        self._kept = Kept(*none, *(aligned(shape) for shape in shapes))
         self._partial = aligned((0, size))
 
     def find(

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 class Tuning:
     """What changes time and memory, and never a model."""
 
-    # Rows to move, or to compute something simple of, that are worth a thread.
+    # Rows to compute something of, or to count, that are worth a thread.
     rows: int = 2048
+    # Rows to move.
+    moved_rows: int = 8192
     # The same for rows times features to count, and bins to scan.
-    cells: int = 30_000
+    cells: int = 100_000
     # Histograms that are kept for subtraction take at most this much memory; what does not fit is
     # counted again from its rows.
     histogram_bytes: int = 128 * 2**20
@@ -43,7 +45,9 @@ class Kept(NamedTuple):
     slots: NDArray[np.int64]
     # (blocks, slots), with cache lines of its own for each block.
     valid: NDArray[np.bool_]
-    # For each thread two histograms, and what counting and scanning want.
+    # For each thread two histograms, a run of rows in words, and what a scan wants.
+    own: NDArray[np.int64]
+    runs: NDArray[np.int64]
     scratch: NDArray[np.int64]
 
 

@@ -22,7 +22,7 @@ from greedymiser.engines.cpu.state import (
     TreeState,
 )
 from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE
-from greedymiser.engines.scanning import BINS, SCRATCH, scan
+from greedymiser.engines.scanning import BINS, scan
 
 # What an engine keeps of a node: where its rows are, and its histogram.
 NODE_DTYPE = np.dtype(
@@ -307,7 +307,7 @@ def leave_out(columns, candidates):
 @inner
 def find_in_blocks(worker, first, last, data, tree, kept, level, parts, candidates, category_sets):
     """Do as ``find_splits`` does for items first:last: blocks, times parts of the pairs."""
-    counted, run, scratch = rooms_of(worker, kept)
+    counted, run, scratch = kept.own[worker], kept.runs[worker], kept.scratch[worker]
     n_pairs = level.pairs.size
     for item in range(first, last):
         b, part = item // parts, item % parts
@@ -325,14 +325,6 @@ def find_in_blocks(worker, first, last, data, tree, kept, level, parts, candidat
             for lane in range(b * LANES, (b + 1) * LANES):
                 hists = (small, large)
                 scan_lane(lane, pair, hists, data, tree, level, candidates, category_sets, scratch)
-
-
-@inner
-def rooms_of(worker, kept):
-    """A thread's own room: two histograms, a run of rows in words, and what a scan wants."""
-    own, size = kept.scratch[worker], kept.slots.shape[2]
-    run, scratch = own[2 * size : 2 * size + RUN_WORDS], own[2 * size + RUN_WORDS :]
-    return own[: 2 * size].reshape(2, size), run, scratch.reshape(SCRATCH, BINS)
 
 
 @inner
@@ -356,7 +348,7 @@ def count_and_find(team, data, tree, kept, level, cut, candidates, category_sets
 @inner
 def count_pieces(worker, first, last, data, tree, kept, level, cut):
     """Count the rows of pieces first:last."""
-    _, run, _ = rooms_of(worker, kept)
+    run = kept.runs[worker]
     for i in range(first, last):
         piece = cut.pieces[i]
         pair = level.pairs[piece.pair]
@@ -370,7 +362,7 @@ def count_pieces(worker, first, last, data, tree, kept, level, cut):
 @inner
 def join_pieces(worker, first, last, data, tree, kept, level, cut):
     """Add up the pieces of each pair and block, and subtract from the parent."""
-    _, run, _ = rooms_of(worker, kept)
+    run = kept.runs[worker]
     n_blocks = level.active.size
     for item in range(first, last):
         pair, b = level.pairs[item // n_blocks], item % n_blocks
@@ -390,7 +382,7 @@ def join_pieces(worker, first, last, data, tree, kept, level, cut):
 @inner
 def find_in_lanes(worker, first, last, data, tree, kept, level, candidates, category_sets):
     """Scan lanes first:last of the pairs, whose histograms are all in their slots."""
-    _, _, scratch = rooms_of(worker, kept)
+    scratch = kept.scratch[worker]
     n_lanes = level.active.size * LANES
     for item in range(first, last):
         pair, lane = level.pairs[item // n_lanes], item % n_lanes
