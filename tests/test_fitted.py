@@ -1,4 +1,4 @@
-"""Fitted estimators: scikit-learn's rules at the door, and the finished model behind it."""
+"""Fitted estimators: scikit-learn's rules, and the finished model behind them."""
 
 import copy
 import itertools

@@ -32,7 +32,7 @@ def test_damaged_files_are_refused_or_work(kind, tmp_path):
     done = fuzz(kind, "--files", str(n), "--seed", "1", "--keep", str(tmp_path / "kept"))
     assert done.returncode == 0, done.stderr
     assert f"{kind}: {n} files of seed 1, 0 findings" in done.stdout
-    # Not all of them are refused at the door, and not all are welcome.
+    # Not all of them are refused at once, and not all are good.
     assert re.search(r"\d+  \w+: (loaded|read|trained)", done.stdout)
     assert re.search(r"\d+  \w+: refused", done.stdout)
 

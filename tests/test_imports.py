@@ -18,9 +18,9 @@ import pytest
 PACKAGE = "greedymiser"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
-# The rooms from bottom to top. A room imports from those above it in this list only (they are
-# further down in the house); folders are one room. A new module has to be given its place here.
-ROOMS = [
+# The packages from bottom to top. Each imports only from those above it in this list, and from
+# itself. A new one has to be given its place here.
+PACKAGES = [
     "_core",
     "data",
     "costs",
@@ -39,12 +39,12 @@ ROOMS = [
     "warm",
 ]
 
-# Rooms that anyone may import, with all that they may import themselves.
-OPEN_ROOMS = {
+# Packages that anyone may import, with all that they may import themselves.
+OPEN_PACKAGES = {
     "datasets": {"_core", "data", "costs"},
 }
 
-# Methods that open a room above when they are called, and only then: ``curve.plot()``.
+# Methods that open a package above when they are called, and only then: ``curve.plot()``.
 CONVENIENCES = {
     "model": {"engines", "plotting"},
     "curve": {"plotting"},
@@ -71,15 +71,15 @@ FOREIGN = {
     },
 }
 
-# The doors of the house: they may import everything and nobody imports them.
-DOORS = {"__init__", "__main__"}
+# They may import everything, and nobody imports them.
+OUTSIDE = {"__init__", "__main__"}
 
 
 parsed = cache(ast.parse)
 
 
-def room_of(module: str) -> str:
-    """The room of a module, given relative to the package: engines.cpu is in engines."""
+def package_of(module: str) -> str:
+    """The package of a module, by its name below ours: engines.cpu is in engines."""
     return module.partition(".")[0]
 
 
@@ -100,20 +100,20 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def direction_faults(source: str, module: str) -> list[str]:
     """What is wrong with the imports of a module, one sentence per fault."""
-    room = room_of(module)
-    if room in DOORS:
+    package = package_of(module)
+    if package in OUTSIDE:
         return []
-    if room in OPEN_ROOMS:
-        allowed = OPEN_ROOMS[room] | {room}
-    elif room in ROOMS:
-        allowed = {*ROOMS[: ROOMS.index(room) + 1], *OPEN_ROOMS}
+    if package in OPEN_PACKAGES:
+        allowed = OPEN_PACKAGES[package] | {package}
+    elif package in PACKAGES:
+        allowed = {*PACKAGES[: PACKAGES.index(package) + 1], *OPEN_PACKAGES}
     else:
-        return [f"{module} has no place in the order of rooms; give it one in {__file__}"]
+        return [f"{module} has no place in the order of packages; give it one in {__file__}"]
     faults = []
     tree = parsed(source)
     inside = {
         node.lineno
-        for function in (ast.walk(tree) if room in CONVENIENCES else ())
+        for function in (ast.walk(tree) if package in CONVENIENCES else ())
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
@@ -123,12 +123,12 @@ def direction_faults(source: str, module: str) -> list[str]:
         if parts[0] != PACKAGE:
             continue
         target = parts[1] if len(parts) > 1 else ""
-        if target not in ROOMS and target not in OPEN_ROOMS:
-            faults.append(f"{module}:{line} imports {name}: not from a room, but from the door")
-        elif target in CONVENIENCES.get(room, ()) and line in inside:
+        if target not in PACKAGES and target not in OPEN_PACKAGES:
+            faults.append(f"{module}:{line} imports {name}: not from one of the packages")
+        elif target in CONVENIENCES.get(package, ()) and line in inside:
             continue
         elif target not in allowed:
-            faults.append(f"{module}:{line} imports {name}: {target} is above {room}")
+            faults.append(f"{module}:{line} imports {name}: {target} is above {package}")
     return faults
 
 
@@ -150,10 +150,10 @@ def own_names(source: str) -> set[str]:
 
 
 def privacy_faults(source: str, module: str, own: Set[str]) -> list[str]:
-    """Private names of other rooms that a module uses; ``own`` are the names of its own room.
+    """Private names of other packages that a module uses; ``own`` are the names of its own package.
 
     The class of an object is not known here. So a private attribute passes if it is one of self,
-    or of something from another library, or if the room itself defines that name somewhere.
+    or of something from another library, or if the package itself defines that name somewhere.
     """
     tree = parsed(source)
     faults, foreign = [], set()
@@ -161,7 +161,7 @@ def privacy_faults(source: str, module: str, own: Set[str]) -> list[str]:
         first, *rest = name.split(".")
         if first != PACKAGE:
             foreign |= {first, name.rpartition(".")[2]}
-        elif rest and rest[0] != room_of(module) and any(map(is_private, rest[1:])):
+        elif rest and rest[0] != package_of(module) and any(map(is_private, rest[1:])):
             faults.append(f"{module}:{line} imports {name}")
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
@@ -220,9 +220,9 @@ def test_contributing_shows_all_rooms_in_their_order():
     """Its map is what a newcomer reads, and ``ls`` shows no more than it and Python's own files."""
     text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = re.findall(r"^    (\w+)(?:/|\.py) ", text, re.MULTILINE)
-    assert [room for room in listed if room not in OPEN_ROOMS] == ROOMS
+    assert [package for package in listed if package not in OPEN_PACKAGES] == PACKAGES
     here = {path.stem for path in SOURCE.iterdir() if path.is_file() or [*path.glob("*.py")]}
-    assert here == {*listed, *DOORS, "py"}
+    assert here == {*listed, *OUTSIDE, "py"}
 
 
 def test_imports_flow_downwards():
@@ -230,16 +230,16 @@ def test_imports_flow_downwards():
     assert [*itertools.chain(*faults)] == []
 
 
-def test_private_names_stay_in_their_room():
-    names = {room: set(foreign) for room, foreign in FOREIGN.items()}
+def test_private_names_stay_in_their_package():
+    names = {package: set(foreign) for package, foreign in FOREIGN.items()}
     for module, source in SOURCES.items():
-        names.setdefault(room_of(module), set()).update(own_names(source))
-    faults = [privacy_faults(source, m, names[room_of(m)]) for m, source in SOURCES.items()]
+        names.setdefault(package_of(module), set()).update(own_names(source))
+    faults = [privacy_faults(source, m, names[package_of(m)]) for m, source in SOURCES.items()]
     assert [*itertools.chain(*faults)] == []
 
 
 def test_only_plotting_imports_matplotlib():
-    users = {room_of(m) for m, s in SOURCES.items() if imports_library(s, "matplotlib")}
+    users = {package_of(m) for m, s in SOURCES.items() if imports_library(s, "matplotlib")}
     assert users == {"plotting"}
 
 
@@ -249,7 +249,7 @@ def test_only_compiling_compiles():
 
 
 def test_only_the_cli_prints():
-    assert {room_of(m) for m, source in SOURCES.items() if prints(source)} <= {"cli"}
+    assert {package_of(m) for m, source in SOURCES.items() if prints(source)} <= {"cli"}
 
 
 def test_the_grower_knows_no_loops():
@@ -272,12 +272,12 @@ def test_the_grower_knows_no_loops():
         ("costs", "def f():\n    from greedymiser.model import Ensemble"),
         ("engines.cpu", "import greedymiser.training"),
         ("model", "from greedymiser.engines.cpu import CpuEngine"),
-        # The door is above every room.
+        # The whole is above every package.
         ("cli", "import greedymiser"),
         ("cli", "from greedymiser import MiserRegressor"),
         # Side by side is not downwards.
         ("estimators", "from greedymiser.cascades import EarlyExitClassifier"),
-        # The open rooms stay small.
+        # The open packages stay small.
         ("datasets", "from greedymiser.model import Ensemble"),
         ("datasets", "from greedymiser.estimators import MiserRegressor"),
         ("_core", "from greedymiser.costs import CostModel"),
@@ -317,7 +317,7 @@ def test_downward_imports_pass(module, line):
         "class A:\n    def f(self):\n        return self.model._table(1)",
     ],
 )
-def test_private_names_of_other_rooms_are_seen(line):
+def test_private_names_of_other_packages_are_seen(line):
     assert len(privacy_faults(line, "curve", own_names(line))) == 1
 
 

@@ -427,7 +427,7 @@ def test_ndcg_needs_a_place():
         known_score("ndcg@0", "ranker", LambdaMART()).bind(np.ones(2), None)
 
 
-# -- the door -------------------------------------------------------------------------------------
+# -- by name --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CLASSIFICATION)

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says of the house: rooms that can be read, and the walk of a row."""
+"""What CONTRIBUTING.md says of the package: functions that exist, and one name for one thing."""
 
 from __future__ import annotations
 

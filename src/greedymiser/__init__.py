@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from greedymiser.scoring.total_cost import TotalCost, total_cost
     from greedymiser.training.boosting import Action, Progress
 
-# Where each public name lives. A room is entered when somebody asks for one of its names: to load
+# Where each public name lives. A package is loaded when somebody asks for one of its names: to load
 # and serve a model needs none of those that train.
-_ROOM_OF = {
-    name: room
-    for room, names in {
+_PACKAGE_OF = {
+    name: package
+    for package, names in {
         "on_demand": (
             "AcquisitionError",
             "AcquisitionWarning",
@@ -158,9 +158,9 @@ _MOVED = {
 def __getattr__(name: str) -> Any:
     if name in _MOVED:
         raise AttributeError(f"module {__name__!r} has no {name!r} any more: {_MOVED[name]}")
-    if name not in _ROOM_OF:
+    if name not in _PACKAGE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_PACKAGE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -136,7 +136,7 @@ def _one_split(feature: int) -> Tree:
 
 
 def _train_all() -> None:
-    # Here, because serving needs none of these rooms.
+    # Here, because serving needs none of these packages.
     from greedymiser.cascades import EarlyExitClassifier, EarlyExitRanker
     from greedymiser.estimators import MiserClassifier, MiserRanker, MiserRegressor
 
