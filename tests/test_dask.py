@@ -403,7 +403,7 @@ def test_a_worker_that_is_killed(client, monkeypatch, seed):
     labels = np.digitize(y, [-0.5, 1.0])
     settings = {**QUICK, "early_stopping": True, "tradeoff": 1e-4}
     here = MiserClassifier(**settings).fit(X, labels)
-    at = random.Random(seed).randrange(3, 120)
+    at = random.Random(seed).randrange(3, 50)
     asked = killing(monkeypatch, client, at)
     there = MiserClassifier(**settings).fit(parts(X), parts(labels))
     assert asked[0] > at
