@@ -29,14 +29,14 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 # Questions that are asked of a row, at most, and how many of them are looked at together.
-DEPTH, AHEAD = 4, 2
+DEPTH, AHEAD = 6, 2
 # Rows of mean weight that a leaf has at least.
 LEAST_ROWS = 3
 # What a split must save, in worst errors: all rows of a node together.
 PENALTIES = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.0)
 # Questions of a column at least, and the work of all of them: rows (and what is to be done however
-# few there are) by answers by the cube of their number.
-FEWEST_OF_COLUMN, WORK, OVERHEAD = 3, 2e8, 200
+# few there are) by answers and models by the square of their number.
+FEWEST_OF_COLUMN, WORK, OVERHEAD = 3, 1e9, 200
 # Share of a class, at least, in what is said of a leaf.
 LEAST_SHARE = 1e-9
 # Differences of sums that are smaller, in relation to the sum, are rounding.
@@ -80,10 +80,15 @@ class Questions:
     code: Rows
 
     @classmethod
-    def of(cls, inputs: GateInputs, stakes: Floats, weight: Floats) -> Questions:
-        """Questions about all columns: those that stakes differ most by, where they are many."""
+    def of(
+        cls, inputs: GateInputs, stakes: Floats, weight: Floats, share: float = 1.0
+    ) -> Questions:
+        """Questions about all columns: those that stakes differ most by, where they are many.
+
+        ``share`` is that of the work which is to be done for each answer.
+        """
         binned, n = inputs.binned, len(stakes)
-        room = max(8, int((WORK / ((n + OVERHEAD) * stakes.shape[1])) ** (1 / 3)))
+        room = max(8, int((share * WORK / ((n + OVERHEAD) * stakes.shape[1])) ** 0.5))
         each = max(FEWEST_OF_COLUMN, room // max(1, len(binned.codes)))
         column, code = [], []
         for j, edges in enumerate(binned.edges):

@@ -587,7 +587,11 @@ class _Learner:
         """
         costs, rows = self.sets.costs, np.arange(len(self.codes))
         weight = np.ones(len(self.codes)) if self.weight is None else self.weight
-        questions = Questions.of(self._inputs(union(self._affordable)), self._stakes, weight)
+        # There are models beside the answers, and all is done once for each repetition.
+        n_answers = self._stakes.shape[1]
+        share = n_answers / (n_answers + len(states)) / len(repeats)
+        inputs = self._inputs(union(self._affordable))
+        questions = Questions.of(inputs, self._stakes, weight, share)
         needs = needs_of(costs, questions.features())
         for _ in range(ROUNDS):
             search = self._tree_search(states, questions, needs, weight)
