@@ -1858,7 +1858,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("greedymiser.cli.commands.demo.ROUNDS", 25)
     monkeypatch.setattr(
-        "greedymiser.curve.frontier.MOST_FITS", 20
+        "greedymiser.curve.frontier.MOST_FITS", (20, 20)
     )  # the page searches as long as users do
     blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     commands = "".join(blocks).replace("\\\n", " ").splitlines()

@@ -46,8 +46,9 @@ Floats = NDArray[np.float64]
 Bits = int
 """A set of resources: bit r is set where resource r is in it."""
 
-# Sets of the frontier that unions are made of, and states at most.
-MOST_SETS, MOST_STATES = 14, 28
+# Sets of the frontier that unions are made of, and states at most; fewer from so many rows on,
+# where each of them takes long.
+MOST_SETS, MOST_STATES, FEWER_STATES, ENOUGH_ROWS = 14, 40, 28, 6_000
 # Trade-offs of the policies, from the one at which nothing pays, and how far down they go.
 N_TRADEOFFS, SPAN = 4, 100.0
 # Shares of the rows that the gate of a pair sends on; pairs whose gates are more than bands.
@@ -221,7 +222,8 @@ class StateFamily:
         limit = self.curve_models.params.row_budget
         unions = {a | b for a in sets for b in sets} - set(sets)
         more = sorted(unions, key=lambda bits: (self._sets.price(bits), bits))
-        most = max(0, MOST_STATES - len(sets))
+        is_large = len(self._prepared.train.y) >= ENOUGH_ROWS
+        most = max(0, (FEWER_STATES if is_large else MOST_STATES) - len(sets))
         if len(more) > most:
             place = np.linspace(0, len(more) - 1, most)
             more = [more[i] for i in np.unique(place.round().astype(int)).tolist()]

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from greedymiser.cascades.candidates import FoldModels, front
 from greedymiser.cascades.gated import gated_candidates
-from greedymiser.costs.cost_model import CostModel
 from greedymiser.curve.candidates import Neighbourhood, ResourceBits, ResourceSets
 from greedymiser.curve.models import CurveModels, FittedCandidate, best_cost
 from greedymiser.curve.path import TradeoffPath
@@ -48,24 +47,23 @@ ROUND_CELLS = 400_000
 # What a search may cost, in fits of everything, and the models that it ends with; or so many cells
 # if that is more: small data can be searched thoroughly in seconds.
 FULL_FITS, FINAL_FITS, LEAST_CELLS = 0.5, 0.5, 1e10
-# Most fits of a search.
-MOST_FITS = 300
+# Most fits of a search, rounds without improvement after which one of them ends, and folds of the
+# training rows by which sets are compared again. Where rows are few, scores are uncertain, and it
+# takes more to find and to tell the best; the second numbers are for so many rows and more.
+ENOUGH_ROWS = 6_000
+MOST_FITS, PATIENCE, FOLDS = (400, 300), (10, 6), (5, 3)
 # How much of the allowance may be spent after single purchases (but not fewer than a dozen), after
 # packages, after the sets of the path and after pairs: the rest is for expansion.
 SINGLES_SHARE, PACKAGES_SHARE, STARTS_SHARE, PAIRS_SHARE = 0.15, 0.5, 0.6, 0.7
 MOST_SINGLES, LEAST_SINGLES = 64, 12
 # Rounds that a fit of the search is thought to take.
 USUAL_ROUNDS = 30
-# Rounds without improvement after which a fit of the search ends.
-PATIENCE = 6
 # The search takes steps of this length, three times the usual, and so a third of the rounds; and
 # no more trees than this where classes are many, but at least so many rounds.
 FAST_RATE, FAST_TREES, LEAST_ROUNDS = 0.3, 150, 15
-# Where training rows are few, sets are compared again by cross-fitting: those of the frontier and
+# Below so many training rows, sets are compared again by cross-fitting: those of the frontier and
 # of the frontiers behind it, with so much of the work that the search may take.
-LAYERS, FOLDED_ROWS, FOLDS_SHARE = 3, 20_000, 0.6
-# Folds; and of how many rows on two thirds of them teach a model nearly as much, so that fewer do.
-FOLDS, FEW_FOLDS, ENOUGH_ROWS = 5, 3, 6_000
+FOLDED_ROWS, LAYERS, FOLDS_SHARE = 20_000, 3, 0.6
 # Sets behind the frontier by more than so many times what cross-fitting usually changes between
 # neighbours are not compared again.
 MOST_CHANGES = 1.5
@@ -200,11 +198,13 @@ class FrontierSearch:
         self._trainer = trainer
         self._pool = pool
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
-        self._params = _faster(self._final_params, costs, trainer.start.ensemble.n_outputs)
+        n_rows = trainer.prepared.rows.n_rows
+        self._is_large = n_rows >= ENOUGH_ROWS
+        self._n_folds = FOLDS[self._is_large] if n_rows < FOLDED_ROWS else 0
+        self._params = self._faster(self._final_params)
         self._around = Neighbourhood(sets, effort)
         self._starts = dict.fromkeys(starts)
         self._has_begun = False
-        self._n_folds = _n_folds(trainer.prepared.rows.n_rows)
         assert trainer.prepared.validation is not None
         cases = trainer.prepared.validation.cases
         n_cases = len(cases.y) if cases.starts is None else len(cases.starts) - 1
@@ -227,7 +227,9 @@ class FrontierSearch:
 
     def _allow(self, effort: float) -> None:
         self._allowed_cells = effort * max(FULL_FITS * self._full, LEAST_CELLS)
-        self.allowance = Allowance(self._allowed_cells, max(1, round(MOST_FITS * effort)))
+        self.allowance = Allowance(
+            self._allowed_cells, max(1, round(MOST_FITS[self._is_large] * effort))
+        )
         self._final_cells = effort * max(FINAL_FITS * self._full, LEAST_CELLS)
 
     # -- the search -------------------------------------------------------------------------------
@@ -389,6 +391,18 @@ class FrontierSearch:
         gains = root_gains(prepared, make_grower(prepared, self._params, candidate.model))
         self.allowance.cells -= prepared.rows.n_rows * len(gains)
         return np.nan_to_num(gains, neginf=0.0)
+
+    def _faster(self, params: Parameters) -> Parameters:
+        """Fewer and longer steps, to compare sets by; not where every tree has its price."""
+        params = replace(params, n_iter_no_change=PATIENCE[self._is_large])
+        if self.sets.costs.tree_cost > 0:
+            return params
+        if params.learning_rate < FAST_RATE:
+            n_iter = math.ceil(params.max_iter * params.learning_rate / FAST_RATE)
+            n_iter = max(n_iter, min(params.max_iter, 30))
+            params = replace(params, learning_rate=FAST_RATE, max_iter=n_iter)
+        most = max(FAST_TREES // self._trainer.start.ensemble.n_outputs, LEAST_ROUNDS)
+        return replace(params, max_iter=min(params.max_iter, most))
 
     # -- the choice -------------------------------------------------------------------------------
 
@@ -576,7 +590,7 @@ class FrontierSearch:
 
     def shift_of(self, params: Parameters, opening: Opening | None) -> float:
         """The same as ``shift``, of a model whose rows pay: quick ones are compared."""
-        quick = _faster(params, self.sets.costs, self._trainer.start.ensemble.n_outputs)
+        quick = self._faster(params)
         if opening is not None:
             opening = opening._replace(n_iter=math.ceil(1.0 / quick.learning_rate))
         model = self._trainer.train(quick, None, True, opening, SHORT_RECORD)
@@ -774,7 +788,7 @@ class Frontier:
         if by_row and box is None:
             # Every set again, in folds.
             self.models.trainer.phases.reserve(1.0)
-            self.models.trainer.phases.begin(0.3, FOLDS * len(flat))
+            self.models.trainer.phases.begin(0.3, max(FOLDS) * len(flat))
             gated = self._gated(search, flat)
             self._has_gates = bool(gated)
         beyond: list[tuple[Model, float, Opening]] = []
@@ -989,26 +1003,6 @@ def _most_for_work(candidates: list[Candidate]) -> list[Candidate]:
 
 def _dearest_first(candidates: list[Candidate]) -> list[Candidate]:
     return candidates[::-1]
-
-
-def _n_folds(n_rows: int) -> int:
-    """Folds in which sets are compared again; 0 where rows are so many that luck plays no part."""
-    if n_rows >= FOLDED_ROWS:
-        return 0
-    return FEW_FOLDS if n_rows >= ENOUGH_ROWS else FOLDS
-
-
-def _faster(params: Parameters, costs: CostModel, n_outputs: int) -> Parameters:
-    """Fewer and longer steps, to compare sets by; not where every tree has its price."""
-    params = replace(params, n_iter_no_change=PATIENCE)
-    if costs.tree_cost > 0:
-        return params
-    if params.learning_rate < FAST_RATE:
-        n_iter = math.ceil(params.max_iter * params.learning_rate / FAST_RATE)
-        n_iter = max(n_iter, min(params.max_iter, 30))
-        params = replace(params, learning_rate=FAST_RATE, max_iter=n_iter)
-    most = max(FAST_TREES // n_outputs, LEAST_ROUNDS)
-    return replace(params, max_iter=min(params.max_iter, most))
 
 
 def _score_for(best: Sequence[Candidate], cost: float) -> float:
