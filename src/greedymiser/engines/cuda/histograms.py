@@ -80,10 +80,10 @@ class Histograms:
         self._stream.forget()
         self._slots: Any = None  # so that there is room for other ones
         self._slots = room_for((n_slots, planes * n_blocks * counting.CELLS), np.int64)
-        self._valid = np.zeros((n_slots, n_blocks), dtype=np.bool_)
+        self._valid = np.zeros((n_blocks, n_slots), dtype=np.bool_)  # as on the CPU
 
     def _forget(self) -> None:
-        self._n_free = len(self._valid)
+        self._n_free = self._valid.shape[1]
         self._free = np.arange(self._n_free)
         self._pairs, self._splits = NO_PAIRS, NO_SPLITS
 
@@ -106,8 +106,9 @@ class Histograms:
         tree.nodes["slot"] = -1
         self._forget()
         parts = []
-        for first in range(0, n_nodes, len(self._valid)):
-            some = slice(first, first + len(self._valid))
+        n_slots = self._valid.shape[1]
+        for first in range(0, n_nodes, n_slots):
+            some = slice(first, first + n_slots)
             own = columns if len(columns) == 1 else columns[some]
             parts.append(self._ask(tree, nodes[some], own, None))
         return SplitTable(*(np.concatenate(part) for part in zip(*parts, strict=True)))

@@ -111,7 +111,7 @@ class LevelRequest:
         return [blocks[owner == k] for k in range(len(self.peers))]
 
 
-class Counts(NamedTuple):
+class CountedBlocks(NamedTuple):
     """What a worker has counted of the blocks that one of them adds up."""
 
     # Of small nodes on all of these blocks, then of large ones on fresh blocks.

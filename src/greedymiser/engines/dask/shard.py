@@ -16,7 +16,7 @@ from greedymiser.engines.cpu.shard import CpuShard
 from greedymiser.engines.cpu.state import Tuning
 from greedymiser.engines.dask.messages import (
     Command,
-    Counts,
+    CountedBlocks,
     LevelRequest,
     Residuals,
     RowPlaces,
@@ -32,7 +32,7 @@ from greedymiser.engines.sharded import sibling
 HistogramWords = NDArray[np.int64]
 
 
-class _Kept(NamedTuple):
+class _BlockTables(NamedTuple):
     """Histograms of all rows, of the blocks that are added up here."""
 
     # (n_nodes, n_blocks, lanes x bins x words).
@@ -42,7 +42,7 @@ class _Kept(NamedTuple):
     blocks: NDArray[np.int64]
 
 
-NOTHING_KEPT = _Kept(np.empty((0, 0, 0), dtype=np.int64), {}, np.empty(0, dtype=np.int64))
+NOTHING_KEPT = _BlockTables(np.empty((0, 0, 0), dtype=np.int64), {}, np.empty(0, dtype=np.int64))
 
 
 class DaskShard:
@@ -115,7 +115,7 @@ class DaskShard:
 
     def count(
         self, commands: Sequence[Command], level: LevelRequest, me: str
-    ) -> tuple[Any, dict[str, Counts]]:
+    ) -> tuple[Any, dict[str, CountedBlocks]]:
         """Carry out some commands, and count: what the last one answers, and what others get.
 
         Small nodes are counted on all blocks, large ones on fresh blocks.
@@ -135,10 +135,10 @@ class DaskShard:
                 self._total = np.concatenate(rows) if len(rows) > 1 else rows[0] if rows else None
             elif len(some):
                 parts = [(small, begins[0], ends[0]), (large, begins[1], ends[1])]
-                others[peer] = Counts(pack(parts, n_words, size), self._root)
+                others[peer] = CountedBlocks(pack(parts, n_words, size), self._root)
         return last, others
 
-    def scan(self, level: LevelRequest, me: str, others: Sequence[Counts]) -> ScannedColumns:
+    def scan(self, level: LevelRequest, me: str, others: Sequence[CountedBlocks]) -> ScannedColumns:
         """Add up the histograms of one's own blocks, and find the best splits."""
         at = level.peers.index(me)
         mine, fresh = level.owned(level.blocks)[at], level.owned(level.fresh)[at]
@@ -155,7 +155,7 @@ class DaskShard:
             siblings = [row[sibling(node)] for node in level.large.tolist()]
             larger = self._larger(level.parents, found[siblings], mine, fresh, again)
             found = np.concatenate([found, larger])
-        self._kept = _Kept(found, row, mine) if level.keeps else NOTHING_KEPT
+        self._kept = _BlockTables(found, row, mine) if level.keeps else NOTHING_KEPT
         nodes = level.nodes
         if level.is_new:
             roots = [self._root, *(part.root for part in others)]

@@ -25,7 +25,7 @@ from greedymiser.engines.dask.messages import (
     HISTOGRAMS,
     OPERATION,
     Command,
-    Counts,
+    CountedBlocks,
     LevelAnswer,
     LevelRequest,
     OwnWorkError,
@@ -101,7 +101,7 @@ def _taker(worker: Worker) -> Callable[..., Awaitable[Any]]:
         state = _WORKERS.get((session, worker.address))
         if state is not None:
             words, narrow = np.frombuffer(words, np.int64), np.frombuffer(narrow, np.bool_)
-            state.take(placed, step, Counts(PackedHistograms(words, narrow), root))
+            state.take(placed, step, CountedBlocks(PackedHistograms(words, narrow), root))
 
     return take
 
@@ -245,7 +245,7 @@ class WorkerState:
         return LevelAnswer(last, await self._run(*scan))
 
     async def _send_counts(
-        self, placed: str, level: LevelRequest, counted: Mapping[str, Counts]
+        self, placed: str, level: LevelRequest, counted: Mapping[str, CountedBlocks]
     ) -> None:
         """Send histograms to the workers that add them up; nobody answers."""
         me = level.peers.index(self._worker.address)
@@ -257,7 +257,7 @@ class WorkerState:
             call = getattr(self._worker.rpc(peer), HISTOGRAMS)
             await call(about=about, words=words.data.cast("B"), reply=False)
 
-    def take(self, placed: str, step: int, counts: Counts) -> None:
+    def take(self, placed: str, step: int, counts: CountedBlocks) -> None:
         """Keep what another worker has counted, until it is asked for."""
         if placed in self._shards:  # and has not been forgotten in the meantime
             self._arrivals(placed, step).take(counts)
@@ -300,11 +300,11 @@ class Arrivals:
     """What other workers have counted of the blocks that this one adds up."""
 
     def __init__(self) -> None:
-        self.parts: list[Counts] = []
+        self.parts: list[CountedBlocks] = []
         self._expected = -1
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def take(self, counts: Counts) -> None:
+    def take(self, counts: CountedBlocks) -> None:
         """One more of them."""
         self.parts.append(counts)
         self._look()

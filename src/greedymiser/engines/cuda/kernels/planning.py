@@ -66,7 +66,7 @@ def plan_counting(open_nodes, pairs, nodes, is_whole, active, valid, most_blocks
     slots = np.empty(open_nodes.size, dtype=np.int64)
     for p in range(pairs.size):
         pair = pairs[p]
-        follows = pair.large_row >= 0 and covers(valid[pair.large_slot], active)
+        follows = pair.large_row >= 0 and covers(valid, pair.large_slot, active)
         if pair.small_row >= 0 or follows:
             small = nodes[pair.small]
             n_rows += write_counted(plan, n_counted, small, pair.small_slot, is_whole)
@@ -82,9 +82,9 @@ def plan_counting(open_nodes, pairs, nodes, is_whole, active, valid, most_blocks
                 n_rows += write_counted(plan, n_counted, large, pair.large_slot, is_whole)
                 n_counted += 1
         for b in range(active.size):
-            valid[pair.small_slot, b] = active[b] and (pair.small_row >= 0 or follows)
+            valid[b, pair.small_slot] = active[b] and (pair.small_row >= 0 or follows)
             if pair.large_slot >= 0:
-                valid[pair.large_slot, b] = active[b]
+                valid[b, pair.large_slot] = active[b]
     return write_level(open_nodes, slots, minus, active, n_counted, n_rows, most_blocks, shortest,
                        plan)  # fmt: skip
 
@@ -102,11 +102,11 @@ def plan_alone(open_nodes, nodes, is_whole, active, most_blocks, shortest, plan)
 
 
 @inner
-def covers(valid, active):
-    """Whether all active blocks were counted."""
+def covers(valid, slot, active):
+    """Whether all active blocks of a slot were counted."""
     n_missing = 0
     for b in range(active.size):
-        n_missing += active[b] and not valid[b]
+        n_missing += active[b] and not valid[b, slot]
     return n_missing == 0
 
 
