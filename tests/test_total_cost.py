@@ -26,7 +26,7 @@ from greedymiser import (
 )
 from greedymiser._core.threads import Threads
 from greedymiser.curve.path import tradeoff_in_money
-from greedymiser.curve.total_cost import SetPrices, least_total, members
+from greedymiser.curve.total_cost import SetPrices, _tree_is_better, least_total, members
 from greedymiser.training.preparation import NO_INPUTS, Inputs
 
 ERRORS = [[0.0, 20.0], [20.0, 0.0]]
@@ -326,3 +326,20 @@ def test_a_curve_keeps_to_the_budget_of_rows(doubtful, row_budget):
         model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=2, effort=0.1
     )
     assert ("total cost" in set(curve.points["found_by"])) == (row_budget is None)
+
+
+@pytest.mark.parametrize("weight", [None, 2.0])
+def test_with_few_rows_a_tree_must_be_better_by_a_standard_error(weight):
+    def is_better(n, saved):
+        chain = np.full(n, 10.0)
+        weights = None if weight is None else np.full(n, weight)
+        return _tree_is_better(chain, chain - saved, weights, worst=50.0)
+
+    def noisy(n):  # 1 in the mean, give or take 1.6 (250 rows) or 1.3 (400 rows)
+        return 1.0 + 25.0 * (-1.0) ** np.arange(n)
+
+    assert not is_better(250, noisy(250))
+    assert is_better(400, noisy(400))
+    assert is_better(250, np.ones(250))
+    assert not is_better(400, np.full(400, 1e-13))
+    assert not is_better(400, -np.ones(400))

@@ -95,6 +95,9 @@ ROUNDS, WANTED = 2, 0.15
 FOLDS, FOUND_BY = 5, "total cost"
 # How often rows are divided to choose between chain and tree, and its size, where there are so few.
 REPEATS, FEW_ROWS = 3, 1000
+# So few rows that the tree must be better than the simpler chain by a standard error: among trees
+# there is more to choose from, and out-of-fold totals promise more than trees keep.
+VERY_FEW_ROWS = 300
 # Standard errors by which a decision of a chain must be better than a simpler one.
 MARGIN = 0.5
 
@@ -291,10 +294,17 @@ def _learned(
     repeats = [*repeats, *more_repeats]
     tree, tree_totals = learner.tree(states, repeats)
     chain, chain_totals = learner.chain(states, repeats)
-    # Equals may differ by rounding: of those, and of constants, the chain is simpler.
-    saved = learner.mean(chain_totals) - learner.mean(tree_totals)
-    is_better = saved > 1e-12 * learner.errors.worst
+    # Of equals, and of constants, the chain is simpler.
+    is_better = _tree_is_better(chain_totals, tree_totals, learner.weight, learner.errors.worst)
     return tree if is_better and tree.models[0].n_iter else chain
+
+
+def _tree_is_better(chain: Floats, tree: Floats, weight: Floats | None, worst: float) -> bool:
+    """Whether trees cost rows less than chains; with few rows, by more than a standard error."""
+    saved, margin = chain - tree, 1e-12 * worst  # equals may differ by rounding
+    if len(saved) <= VERY_FEW_ROWS:
+        margin += paired_error(saved, weight)
+    return float(np.average(saved, weights=weight)) > margin
 
 
 class _Learner:
