@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import fetch_add, load_word, relax, yield_core
-from greedymiser._core.threads import LINE_WORDS, TEAM_SIZE, Threads, aligned, share, thread_count
+from greedymiser._core.threads import (
+    LINE_WORDS,
+    TEAM_SIZE,
+    Threads,
+    cache_aligned,
+    share,
+    thread_count,
+)
 
 counts = pytest.mark.parametrize("n_threads", [1, 2, 5])
 
@@ -276,7 +283,7 @@ def test_threads_begin_with_their_own_part_of_the_items():
 
 def test_aligned_arrays_begin_with_a_cache_line():
     for shape in [(1,), (3, 5), (0, 7), (2, 3, 16)]:
-        some = [aligned(shape) for _ in range(5)]
+        some = [cache_aligned(shape) for _ in range(5)]
         assert all(a.shape == shape and a.dtype == np.int64 for a in some)
         assert all(a.flags.c_contiguous for a in some)
         assert all(a.ctypes.data % (8 * LINE_WORDS) == 0 for a in some if a.size > 0)

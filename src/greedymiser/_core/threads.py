@@ -215,13 +215,13 @@ class _Helper(threading.Thread):
 
 def new_team(size: int) -> Team:
     """Words for a team of so many threads, the caller included."""
-    team = aligned((_NEXT + size * LINE_WORDS,))
+    team = cache_aligned((_NEXT + size * LINE_WORDS,))
     team[:] = 0
     team[TEAM_SIZE] = size
     return team
 
 
-def aligned(shape: tuple[int, ...]) -> NDArray[np.int64]:
+def cache_aligned(shape: tuple[int, ...]) -> NDArray[np.int64]:
     """An array that begins with a cache line: what is a multiple of it apart shares none."""
     size = math.prod(shape)
     numbers = np.empty(size + LINE_WORDS, dtype=np.int64)

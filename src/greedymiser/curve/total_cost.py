@@ -603,15 +603,16 @@ class _Learner:
         inputs = self._inputs(union(self._affordable))
         questions = Questions.of(inputs, self._stakes, weight, share)
         needs = needs_of(costs, questions.features())
+        holds = questions.holds
+        penalties = np.array(PENALTIES) * self.errors.worst * float(weight.mean())
+        search = self._tree_search(states, holds, needs, weight)
         for _ in range(ROUNDS):
-            search = self._tree_search(states, questions, needs, weight)
-            penalties = np.array(PENALTIES) * self.errors.worst * float(weight.mean())
             wanted = self._wanted(search.grown(rows, penalties), questions, states)
             if not wanted:
                 break
             states += self._states(wanted)
-        search = self._tree_search(states, questions, needs, weight)
-        plain = TreeSearch(questions.holds, needs, costs.resource_costs, self._stakes, weight)
+            search = self._tree_search(states, holds, needs, weight)
+        plain = TreeSearch(holds, needs, costs.resource_costs, self._stakes, weight)
         found = chosen_tree([plain, search], repeats, self.errors.worst)
         models = {
             node.model: self.final(states[node.model])
@@ -628,7 +629,7 @@ class _Learner:
         has_copies = not models
         n_trees = ensemble.n_iter if has_copies else ensemble.n_trees
         paid = found.paid.mean(axis=0) + math.fsum(costs.trees_bill(n_trees))
-        purchases, bought = _purchases(costs, questions, found, ensemble, states)
+        purchases, bought = _purchases(self.sets, questions, found, ensemble, states)
         model = Model(
             ensemble,
             purchases=purchases,
@@ -657,7 +658,7 @@ class _Learner:
     def _tree_search(
         self,
         states: Sequence[State],
-        questions: Questions,
+        holds: NDArray[np.bool_],
         needs: NDArray[np.bool_],
         weight: Floats,
     ) -> TreeSearch:
@@ -670,7 +671,7 @@ class _Learner:
             np.array([state.value for state in states]),
             np.array([state.errors for state in states]),
         )
-        return TreeSearch(questions.holds, needs, prices, self._stakes, weight, stops)
+        return TreeSearch(holds, needs, prices, self._stakes, weight, stops)
 
     def _wanted(
         self, trees: Iterable[Split | Leaf], questions: Questions, states: Sequence[State]
@@ -711,14 +712,15 @@ def _bills(states: Sequence[State], policy: Policy) -> Floats:
 
 
 def _purchases(
-    costs: CostModel,
+    sets: SetPrices,
     questions: Questions,
     found: SmallTree,
     ensemble: Ensemble,
     states: Sequence[State],
 ) -> tuple[tuple[Purchase, ...], tuple[Bits, ...]]:
     """What a tree buys, from its root downwards; and the resources, depth by depth."""
-    ledger, features, lines = Ledger(costs), questions.features(), list[Purchase]()
+    costs, features, lines = sets.costs, questions.features(), list[Purchase]()
+    ledger = Ledger(costs)
     gains = ensemble.importances()
     bought = dict[int, Bits]()
     for depth, node in walk(found.tree):
@@ -726,7 +728,7 @@ def _purchases(
         if isinstance(node, Split):
             wanted = [features[node.question]]
         elif node.model is not None:
-            mine = SetPrices(costs).features(states[node.model].resources)
+            mine = sets.features(states[node.model].resources)
             wanted = [feature for feature in ensemble.features if mine[feature]]
         for feature in wanted:
             price = float(ledger.prices[feature])

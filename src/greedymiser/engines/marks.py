@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.bits import WORD_BITS as WORD_BITS  # of engines, too
-from greedymiser._core.bits import packed, unpacked
+from greedymiser._core.bits import WORD_BITS, packed, unpacked
 from greedymiser.engines.grid import step
 
 # Weights are integers of at most so many bits: sums of less than 2^32 of them have 62.

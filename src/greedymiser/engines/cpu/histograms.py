@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser._core.threads import LINE_WORDS, Team, Threads, aligned
+from greedymiser._core.threads import LINE_WORDS, Team, Threads, cache_aligned
 from greedymiser.data.binning import LANES
 from greedymiser.engines.cpu.kernels import counting
 from greedymiser.engines.cpu.state import Data, Kept, TreeState, Tuning
@@ -61,11 +61,11 @@ class Histograms:
 
     def _make_room(self, bin_words: int) -> None:
         n_blocks, size = len(self._data.codes), LANES * BINS * bin_words
-        none = aligned((0, n_blocks, size)), aligned((n_blocks, 0)).view(np.bool_)
+        none = cache_aligned((0, n_blocks, size)), cache_aligned((n_blocks, 0)).view(np.bool_)
         n = self._threads.n_threads
         shapes = (n, 2, size), (n, counting.RUN_WORDS), (n, SCRATCH, BINS)
-        self._kept = Kept(*none, *(aligned(shape) for shape in shapes))
-        self._partial = aligned((0, size))
+        self._kept = Kept(*none, *(cache_aligned(shape) for shape in shapes))
+        self._partial = cache_aligned((0, size))
 
     def find(
         self, state: TreeState, nodes: NDArray[np.void], columns: Columns, last: bool
@@ -116,7 +116,7 @@ class Histograms:
             return None
         if len(self._partial) == 0:
             shape = 4 * self._threads.n_threads, self._partial.shape[1]
-            self._partial = aligned(shape)
+            self._partial = cache_aligned(shape)
         return self._partial, self._tuning.rows
 
     def divided(self, splits: NDArray[np.void]) -> None:
@@ -129,10 +129,10 @@ class Histograms:
         more = min(wanted - self._n_free, room)
         if more <= 0:
             return
-        slots = aligned((have + more, n_blocks, size))
+        slots = cache_aligned((have + more, n_blocks, size))
         slots[:have] = self._kept.slots
         lines = -(-(have + more) // (8 * LINE_WORDS))
-        valid = aligned((n_blocks, lines * LINE_WORDS)).view(np.bool_)
+        valid = cache_aligned((n_blocks, lines * LINE_WORDS)).view(np.bool_)
         valid[:, :have] = self._kept.valid[:, :have]
         self._kept = self._kept._replace(slots=slots, valid=valid)
         free = np.empty(have + more, dtype=np.int64)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.bits import WORD_BITS
 from greedymiser._core.threads import Team, Threads
 from greedymiser.engines.cpu.kernels import marking
 from greedymiser.engines.cpu.state import Data, TreeState, Tuning
 from greedymiser.engines.interface import SPLIT_DTYPE, Sample
-from greedymiser.engines.marks import WORD_BITS, MarkBits, Marks, known_features
+from greedymiser.engines.marks import MarkBits, Marks, known_features
 from greedymiser.model.trees import Tree
 
 EVERY_ROW = np.empty(0, dtype=np.uint32)
