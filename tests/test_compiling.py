@@ -14,6 +14,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from numba.core.runtime import _nrt_python, rtsys
 
 from greedymiser import MiserRegressor, save
 from greedymiser._core import compiling
@@ -240,6 +241,64 @@ def test_what_only_kernels_call_has_no_code_of_its_own_and_raises_through_them()
     finally:
         KERNELS.remove(kernel)
         KERNELS.remove(checked)
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+def test_functions_borrow_their_arguments_and_own_what_they_return():
+    @inner
+    def swapped_sum(pair, n):
+        one, other = pair
+        for i in range(n):
+            row = one[i]  # a row of what is borrowed
+            one, other = other, np.empty_like(other)  # of the two, one is the function's own
+            other[:] = row
+        return one[0, 0] + other[0, 0]
+
+    @inner
+    def first_of(pair):
+        return pair[0]
+
+    @njit(cache=False)
+    def kernel(one, other, n):
+        total = 0.0
+        for _ in range(n):
+            total += swapped_sum((one, other), 2) + first_of((one[1:], other))[0, 0]
+        return total
+
+    @njit(cache=False)
+    def handed_back(pair):
+        return pair[1], pair[0][:1]
+
+    def code_that_counts(function):
+        (code,) = (function.inspect_llvm(s) for s in function.signatures)
+        return "NRT_incref" in code
+
+    @njit(cache=False)
+    def alone(array):
+        return array[1].sum() + array[:1].sum()
+
+    one, other = np.arange(6.0).reshape(3, 2), 10 + np.arange(6.0).reshape(3, 2)
+    try:
+        kernel(one, other, 3)  # Numba keeps something of its first call
+        owners = sys.getrefcount(one), sys.getrefcount(other)
+        _nrt_python.memsys_enable_stats()
+        before = rtsys.get_allocation_stats()
+        assert kernel(one, other, 3) == 3 * (10.0 + 2.0 + 2.0)
+        back = handed_back((one, other))
+        assert alone(one) == 2 + 3 + 0 + 1
+        np.testing.assert_array_equal(back[0], other)
+        np.testing.assert_array_equal(back[1], one[:1])
+        del back
+        after = rtsys.get_allocation_stats()
+        # Nothing is freed too early, and nothing is kept.
+        assert after.alloc - before.alloc == after.free - before.free > 0
+        assert (sys.getrefcount(one), sys.getrefcount(other)) == owners
+        assert not code_that_counts(alone)
+        assert code_that_counts(handed_back)
+    finally:
+        _nrt_python.memsys_disable_stats()
+        for function in (swapped_sum, first_of, kernel, handed_back, alone):
+            KERNELS.remove(function)
 
 
 def test_options_are_those_of_numba(doubled, tmp_path):
