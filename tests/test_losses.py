@@ -9,6 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import naive
+from greedymiser._core.arithmetic import SUM_TABLE, new_sums, rounded
+from greedymiser._core.threads import Threads
+from greedymiser.engines.cpu.kernels import rows
+from greedymiser.engines.cpu.kernels.rows import CHUNK
 from greedymiser.losses import (
     REGRESSION_LOSSES,
     AbsoluteError,
@@ -102,6 +106,29 @@ def test_multinomial_derivatives_are_finite_differences():
         # Friedman's factor K / (K - 1): K outputs share a step that K - 1 could make.
         np.testing.assert_allclose(hessian[k], curve * 3 / 2, atol=1e-8)
     np.testing.assert_allclose(gradient.sum(axis=0), 0.0, atol=1e-15)
+
+
+@pytest.mark.parametrize("n_outputs", [3, 10])
+def test_rows_of_several_classes_do_not_depend_on_where_they_stand(n_outputs):
+    """Kernels take many rows at once, in blocks of which the last is shorter."""
+    loss, n = MultinomialLogLoss(n_outputs), 2 * CHUNK + 77
+    rng = np.random.default_rng(4)
+    y, raw = rng.integers(0, n_outputs, n).astype(float), 3 * rng.standard_normal((n_outputs, n))
+    raw[:, 5] = [700.0, *[-700.0] * (n_outputs - 1)]
+    gradient, hessian = loss.gradients(y, raw)
+    values = loss.values(y, raw)
+    for i in (0, 5, CHUNK - 1, CHUNK, 2 * CHUNK + 76):
+        alone = loss.gradients(y[i : i + 1], raw[:, i : i + 1])
+        assert np.array_equal(alone[0][:, 0], gradient[:, i])
+        assert np.array_equal(alone[1][:, 0], hessian[:, i])
+        assert loss.values(y[i : i + 1], raw[:, i : i + 1])[0] == values[i]
+    with Threads(2) as threads:
+        found, written = np.empty((n_outputs, 3, 3)), np.empty((2, n_outputs, n))
+        rows.derive(threads.team(), loss.formula, y, raw, np.empty(0), *written, found)
+        assert np.array_equal(written, [gradient, hessian])
+        totals, tables = new_sums(2), np.zeros((2, SUM_TABLE), dtype=np.int64)
+        rows.sum_loss(threads.team(), loss.formula, y, raw, np.empty(0), totals, tables)
+        assert rounded(totals[0]) == math.fsum(values)
 
 
 @named([*SMOOTH, *KINKED])

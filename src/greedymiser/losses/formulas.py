@@ -80,27 +80,27 @@ class MultinomialFormula(Formula):
 @njit
 def find_gradients(formula, y, raw, gradients, hessians):
     """Derivatives of all rows, for Python."""
-    write_gradients(formula, y, raw, 0, y.size, gradients, hessians)
+    spare = np.empty((2, y.size))
+    write_gradients(formula, y, raw, 0, y.size, gradients, hessians, spare)
 
 
 @njit
 def find_values(formula, y, raw, out):
     """Loss of all rows, for Python."""
-    write_values(formula, y, raw, 0, y.size, out)
+    write_values(formula, y, raw, 0, y.size, out, np.empty((2, y.size)))
 
 
 @inner
-def write_gradients(formula, y, raw, first, last, gradients, hessians):
+def write_gradients(formula, y, raw, first, last, gradients, hessians, spare):
     """Derivatives of rows first:last.
 
     ``raw``, ``gradients`` and ``hessians`` are (n_outputs, n); ``hessians`` is only written to
-    where the formula is not flat.
+    where the formula is not flat. ``spare`` is room to compute in, (2, last - first).
     """
     kind = formula.kind
     parameter = formula.parameter
     if kind == MULTINOMIAL:
-        for i in range(np.uint64(first), np.uint64(last)):
-            softmax_gradients(y, raw, i, gradients, hessians)
+        softmax_gradients(y, raw, first, last, gradients, hessians, spare)
         return
     f, g = raw[0], gradients[0]
     if kind == SQUARED:
@@ -133,35 +133,48 @@ def write_gradients(formula, y, raw, first, last, gradients, hessians):
 
 
 @inner
-def largest_output(raw, i):
-    """Largest raw prediction of a row, to be taken away before exponentials overflow."""
-    largest = raw[np.uint64(0), i]
+def find_largest(raw, start, n, largest):
+    """Largest raw prediction of rows, to be taken away before exponentials overflow."""
+    for i in range(n):
+        largest[i] = raw[np.uint64(0), start + i]
     for k in range(np.uint64(1), np.uint64(raw.shape[0])):
-        largest = max(largest, raw[k, i])
-    return largest
+        f = raw[k]
+        for i in range(n):
+            largest[i] = max(largest[i], f[start + i])
 
 
 @inner
-def softmax_gradients(y, raw, i, gradients, hessians):
-    """Derivatives of one row that may belong to several classes."""
-    n_outputs, largest = np.uint64(raw.shape[0]), largest_output(raw, i)
-    total = 0.0
+def softmax_gradients(y, raw, first, last, gradients, hessians, spare):
+    """Derivatives of rows that may belong to several classes.
+
+    One output after the other: LLVM makes vectors of loops over rows.
+    """
+    n_outputs, start, n = np.uint64(raw.shape[0]), np.uint64(first), np.uint64(last - first)
+    largest, total = spare[0], spare[1]
+    find_largest(raw, start, n, largest)
+    for i in range(n):
+        total[i] = 0.0
     for k in range(n_outputs):
-        part = exp(raw[k, i] - largest)
-        gradients[k, i] = part
-        total += part
+        f, g = raw[k], gradients[k]
+        for i in range(n):
+            part = exp(f[start + i] - largest[i])
+            g[start + i] = part
+            total[i] += part
     # Friedman's factor: K outputs say what K - 1 could, and share the step between them.
     factor = float(n_outputs) / (float(n_outputs) - 1.0)
     for k in range(n_outputs):
-        p = gradients[k, i] / total
-        gradients[k, i] = p
-        hessians[k, i] = p * (1.0 - p) * factor
-    gradients[np.uint64(y[i]), i] -= 1.0
+        g, h = gradients[k], hessians[k]
+        for i in range(n):
+            p = g[start + i] / total[i]
+            g[start + i] = p
+            h[start + i] = p * (1.0 - p) * factor
+    for i in range(n):
+        gradients[np.uint64(y[start + i]), start + i] -= 1.0
 
 
 @inner
-def write_values(formula, y, raw, first, last, out):
-    """Loss of rows first:last, to ``out[: last - first]``."""
+def write_values(formula, y, raw, first, last, out, spare):
+    """Loss of rows first:last, to ``out[: last - first]``; ``spare`` as in ``write_gradients``."""
     kind = formula.kind
     parameter, start = formula.parameter, np.uint64(first)
     f = raw[0]
@@ -194,15 +207,19 @@ def write_values(formula, y, raw, first, last, out):
         for i in range(np.uint64(last - first)):
             out[i] = softplus(f[start + i]) - y[start + i] * f[start + i]
     else:
-        for i in range(np.uint64(last - first)):
-            out[i] = softmax_value(y, raw, start + i)
+        softmax_values(y, raw, start, np.uint64(last - first), out, spare)
 
 
 @inner
-def softmax_value(y, raw, i):
-    """Log-loss of one row that may belong to several classes."""
-    n_outputs, largest = np.uint64(raw.shape[0]), largest_output(raw, i)
-    total = 0.0
-    for k in range(n_outputs):
-        total += exp(raw[k, i] - largest)
-    return log(total) - (raw[np.uint64(y[i]), i] - largest)
+def softmax_values(y, raw, start, n, out, spare):
+    """Log-loss of rows that may belong to several classes."""
+    largest, total = spare[0], spare[1]
+    find_largest(raw, start, n, largest)
+    for i in range(n):
+        total[i] = 0.0
+    for k in range(np.uint64(raw.shape[0])):
+        f = raw[k]
+        for i in range(n):
+            total[i] += exp(f[start + i] - largest[i])
+    for i in range(n):
+        out[i] = log(total[i]) - (raw[np.uint64(y[start + i]), start + i] - largest[i])

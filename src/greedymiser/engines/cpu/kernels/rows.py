@@ -45,9 +45,10 @@ def derive(team, formula, y, raw, weight, gradients, hessians, found):
 @inner
 def derive_chunks(worker, first, last, formula, y, raw, weight, gradients, hessians, found):
     """Derive chunks first:last of the rows."""
+    spare = np.empty((2, CHUNK))
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)
-        write_gradients(formula, y, raw, start, stop, gradients, hessians)
+        write_gradients(formula, y, raw, start, stop, gradients, hessians, spare)
         measure_derivatives(start, stop, weight, gradients, hessians, found[:, chunk])
 
 
@@ -595,10 +596,10 @@ def sum_loss(team, formula, y, raw, weight, totals, tables):
 @inner
 def sum_chunks(worker, first, last, formula, y, raw, weight, totals, tables):
     """Add chunks first:last of the rows."""
-    values = np.empty(CHUNK)
+    values, spare = np.empty(CHUNK), np.empty((2, CHUNK))
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)
-        write_values(formula, y, raw, start, stop, values)
+        write_values(formula, y, raw, start, stop, values, spare)
         if weight.size > 0:
             for i in range(np.uint64(stop - start)):
                 values[i] *= weight[np.uint64(start) + i]

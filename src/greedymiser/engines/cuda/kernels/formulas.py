@@ -15,14 +15,14 @@ sigmoid = twin(arithmetic.sigmoid, exp=exp)
 log_of_one_plus = twin(arithmetic.log_of_one_plus, log=log)
 softplus = twin(arithmetic.softplus, exp=exp, log_of_one_plus=log_of_one_plus)
 
-_largest_output = twin(formulas.largest_output)
-_softmax_gradients = twin(formulas.softmax_gradients, exp=exp, largest_output=_largest_output)
-_softmax_value = twin(formulas.softmax_value, exp=exp, log=log, largest_output=_largest_output)
+_find_largest = twin(formulas.find_largest)
+_softmax_gradients = twin(formulas.softmax_gradients, exp=exp, find_largest=_find_largest)
+_softmax_values = twin(formulas.softmax_values, exp=exp, log=log, find_largest=_find_largest)
 write_gradients = twin(
     formulas.write_gradients, exp=exp, sigmoid=sigmoid, softmax_gradients=_softmax_gradients
 )
 write_values = twin(
-    formulas.write_values, exp=exp, log=log, softplus=softplus, softmax_value=_softmax_value
+    formulas.write_values, exp=exp, log=log, softplus=softplus, softmax_values=_softmax_values
 )
 
 _score = twin(scanning.score)

@@ -64,14 +64,15 @@ def evaluate(y, raw, weight, gradients, hessians, said, kind, parameter, near):
     """
     shared = cuda.shared.array((NEAR, THREADS), np.int64)
     value = cuda.local.array(1, np.float64)
+    spare = cuda.local.array((2, 1), np.float64)
     tid = cuda.threadIdx.x
     # Whether the loss is flat is nothing that a formula asks for.
     formula = Formula(kind, parameter, True)
     clear_sums(shared, tid)
     i, step = cuda.grid(1), cuda.gridsize(1)
     while i < y.size:
-        write_gradients(formula, y, raw, i, i + 1, gradients, hessians)
-        write_values(formula, y, raw, i, i + 1, value)
+        write_gradients(formula, y, raw, i, i + 1, gradients, hessians, spare)
+        write_values(formula, y, raw, i, i + 1, value, spare)
         if weight.size > 0:
             value[0] = mul(value[0], weight[i])
         add_number(value[0], near, shared, tid, said)
