@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import bits_of, from_bits
 from greedymiser.data.binning import BinnedMatrix
-from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, WIDE_TWO, Grid
+from greedymiser.engines.grid import PACKED_ONE, PACKED_TWO, WIDE_ONE, Grid
 from greedymiser.engines.interface import Columns, SplitRules, SplitTable, blank_table
 from greedymiser.model.trees import CATEGORY_WORDS
 
@@ -174,7 +174,14 @@ def spread_words(hist, first, last, words):
 @inner
 def cumulate(hist, n, words):
     """Do as ``spread_words`` does with the sums of words up to each of the first n bins."""
-    n_words = np.uint64(hist.size // BINS)
+    n_words, zero, one, two = np.uint64(hist.size // BINS), np.uint64(0), np.uint64(1), np.uint64(2)
+    if n_words == two:  # what most losses have: neither sum waits for the other
+        first, second = np.int64(0), np.int64(0)
+        for b in range(n):
+            first += hist[two * b]
+            second += hist[two * b + one]
+            words[zero, b], words[one, b] = first, second
+        return
     for i in range(n_words):
         total = np.int64(0)
         for b in range(n):
@@ -214,21 +221,23 @@ def scan_bins(hist, feature, node, scale, cell, scratch):
 def best_cut(words, n_cuts, gm, hm, cm, node, scale):
     """The best score of all cuts, as bits, and its place; (gm, hm, cm) goes left in any case.
 
-    The loops have no branches, and one layout each: LLVM makes vectors of them.
+    The loops have no branches: LLVM makes vectors of them.
     """
-    layout = scale.layout
-    scores = words[SCRATCH - 1]
+    scores, shift, zero, one = words[SCRATCH - 1], scale.shift, np.uint64(0), np.uint64(1)
     # Counts rise from cut to cut, so those with enough rows on both sides are neighbours.
     first = first_with(words, n_cuts, scale, scale.min_count - cm)
     last = first_with(words, n_cuts, scale, node.count - scale.min_count + 1 - cm)
-    if layout == PACKED_ONE:
-        score_cuts(words, first, last, PACKED_ONE, gm, hm, node, scale, scores)
-    elif layout == PACKED_TWO:
-        score_cuts(words, first, last, PACKED_TWO, gm, hm, node, scale, scores)
-    elif layout == WIDE_ONE:
-        score_cuts(words, first, last, WIDE_ONE, gm, hm, node, scale, scores)
+    whole = node.gradient, node.hessian
+    grid = scale.gradient, scale.hessian, scale.l2, scale.min_hessian
+    if scale.layout == PACKED_ONE:
+        mask = (np.int64(1) << shift) - np.int64(1)
+        for b in range(first, last):
+            word = words[zero, b]
+            scores[b] = score_cut((word >> shift) + gm, (word & mask) + hm, whole, grid)
     else:
-        score_cuts(words, first, last, WIDE_TWO, gm, hm, node, scale, scores)
+        behind = shift if scale.layout == PACKED_TWO else np.int64(0)
+        for b in range(first, last):
+            scores[b] = score_cut(words[zero, b] + gm, (words[one, b] >> behind) + hm, whole, grid)
     return largest(scores, first, last)
 
 
@@ -246,34 +255,28 @@ def first_with(words, n_cuts, scale, count):
 
 
 @inner(forceinline=True)
-def score_cuts(words, first, last, layout, gm, hm, node, scale, scores):
-    """Write G^2/(H + l2) of both children of some cuts, as bits; -1 where one has too little H.
+def score_cut(g, h, whole, grid):
+    """G^2/(H + l2) of both children of a cut, as bits; -1 where one has too little H.
 
     Bits of floats that are not negative are ordered as the floats are, and a vector of integers
     has a largest one without further ado.
     """
-    total_g, total_h = node.gradient, node.hessian
-    g_step, h_step, l2, shift = scale.gradient, scale.hessian, scale.l2, scale.shift
-    least = scale.min_hessian
-    for b in range(first, last):
-        g, h, _ = unpack(words, b, layout, shift)
-        g, h = g + gm, h + hm
-        gl, gr = float(g) * g_step, float(total_g - g) * g_step
-        left, right = float(h) * h_step, float(total_h - h) * h_step
-        score = gl * gl / (left + l2) + gr * gr / (right + l2)
-        allowed = (h > 0) & (total_h - h > 0) & (left >= least) & (right >= least)
-        scores[b] = bits_of(score) if allowed else np.int64(-1)
+    (total_g, total_h), (g_step, h_step, l2, least) = whole, grid
+    gl, gr = float(g) * g_step, float(total_g - g) * g_step
+    left, right = float(h) * h_step, float(total_h - h) * h_step
+    score = gl * gl / (left + l2) + gr * gr / (right + l2)
+    allowed = (h > 0) & (total_h - h > 0) & (left >= least) & (right >= least)
+    return bits_of(score) if allowed else np.int64(-1)
 
 
 @inner
 def largest(scores, first, last):
     """The largest of some integers, and where it stands first; -1 if there are none."""
-    best = np.int64(-1)
+    best, at = np.int64(-1), last
     for b in range(first, last):
         best = max(best, scores[b])
-    at = first
-    while at < last and scores[at] != best:
-        at += np.uint64(1)
+    for b in range(first, last):
+        at = min(at, b if scores[b] == best else last)
     return best, at
 
 
