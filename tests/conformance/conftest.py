@@ -17,7 +17,7 @@ from greedymiser.engines.cpu.state import Tuning
 from greedymiser.engines.sharded import ShardedRows
 
 # So that also a handful of rows is shared out among the threads.
-FINE = Tuning(rows=4, moved_rows=4, cells=1)
+FINE = Tuning(rows=4, cells=1)
 
 
 class InPieces:

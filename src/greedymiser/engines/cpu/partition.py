@@ -44,7 +44,7 @@ class Partition:
         self._flags = np.empty(n, dtype=np.bool_)
         self._noted = NOBODY
         # Work of so many rows is shared out, in pieces of so many.
-        self._least = 2 * tuning.moved_rows
+        self._least = 2 * tuning.rows
         self._longest = max(tuning.rows, n // (4 * threads.n_threads))
         self._rules: SplitRules | None = None
         # Gradients and Hessians of rows that were drawn, side by side; empty if none ever were.

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 class Tuning:
     """What changes time and memory, and never a model."""
 
-    # Rows to compute something of, or to count, that are worth a thread.
+    # Rows to compute something of, to count or to move, that are worth a thread.
     rows: int = 2048
-    # Rows to move.
-    moved_rows: int = 8192
     # The same for rows times features to count, and bins to scan.
-    cells: int = 100_000
+    cells: int = 25_000
     # Histograms that are kept for subtraction take at most this much memory; what does not fit is
     # counted again from its rows.
     histogram_bytes: int = 128 * 2**20
