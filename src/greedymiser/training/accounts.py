@@ -84,7 +84,7 @@ class ModelAccount:
         self._level = ledger.prices[None], ledger.owned_features[None]
         # Whether a purchase can make another feature cheaper.
         needs = [resource for some in marks_of(self.costs).of_feature for resource in some]
-        self._shares = len(set(needs)) < len(needs)
+        self.shares = len(set(needs)) < len(needs)
         # The bill, where it is the same for any number of trees; None until somebody asks.
         self._bill: float | None = None
 
@@ -104,13 +104,14 @@ class ModelAccount:
 
     def payable(self, within: Columns, bounds: Floats | None, tradeoff: float) -> Columns:
         """Prices fall for all nodes when one buys, so that the largest bound counts for all."""
+        reachable = self.reachable(within)
         if bounds is None:
-            return within & self._reachable
-        most, reachable = max(bounds.tolist()), within & self._reachable
+            return reachable
+        most = max(bounds.tolist())
         payable = reachable & (most > tradeoff * self.ledger.prices)
         # More and more of what is reachable: so many are the same ones.
         n_payable = np.count_nonzero(payable)
-        while self._shares and len(bounds) > 1 and n_payable < np.count_nonzero(reachable):
+        while self.shares and len(bounds) > 1 and n_payable < np.count_nonzero(reachable):
             prices = self.ledger.prices_if(payable[0])
             wider = reachable & (most > tradeoff * prices * (1 - 1e-12))
             n_wider = np.count_nonzero(wider)
@@ -118,6 +119,10 @@ class ModelAccount:
                 break
             payable, n_payable = wider, n_wider
         return payable
+
+    def reachable(self, within: Columns) -> Columns:
+        """Features that the budget has not ruled out."""
+        return within & self._reachable
 
     def can_afford(self, row: int, feature: int) -> bool:
         if self._budget is None:

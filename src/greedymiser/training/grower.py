@@ -219,10 +219,11 @@ class Grower:
 
     def _grow_at_once(self, root: _OpenLevel, n_trees: int, bought: list[Bought]) -> bool:
         """Grow the tree in compiled code, as far as nothing must be bought; or return False."""
-        levels = self._levels
+        levels, account = self._levels, self.account
         if levels is None or self._round.features is not None or len(root.nodes) == 0:
             return False
-        self._prices, self._owned = self.account.price(root.nodes, n_trees)
+        assert isinstance(account, ModelAccount)
+        self._prices, self._owned = account.price(root.nodes, n_trees)
         columns = self._columns_in_play(root.nodes)
         if not levels.begin(root.nodes, int(np.count_nonzero(columns))):
             return False
@@ -230,9 +231,11 @@ class Grower:
         limits = self.params.max_leaf_nodes or MANY_LEAVES, self._fewest
         prices = self._prices, self._owned, self.params.tradeoff
         while True:
+            within = account.reachable(self._within), account.shares
             row, feature = levels.go_on(
-                self._draft, self._settings, columns, prices, features, limits, self._knows_bounds
-            )
+                self._draft, self._settings, (columns, *within), prices, features, limits,
+                self._knows_bounds,
+            )  # fmt: skip
             if row == FINISHED:
                 break
             if row >= 0:
@@ -264,9 +267,7 @@ class Grower:
         A node's impurity bounds the raw gain of all its splits, so a feature whose price exceeds
         the bound cannot be chosen, unless another node of the level makes it cheaper.
         """
-        within = self._allowed
-        if not self._round.shops:
-            within = within & self._free
+        within = self._within
         bounds = None
         if self._knows_bounds:
             bounds = np.empty(len(nodes))
@@ -276,6 +277,11 @@ class Grower:
         if self._round.features is not None or self.params.interactions is not None:
             payable = self._narrowed(payable, nodes["node"])
         return payable
+
+    @property
+    def _within(self) -> Columns:
+        """Features that this round may look at."""
+        return self._allowed if self._round.shops else self._allowed & self._free
 
     @property
     def _free(self) -> Columns:

@@ -25,7 +25,7 @@ from greedymiser.engines.interface import (
     SplitTable,
 )
 from greedymiser.model.trees import CATEGORY_WORDS
-from greedymiser.training.splitting import split_nodes
+from greedymiser.training.splitting import choose_columns, split_nodes
 
 # Deeper trees grow level by level: room is made beforehand for all nodes that there might be.
 DEEPEST = 6
@@ -94,19 +94,23 @@ class LevelLoop:
         self,
         draft: NDArray[np.void],
         settings: NDArray[np.void],
-        columns: Columns,
+        columns: tuple[Columns, Columns, bool],
         prices: tuple[Floats, Columns, float],
         features: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]],
         limits: tuple[int, int],
         bounded: bool,
     ) -> tuple[int, int]:
-        """Grow until something must be bought, for a node (by its row) and a feature."""
+        """Grow until something must be bought, for a node (by its row) and a feature.
+
+        ``columns`` are those in play, those that may be, and whether the caller chooses them anew
+        for every level.
+        """
         memory = self._memory
         assert memory is not None
         counted = memory.counted
         scanned = None if counted.is_plain else self._table.category_sets
         buffers = (self._nodes, self._pairs, self._splits, self._chosen, self._sets)
-        levels = (self._depth, counted.keeps_last, memory.moves_last, bounded)
+        levels = (self._depth, counted.keeps_last, memory.moves_last, bounded, self._rows.n_rows)
         row, feature = grow_levels(
             counted.teams, counted.least, memory.data, memory.state, counted.kept, counted.room,
             memory.divided, levels, buffers, columns, *self._table, scanned, draft,
@@ -159,7 +163,8 @@ def grow_levels(
     histograms, free, active = kept
     kept = Kept(*histograms)
     room = None if room is None else CuttingRoom(*room)
-    max_depth, keeps_last, moves_last, is_bounded = levels
+    max_depth, keeps_last, moves_last, is_bounded, n_rows = levels
+    columns, within, asks = columns
     open_nodes, pairs, splits, chosen, sets = buffers
     prices, owned, tradeoff = prices
     set_of_feature, monotone, used = features
@@ -212,4 +217,7 @@ def grow_levels(
             for side in range(2):
                 draft[splits[s].left + side].energy = energies[s, side]
         if weighs and at.n_open > 0:
-            return COLUMNS, COLUMNS
+            if asks:
+                return COLUMNS, COLUMNS
+            nodes = open_nodes[: at.n_open]
+            choose_columns(draft, nodes, settings, n_rows, prices, tradeoff, within, columns)

@@ -89,14 +89,29 @@ def bound_gains(draft, open_nodes, settings, n_rows, bounds):
 
     By Cauchy and Schwarz, half of the sum of g^2/h minus G^2/(H + l2), if values are not bounded.
     """
+    for row in range(open_nodes.size):
+        bounds[row] = bound_gain(draft[open_nodes[row].node], settings[0], n_rows)
+
+
+@inner
+def bound_gain(node, settings, n_rows):
+    """See ``bound_gains``."""
     # Energies are sums of n floats: the slack covers what rounding may have taken from them.
     slack = 1e-9 + n_rows * 2.0**-52
+    g = node.gradient * settings.gradient
+    full = node.hessian * settings.hessian + settings.l2
+    bound = node.energy * (1.0 + slack) - (g * g / full if full > 0 else 0.0)
+    return 0.5 * max(0.0, bound) / settings.total_weight
+
+
+@inner
+def choose_columns(draft, open_nodes, settings, n_rows, prices, tradeoff, within, columns):
+    """Leave in play what could pay at some node, where no purchase makes another one cheaper."""
+    most = 0.0
     for row in range(open_nodes.size):
-        node = draft[open_nodes[row].node]
-        g = node.gradient * settings[0].gradient
-        full = node.hessian * settings[0].hessian + settings[0].l2
-        bound = node.energy * (1.0 + slack) - (g * g / full if full > 0 else 0.0)
-        bounds[row] = 0.5 * max(0.0, bound) / settings[0].total_weight
+        most = max(most, bound_gain(draft[open_nodes[row].node], settings[0], n_rows))
+    for f in range(columns.shape[1]):
+        columns[0, f] = within[0, f] and most > tradeoff * prices[0, f]
 
 
 @njit
