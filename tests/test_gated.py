@@ -24,7 +24,13 @@ from greedymiser import (
     save,
     tradeoff_curve,
 )
-from greedymiser.cascades.candidates import Levels, common_round, layers, most_valuable
+from greedymiser.cascades.candidates import (
+    CascadeFamily,
+    Levels,
+    common_round,
+    layers,
+    most_valuable,
+)
 
 QUICK = {"max_iter": 20, "learning_rate": 0.3, "n_jobs": 1}
 
@@ -63,6 +69,34 @@ def test_only_those_are_asked_who_gain(learned):
     assert np.array_equal(asked, X[:, 0] == 5)
     assert model.score(X, y) == 1.0
     assert sorted(set(model.prediction_costs(X))) == [1.0, 11.0]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_cascades_promise_is_what_their_rows_add_up_to(weighted, monkeypatch):
+    """Bands are judged by sums over cells of rows, the others row by row: both the same way."""
+    families = []
+    best = CascadeFamily.best
+    monkeypatch.setattr(CascadeFamily, "best", lambda self: families.append(self) or best(self))
+    X, y = rows_of(1200)
+    weight = np.arange(900) % 4 * 0.5 if weighted else None  # a quarter of the rows has none
+    model = MiserClassifier(costs=[1.0, 10.0, 5.0], charge="row", **QUICK)
+    held_out = {"X_val": X[900:], "y_val": y[900:], "tradeoffs": 3}
+    tradeoff_curve(model, X[:900], y[:900], sample_weight=weight, **held_out)
+    (family,) = families
+    states, kinds = family.known, set()
+    rows, prices = np.arange(states.n_rows), states.prices
+    for cascade in family.cascades():
+        stops = cascade.stops()
+        at = [family.states.index(bits) for bits in cascade.resources]
+        assert set(np.unique(stops)) <= set(at)
+        # The first state's set is part of the second's, or is paid beside it.
+        paid = {s: family._sets.price(cascade.resources[0] | family.states[s]) for s in at}
+        bills = np.array([paid[s] if s != at[0] else prices[s] for s in stops])
+        assert cascade.mean_price == pytest.approx(np.average(bills, weights=states.weight))
+        values = states.values[stops, rows]
+        assert cascade.loss == pytest.approx(np.average(values, weights=states.weight))
+        kinds.update(cascade.kinds)
+    assert kinds == {"band", "score", "paid"}
 
 
 def test_accounts(learned):

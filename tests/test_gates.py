@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import naive
 from greedymiser.cascades.gates import (
     GateInputs,
+    ScoreCells,
     band_gate,
     bands_between,
     bands_of_shares,
@@ -102,7 +103,8 @@ def test_a_band_tells_everybody_from_nobody(all_gain):
 def test_a_band_of_a_share_is_the_best_that_is_no_wider(rows, share):
     scores, gains = (np.array(part, dtype=np.float64) for part in zip(*rows, strict=True))
     inputs = inputs_of(scores[:, None], said=1)
-    found = bands_of_shares(inputs, gains, None, np.arange(len(rows)) % 2, [share])
+    cells = ScoreCells.of(inputs, None, np.arange(len(rows)) % 2)
+    found = [] if cells is None else bands_of_shares(cells, cells.sums(gains), [share])
     inside = [(scores >= a) & (scores <= b) for a in range(7) for b in range(a, 7)]
     best = max((gains[on].sum() for on in inside if on.mean() <= share), default=0.0)
     if len(set(scores.tolist())) == 1 or best <= 0:
@@ -118,30 +120,47 @@ def test_bands_of_shares_are_judged_by_rows_that_did_not_make_them():
     scores, folds = rng.random(600), np.arange(600) % 5
     gains = np.where((scores > 0.4) & (scores < 0.6), 1.0, -1.0)
     inputs = inputs_of(scores[:, None], said=1)
-    bands = bands_of_shares(inputs, gains, None, folds, [0.1, 0.25])
-    for (limits, on), share in zip(bands, (0.1, 0.25), strict=True):
+    cells = ScoreCells.of(inputs, None, folds)
+    bands = bands_of_shares(cells, cells.sums(gains), [0.1, 0.25])
+    for (limits, inside), share in zip(bands, (0.1, 0.25), strict=True):
+        on = inside.ravel()[cells.of_row]
         assert gains[on].mean() > 0.5
         assert gains[estimates_of(band_gate(inputs, limits), inputs) > 0].mean() > 0.5
         assert on.mean() == pytest.approx(min(share, 0.2), abs=0.06)
     seen = honest = 0.0
     for chance in rng.standard_normal((20, 600)):
-        (limits, on), *_ = bands_of_shares(inputs, chance, None, folds, [0.1])
+        (limits, inside), *_ = bands_of_shares(cells, cells.sums(chance), [0.1])
         seen += chance[estimates_of(band_gate(inputs, limits), inputs) > 0].sum()
-        honest += chance[on].sum()
+        honest += chance[inside.ravel()[cells.of_row]].sum()
     assert seen > 2 * honest
 
 
 def test_bands_are_tried_everywhere():
     scores = np.arange(120.0)
     inputs = inputs_of(scores[:, None], said=1)
-    found = bands_between(inputs, 4)
+    cells = ScoreCells.of(inputs, None, np.arange(120) % 3)
+    found = [(limits, inside.ravel()[cells.of_row]) for limits, inside in bands_between(cells, 4)]
     assert len(found) == 9  # ten stretches of four parts, without the whole
     for limits, on in found:
         assert np.array_equal(estimates_of(band_gate(inputs, limits), inputs) > 0, on)
         assert np.array_equal(np.diff(np.flatnonzero(on)), np.ones(on.sum() - 1))
     assert {round(on.mean() * 4) for _, on in found} == {1, 2, 3}
-    assert bands_between(inputs_of(np.ones((50, 1)), said=1), 4) == []
-    assert bands_between(inputs_of(np.empty((50, 0))), 4) == []
+    for nothing_said in (inputs_of(np.ones((50, 1)), said=1), inputs_of(np.empty((50, 0)))):
+        assert ScoreCells.of(nothing_said, None, np.arange(50) % 3) is None
+
+
+def test_cells_of_scores_add_up():
+    rng = np.random.default_rng(2)
+    scores, folds, weight = rng.integers(0, 9, 300) / 8, rng.integers(0, 4, 300), rng.random(300)
+    cells = ScoreCells.of(inputs_of(scores[:, None], said=1), weight, folds)
+    gains = rng.standard_normal(300)
+    for fold in range(4):
+        for k, score in enumerate(np.unique(scores)):
+            here = (folds == fold) & (scores == score)
+            assert cells.weight[fold, k] == pytest.approx(weight[here].sum())
+            assert cells.sums(gains)[fold, k] == pytest.approx(gains[here].sum())
+    assert cells.limits(0, 8) == (-np.inf, np.inf)
+    assert cells.limits(2, 3) == (3 / 16, 7 / 16)
 
 
 def judged_by(kind, inputs, gains):

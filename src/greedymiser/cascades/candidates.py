@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,8 +23,10 @@ from scipy.stats import rankdata
 from greedymiser.cascades.gates import (
     BAND,
     KINDS,
+    Band,
     GateInputs,
     Limits,
+    ScoreCells,
     band_gate,
     bands_between,
     bands_of_shares,
@@ -135,9 +137,9 @@ class Cascade:
     kinds: tuple[str, ...]
     # The drop in mean loss that a unit of mean cost must bring.
     tradeoff: float
-    # Of training rows, by models and gates that have not seen them: the state in which each stops,
-    # mean price and mean loss.
-    stopped: NDArray[np.uint8]
+    # Of training rows, by models and gates that have not seen them: what says in which state each
+    # stops (of thousands of cascades it is asked for few), mean price and mean loss.
+    stops: Callable[[], NDArray[np.uint8]]
     mean_price: float
     loss: float
     # Of rankers, instead of gates: how many documents of each query go on.
@@ -150,6 +152,18 @@ class Cascade:
             draft if isinstance(draft, Gate) else band_gate(inputs, draft)
             for draft, inputs in self.drafts
         )
+
+
+class PairGate(NamedTuple):
+    """A gate between two states, and what comes of it."""
+
+    gate: Gate | Limits
+    kind: str
+    # The share of rows that go on, and what that brings in the mean of all rows.
+    share: float
+    gained: float
+    # What says in which of the two states each row stops.
+    stops: Callable[[], NDArray[np.uint8]]
 
 
 class FoldModels(NamedTuple):
@@ -386,6 +400,7 @@ class CascadeFamily(StateFamily):
         # What is known in a state of the rows that gates learn from, and of the validation rows.
         self._known_of: dict[int, GateInputs] = {}
         self._known_of_served: dict[int, GateInputs] = {}
+        self._cells_of: dict[int, ScoreCells | None] = {}
 
     def _can_learn(self) -> bool:
         schema = self.curve_models.schema
@@ -494,7 +509,7 @@ class CascadeFamily(StateFamily):
             rows = np.flatnonzero(self.known.folds == fold)
             for column, values in zip(features, served, strict=True):
                 rank = (rankdata(column[rows]) - 0.5) / len(rows)
-                column[rows] = np.quantile(values, rank)
+                column[rows] = np.interp(rank * (len(values) - 1), np.arange(len(values)), values)
         return features
 
     def _columns(self, state: int) -> list[int]:
@@ -539,16 +554,16 @@ class CascadeFamily(StateFamily):
             policy = induce(states.part(chained), tradeoff, kinds=self._kinds)
             if len(policy.stages) > 1:
                 stages = [(chained[one.state], one.gate, one.kind) for one in policy.stages]
-                stopped = np.array(chained)[policy.stopped]
+                stopped = np.array(chained, dtype=np.uint8)[policy.stopped]
                 loss = states.mean(states.values[stopped, np.arange(states.n_rows)])
                 price = states.mean(policy.price)
-                yield self._cascade(states, stages, stopped, price, loss, tradeoff)
+                yield self._cascade(states, stages, stopped.copy, price, loss, tradeoff)
 
     def _cascade(
         self,
         states: States,
         stages: Sequence[tuple[int, Gate | Limits | None, str]],
-        stopped: NDArray[np.integer],
+        stops: Callable[[], NDArray[np.uint8]],
         price: float,
         loss: float,
         tradeoff: float,
@@ -560,7 +575,7 @@ class CascadeFamily(StateFamily):
             drafts=tuple((gate, states.inputs(s)) for s, gate, _ in stages if gate is not None),
             kinds=tuple(kind for *_, kind in stages if kind),
             tradeoff=tradeoff,
-            stopped=stopped.astype(np.uint8, copy=False),
+            stops=stops,
             mean_price=price + float(states.prices[0]),
             loss=loss,
         )
@@ -576,7 +591,8 @@ class CascadeFamily(StateFamily):
         kinds = [kind for kind in KINDS if kind in self._kinds]
         if BAND not in self._kinds:
             return [c for pair in pairs for kind in kinds for c in self._gated(states, pair, kind)]
-        cascades = [c for pair in pairs for c in self._banded(states, pair)]
+        of_shares = partial(bands_of_shares, shares=SHARES)
+        cascades = [c for pair in pairs for c in self._banded(states, pair, of_shares)]
         has_classes = self.curve_models.schema.loss.n_outputs > 1
         quick = [kind for kind in kinds if has_classes and KINDS[kind].n_trees == 1]
         cascades += [c for kind in quick for pair in pairs for c in self._gated(states, pair, kind)]
@@ -609,11 +625,33 @@ class CascadeFamily(StateFamily):
         both = self._sets.price(self.states[first] | self.states[second])
         return float(both - states.prices[first]) + states.entered(second)
 
-    def _banded(self, states: States, pair: tuple[int, int]) -> Iterator[Cascade]:
-        gain, inputs = self._gain(states, pair), states.inputs(pair[0])
-        for limits, on in bands_of_shares(inputs, gain, states.weight, states.folds, SHARES):
-            if on.any() and not on.all():
-                yield self._pair(states, pair, limits, BAND, on, gain)
+    def _cells(self, states: States, state: int) -> ScoreCells | None:
+        if state not in self._cells_of:
+            inputs = states.inputs(state)
+            self._cells_of[state] = ScoreCells.of(inputs, states.weight, states.folds)
+        return self._cells_of[state]
+
+    def _banded(
+        self,
+        states: States,
+        pair: tuple[int, int],
+        bands_of: Callable[[ScoreCells, Floats], list[Band]],
+    ) -> Iterator[Cascade]:
+        """A pair with bands of scores between its states: rows need not be looked at one by one."""
+        cells = self._cells(states, pair[0])
+        if cells is None:
+            return
+        gain = self._gain(states, pair)
+        gains = cells.sums(gain if states.weight is None else gain * states.weight)
+        everywhere = cells.weight > 0
+        for band in bands_of(cells, gains):
+            on = band.inside & everywhere
+            if on.any() and (on < everywhere).any():
+                total = cells.weight.sum()
+                share, gained = cells.weight[on].sum() / total, gains[on].sum() / total
+                stops = partial(stops_of, pair, band.inside.ravel(), cells.of_row)
+                gate = PairGate(band.limits, BAND, float(share), float(gained), stops)
+                yield self._pair(states, pair, gate)
 
     def _everywhere(self, states: States) -> Iterator[Cascade]:
         """The pairs that promise most, with bands of any width anywhere.
@@ -621,10 +659,7 @@ class CascadeFamily(StateFamily):
         A score need not be won where the loss is: they are for whoever goes by scores.
         """
         for pair in self._promising:
-            gain = self._gain(states, pair)
-            for limits, on in bands_between(states.inputs(pair[0]), N_PARTS):
-                if on.any() and not on.all():
-                    yield self._pair(states, pair, limits, BAND, on, gain)
+            yield from self._banded(states, pair, lambda cells, _: bands_between(cells, N_PARTS))
 
     def _gain(self, states: States, pair: tuple[int, int]) -> Floats:
         """What each row gains that goes on from the first to the second of two states."""
@@ -647,7 +682,11 @@ class CascadeFamily(StateFamily):
             # The gate that is served may have too few levels for what those of the folds did.
             is_astray = abs(share_served - share_on) > MOST_ASTRAY * share_on
             if on.any() and not on.all() and not is_astray:
-                yield self._pair(states, pair, Gate(gate.ensemble, cut), kind, on, gain, least)
+                between = PairGate(
+                    Gate(gate.ensemble, cut), kind, states.mean(on), states.mean(gain * on),
+                    partial(stops_of, pair, on),
+                )  # fmt: skip
+                yield self._pair(states, pair, between, least)
             if least == 0.0:
                 break
 
@@ -655,23 +694,18 @@ class CascadeFamily(StateFamily):
         self,
         states: States,
         pair: tuple[int, int],
-        gate: Gate | Limits,
-        kind: str,
-        on: NDArray[np.bool_],
-        gain: Floats,
+        gate: PairGate,
         least: float | None = None,
     ) -> Cascade:
         """``least`` is what a row gains at least that goes on; the mean of those if not given."""
         first, second = pair
-        beyond, share = self._price_beyond(states, first, second), states.mean(on)
-        gained = states.mean(gain * on)
+        beyond = self._price_beyond(states, first, second)
         if least is None:
-            least = max(float(gain[on].mean()), 0.0)
-        price = states.price(0, first) + beyond * share
-        loss = states.mean(states.values[first]) - gained
-        stages = [(first, gate, kind), (second, None, "")]
-        stopped = np.where(on, np.uint8(second), np.uint8(first))
-        return self._cascade(states, stages, stopped, price, loss, least / beyond)
+            least = max(gate.gained / gate.share, 0.0)
+        price = states.price(0, first) + beyond * gate.share
+        loss = states.mean(states.values[first]) - gate.gained
+        stages = [(first, gate.gate, gate.kind), (second, None, "")]
+        return self._cascade(states, stages, gate.stops, price, loss, least / beyond)
 
     # -- the best of them -------------------------------------------------------------------------
 
@@ -714,7 +748,7 @@ class CascadeFamily(StateFamily):
             tried += self._within_limit(self._everywhere(states))
         usable = [i for i in range(len(self.states)) if states.is_usable(i)]
         ends = [np.full(states.n_rows, i, dtype=np.uint8) for i in usable]
-        scores = [self.fold_scores(stopped) for stopped in (*ends, *(c.stopped for c in tried))]
+        scores = [self.fold_scores(stopped) for stopped in (*ends, *(c.stops() for c in tried))]
         prices = [*map(self.plain_price, usable), *(cascade.mean_price for cascade in tried)]
         points = list(zip(prices, (float(score.mean()) for score in scores), strict=True))
         candidates = [
@@ -726,6 +760,14 @@ class CascadeFamily(StateFamily):
         return Best(
             candidates, {self.states[i]: score for i, score in zip(usable, scores, strict=False)}
         )
+
+
+def stops_of(
+    pair: tuple[int, int], on: NDArray[np.bool_], of_row: NDArray[np.intp] | slice = slice(None)
+) -> NDArray[np.uint8]:
+    """In which of two states rows stop; ``on`` says who goes on, row by row or cell by cell."""
+    first, second = pair
+    return np.where(on, np.uint8(second), np.uint8(first))[of_row]
 
 
 def front(costs: Sequence[float], scores: Sequence[float]) -> list[int]:

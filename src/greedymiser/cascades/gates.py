@@ -450,77 +450,98 @@ def band_gate(inputs: GateInputs, limits: Limits) -> Gate:
     return Gate(_band(inputs, inputs.positions[inputs.said[-1]], low, high), 0.0)
 
 
-def bands_of_shares(
-    inputs: GateInputs,
-    target: Floats,
-    weight: Floats | None,
-    folds: NDArray[np.intp],
-    shares: Sequence[float],
-) -> list[tuple[Limits, NDArray[np.bool_]]]:
+@dataclass(frozen=True, eq=False)
+class ScoreCells:
+    """Rows by fold and by what the model says of them: a band of scores is made of such cells."""
+
+    # (n,): the cell of each row, numbered fold by fold and bin by bin.
+    of_row: NDArray[np.intp]
+    # (n_folds, n_bins): weight of the rows in each cell.
+    weight: Floats
+    # Between the bins.
+    edges: Floats
+
+    @classmethod
+    def of(
+        cls, inputs: GateInputs, weight: Floats | None, folds: NDArray[np.intp]
+    ) -> ScoreCells | None:
+        """None where the model says the same of all rows, or nothing."""
+        scores = inputs.said
+        if not len(scores) or not len(inputs.binned.edges[scores[-1]]):
+            return None
+        column = int(scores[-1])
+        codes, edges = inputs.binned.codes[column].astype(np.intp), inputs.binned.edges[column]
+        n_bins, (parts, fold) = len(edges) + 1, np.unique(folds, return_inverse=True)
+        of_row = fold * n_bins + codes
+        cells = np.bincount(of_row, weight, len(parts) * n_bins)
+        return cls(of_row, cells.reshape(-1, n_bins).astype(np.float64), edges)
+
+    def sums(self, values: Floats) -> Floats:
+        """Sum of some values in each cell."""
+        sums = np.bincount(self.of_row, values, self.weight.size)
+        return np.asarray(sums, dtype=np.float64).reshape(self.weight.shape)
+
+    def limits(self, first: int, last: int) -> Limits:
+        """The band of these bins and all between them."""
+        above = -np.inf if first == 0 else float(self.edges[first - 1])
+        return above, np.inf if last == len(self.edges) else float(self.edges[last])
+
+
+class Band(NamedTuple):
+    """A band of scores, and which cells of rows go on by it."""
+
+    limits: Limits
+    # (n_folds, n_bins)
+    inside: NDArray[np.bool_]
+
+
+def bands_of_shares(cells: ScoreCells, gains: Floats, shares: Sequence[float]) -> list[Band]:
     """For some shares of the rows, given ascending, the band of that width whose rows gain most.
 
     A band has at most its share of the rows, and more than the share before. Each comes with the
-    rows that go on by bands of the same width that were made without them.
+    cells that go on by bands of the same width that were made without their fold. ``gains`` are
+    sums over cells.
     """
-    scores = inputs.said
-    if not len(scores) or not len(inputs.binned.edges[scores[-1]]):
-        return []
-    column = int(scores[-1])
-    codes, edges = inputs.binned.codes[column].astype(np.intp), inputs.binned.edges[column]
-    weights = np.ones(len(target)) if weight is None else weight
-    n, (parts, place) = len(edges) + 1, np.unique(folds, return_inverse=True)
-    bins = np.arange(n)
+    n_folds, n = cells.weight.shape
     # Rows and gains of every stretch of bins from ``first`` up to ``last``, in each fold.
     first, last = np.triu_indices(n)
-    cells = np.zeros((2, len(parts), n + 1))
-    for k, fold in enumerate(parts):
-        here = folds == fold
-        for cell, of_row in zip(cells[:, k], (weights, weights * target), strict=True):
-            cell[1:] = np.cumsum(np.bincount(codes[here], of_row[here], n))
-    rows, gains = cells[:, :, last + 1] - cells[:, :, first]
-    sent_on: dict[tuple[int, int], NDArray[np.bool_]] = {}
-    share = rows.sum(axis=0) / rows.sum(axis=0).max()  # the longest stretch is the whole
+    up_to = np.zeros((2, n_folds, n + 1))
+    np.cumsum([cells.weight, gains], axis=2, out=up_to[:, :, 1:])
+    in_folds, gained_in_folds = up_to[:, :, last + 1] - up_to[:, :, first]
+    rows, gained = in_folds.sum(axis=0), gained_in_folds.sum(axis=0)
+    share = rows / rows.max()  # the longest stretch is the whole
+    bands: dict[tuple[int, int], Band] = {}
     for low, high in itertools.pairwise((0.0, *shares)):
-        best = _best_of(gains.sum(axis=0), (share > low) & (share <= high + 1e-9))
-        if best is None:
+        fits = np.flatnonzero((share > low) & (share <= high + 1e-9) & (gained > 0))
+        if not len(fits):
             continue
-        as_wide = np.flatnonzero(last - first == last[best] - first[best])
-        of_others = gains[:, as_wide].sum(axis=0) - gains[:, as_wide]
+        best = fits[np.argmax(gained[fits])]
+        start, end = int(first[best]), int(last[best])
+        as_wide = np.flatnonzero(last - first == end - start)
+        of_others = gained[as_wide] - gained_in_folds[:, as_wide]
         honest = as_wide[np.argmax(of_others, axis=1)]
-        # Whether rows of a fold and a bin are inside.
+        bins = np.arange(n)
         inside = (bins >= first[honest, None]) & (bins <= last[honest, None])
-        sent_on[int(first[best]), int(last[best])] = inside[place, codes]
-    bands = []
-    for (start, end), on in sent_on.items():
-        above = -np.inf if start == 0 else float(edges[start - 1])
-        bands.append(((above, np.inf if end == n - 1 else float(edges[end])), on))
-    return bands
+        bands[start, end] = Band(cells.limits(start, end), inside)
+    return list(bands.values())
 
 
-def bands_between(inputs: GateInputs, n_parts: int) -> list[tuple[Limits, NDArray[np.bool_]]]:
-    """All bands between scores that divide the rows into about equal parts, and who is in them."""
-    scores = inputs.said
-    if not len(scores) or not len(inputs.binned.edges[scores[-1]]):
-        return []
-    column = int(scores[-1])
-    codes, edges = inputs.binned.codes[column], inputs.binned.edges[column]
-    below = np.cumsum(np.bincount(codes, minlength=len(edges) + 1)) / len(codes)
-    cuts = np.unique(np.searchsorted(below, np.arange(1, n_parts) / n_parts))
-    cuts = cuts[cuts < len(edges)]
-    bands = []
-    for start, end in itertools.combinations((-1, *cuts.tolist(), len(edges)), 2):
-        if start == -1 and end == len(edges):
-            continue
-        above = -np.inf if start == -1 else float(edges[start])
-        limits = above, np.inf if end == len(edges) else float(edges[end])
-        bands.append((limits, (codes > start) & (codes <= end)))
-    return bands
-
-
-def _best_of(gains: Floats, fits: NDArray[np.bool_]) -> int | None:
-    """The place of the largest gain among some of them; None if there is none."""
-    fits = fits & (gains > 0)
-    return int(np.argmax(np.where(fits, gains, -np.inf))) if fits.any() else None
+def bands_between(cells: ScoreCells, n_parts: int) -> list[Band]:
+    """All bands between scores that divide the rows into about equal parts."""
+    n_folds, n = cells.weight.shape
+    rows = np.bincount(cells.of_row % n, minlength=n)
+    below = np.cumsum(rows) / len(cells.of_row)
+    cuts = np.unique(np.searchsorted(below, np.arange(1, n_parts) / n_parts)) + 1
+    ends = (0, *cuts[cuts < n].tolist(), n)
+    bins = np.arange(n)
+    return [
+        Band(
+            cells.limits(start, stop - 1),
+            np.tile((bins >= start) & (bins < stop), (n_folds, 1)),
+        )
+        for start, stop in itertools.combinations(ends, 2)
+        if stop - start < n
+    ]
 
 
 def _between(lower: float, upper: float) -> float:

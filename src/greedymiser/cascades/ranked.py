@@ -258,7 +258,7 @@ class RankedFamily(StateFamily):
             drafts=(),
             kinds=("place",),
             tradeoff=0.0,
-            stopped=np.where(self._places[pair.first] <= pair.n_on, second, first),
+            stops=lambda: np.where(self._places[pair.first] <= pair.n_on, second, first),
             mean_price=pair.price,
             loss=1.0 - pair.ndcg,
             first=FirstOfQuery((pair.n_on,), pair.stay_ahead),
