@@ -36,7 +36,9 @@ from greedymiser import (
     tradeoff_curve,
 )
 from greedymiser._core.amounts import money, rounded_score
+from greedymiser.curve import path
 from greedymiser.curve.search import _Whole
+from greedymiser.curve.trainer import Trainer
 from greedymiser.data.binning import BinMapper
 from greedymiser.losses import SquaredError
 from greedymiser.training.preparation import Inputs
@@ -599,3 +601,28 @@ def test_exits_and_sources_over_a_search():
     assert served.predict(rows).tolist() == search.predict(frame.head(3)).tolist()
     with pytest.raises(TypeError, match="needs an estimator of type MiserClassifier"):
         EarlyExitClassifier(clone(search)).fit(frame, y > 0)
+
+
+def test_models_of_a_path_look_at_new_features_seldom_where_rounds_take_long(monkeypatch):
+    seen, train = [], Trainer.train
+
+    def watched(self, params, *args, **options):
+        seen.append((params.tradeoff > 0, params.shopping_interval))
+        return train(self, params, *args, **options)
+
+    monkeypatch.setattr(Trainer, "train", watched)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 4))
+    y = np.digitize(X[:, 0] + 0.5 * X[:, 1], [-0.5, 0.5])
+    model = MiserClassifier(costs=[1.0, 2.0, 3.0, 4.0], max_iter=4, n_jobs=1)
+    data = {"X_val": X[200:], "y_val": y[200:], "tradeoffs": 3, "search": "path"}
+    cells = 200 * 4 * 3  # rows, features, and trees of a round
+    for large, interval, expected in [
+        (cells, 1, {(False, 1), (True, 8)}),
+        (cells + 1, 1, {(False, 1), (True, 1)}),
+        (cells, 3, {(False, 3), (True, 3)}),  # somebody has said how often
+    ]:
+        monkeypatch.setattr(path, "LARGE", large)
+        seen.clear()
+        tradeoff_curve(model.set_params(shopping_interval=interval), X[:200], y[:200], **data)
+        assert set(seen) == expected

@@ -312,8 +312,8 @@ def tradeoff_curve(
     estimator : MiserRegressor, MiserClassifier or MiserRanker
         Its ``tradeoff`` is ignored; everything else is kept, except that ``early_stopping="auto"``
         means that traces end when they have not improved for long, and without a search that they
-        run to ``max_iter``. On large data its ``shopping_interval`` of 1 becomes 8 for the path. It
-        is not fitted itself.
+        run to ``max_iter``. From a million rows × features × trees of a round on, its
+        ``shopping_interval`` of 1 becomes 8 for the path. It is not fitted itself.
     X, y : array, sparse matrix or data frame, and array-like
         Training data.
     sample_weight, qid : array-like, optional

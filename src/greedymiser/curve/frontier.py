@@ -919,21 +919,20 @@ class Frontier:
         costs = {
             tradeoff: best_cost(model) for tradeoff, model in self._flat_path.by_tradeoff.items()
         }
-        purchases = []
+        tasks = []
         for budget in np.geomspace(sets.price(sets.bundles[0]), most, BUDGETED + 1)[:-1].tolist():
             # A trade-off at which the path would go on buying.
             tradeoff = max((t for t, cost in costs.items() if cost > budget), default=0.0)
             params = replace(
-                usual,
-                charge="model",
-                row_budget=None,
-                tradeoff=tradeoff,
+                self._flat_path.params(tradeoff),
                 budget=budget,
                 max_iter=min(usual.max_iter, BUDGETED_ROUNDS),
+                # Few rounds: with less than all of them to buy in, they suggest less.
+                shopping_interval=usual.shopping_interval,
             )
-            model = self.models.trainer.train(params, is_patient=False)
-            purchases.append(sets.owned(model.ensemble.features))
-        return purchases
+            tasks.append((params, None, False))
+        trained = self.models.pool.run(Trainer.train, tasks)
+        return [sets.owned(model.ensemble.features) for model in trained]
 
 
 def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -30,9 +30,9 @@ CLOSE = 1.2
 # gap away from it, counts so much: what is sold in one piece makes a step wherever one looks.
 IN_VAIN, NEARLY_THE_SAME = 0.25, 0.1
 
-# Rows times features from which on the models of a path look at new features only so often:
-# measured, it costs nothing in score (docs/rounds.md).
-LARGE, SHOPPING_INTERVAL = 10_000_000, 8
+# Rows × features × trees of a round, from which on the models of a path look at new features
+# only so often: measured, it costs nothing in score (docs/rounds.md).
+LARGE, SHOPPING_INTERVAL = 1_000_000, 8
 
 # Around the trade-off of the least total, where that is known, these are tried first.
 AROUND_MIDDLE = (0.25, 4.0)
@@ -190,8 +190,9 @@ class TradeoffPath:
         if self.is_patient:
             params = replace(params, n_iter_no_change=LONG_PATIENCE)
         # On large data most of the time is spent on features that nobody buys.
-        n_cells = self.models.trainer.prepared.rows.n_rows * self.models.schema.n_features
-        is_large = n_cells >= LARGE and params.shopping_interval == 1
+        schema = self.models.schema
+        n_cells = self.models.trainer.prepared.rows.n_rows * schema.n_features
+        is_large = n_cells * schema.loss.n_outputs >= LARGE and params.shopping_interval == 1
         if self._may_skip and tradeoff > 0 and is_large:
             return replace(params, shopping_interval=SHOPPING_INTERVAL)
         return params
