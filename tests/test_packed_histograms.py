@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 import naive
 from greedymiser.engines.dask.packed_histograms import pack, unpack_onto
+from greedymiser.engines.dask.shard import counting_groups
 
 SUMS = st.one_of(
     st.integers(-(2**46), 2**46),
@@ -37,3 +38,15 @@ def test_histograms_arrive_as_they_were(data, n_words, n_nodes, n_blocks):
 def test_small_counts_share_a_word():
     found = np.array([[[-5, 2, 7, 1]]])
     assert pack([(found, 0, 1)], 2, 4).words.tolist() == [-5 * 2**16 + 2, 7 * 2**16 + 1]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(1, 12))
+def test_histograms_are_counted_in_groups_that_are_large_enough(n_counted, enough):
+    order = list(range(len(n_counted)))[::-1]
+    groups = list(counting_groups(order, n_counted, enough))
+    assert [k for group in groups for k in group] == order
+    sizes = [sum(n_counted[k] for k in group) for group in groups]
+    assert min(sizes) >= min(enough, sum(n_counted))
+    # None could have been divided.
+    for group, size in zip(groups[:-1], sizes, strict=False):
+        assert size - n_counted[group[-1]] < enough

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,6 +31,9 @@ from greedymiser.engines.sharded import sibling
 
 HistogramWords = NDArray[np.int64]
 
+# With so many histograms to count at a time, all threads are busy.
+HISTOGRAMS_PER_THREAD = 4
+
 
 class _BlockTables(NamedTuple):
     """Histograms of all rows, of the blocks that are added up here."""
@@ -50,6 +53,7 @@ class DaskShard:
 
     def __init__(self, sample: Sample, places: Sequence[RowPlaces], threads: Threads):
         self._shard = CpuShard(sample, threads, Tuning())
+        self._n_threads = threads.n_threads
         self._places = places
         binned = sample.binned
         self._lane_feature = binned.lane_feature.reshape(-1, LANES)
@@ -114,29 +118,40 @@ class DaskShard:
     # -- histograms -------------------------------------------------------------------------------
 
     def count(
-        self, commands: Sequence[Command], level: LevelRequest, me: str
-    ) -> tuple[Any, dict[str, CountedBlocks]]:
-        """Carry out some commands, and count: what the last one answers, and what others get.
+        self,
+        commands: Sequence[Command],
+        level: LevelRequest,
+        me: str,
+        give: Callable[[str, CountedBlocks], object],
+    ) -> Any:
+        """Carry out some commands, and count; returns what the last command answers.
 
-        Small nodes are counted on all blocks, large ones on fresh blocks.
+        Small nodes are counted on all blocks, large ones on fresh blocks. What other workers add up
+        is counted first, and given to them one by one: it travels while the rest is counted.
         """
         last = self.obey(commands)
         self._root = tuple(map(int, last[:3])) if level.is_new else ()
         blocks, fresh = level.owned(level.blocks), level.owned(level.fresh)
-        small = self._shard.count(level.small, np.concatenate(blocks))
-        large = self._shard.count(level.large, np.concatenate(fresh))
-        size, n_words = small.shape[2], self._shard.grid.bin_words
-        others, ends = {}, (0, 0)
-        for peer, some, some_fresh in zip(level.peers, blocks, fresh, strict=True):
-            begins, ends = ends, (ends[0] + len(some), ends[1] + len(some_fresh))
-            if peer == me:
-                mine = [small[:, begins[0] : ends[0]], large[:, begins[1] : ends[1]]]
-                rows = [np.ascontiguousarray(part).reshape(-1, size) for part in mine if part.size]
-                self._total = np.concatenate(rows) if len(rows) > 1 else rows[0] if rows else None
-            elif len(some):
-                parts = [(small, begins[0], ends[0]), (large, begins[1], ends[1])]
-                others[peer] = CountedBlocks(pack(parts, n_words, size), self._root)
-        return last, others
+        own, n_words = level.peers.index(me), self._shard.grid.bin_words
+        # Everybody begins elsewhere.
+        order = [*range(own + 1, len(blocks)), *range(own + 1)]
+        n_counted = [len(b) * len(level.small) + len(f) * len(level.large)
+                     for b, f in zip(blocks, fresh, strict=True)]  # fmt: skip
+        for group in counting_groups(order, n_counted, HISTOGRAMS_PER_THREAD * self._n_threads):
+            small = self._shard.count(level.small, np.concatenate([blocks[k] for k in group]))
+            large = self._shard.count(level.large, np.concatenate([fresh[k] for k in group]))
+            size, ends = small.shape[2], (0, 0)
+            for k in group:
+                begins, ends = ends, (ends[0] + len(blocks[k]), ends[1] + len(fresh[k]))
+                if k == own:
+                    mine = [small[:, begins[0] : ends[0]], large[:, begins[1] : ends[1]]]
+                    rows = [np.ascontiguousarray(p).reshape(-1, size) for p in mine if p.size]
+                    total = np.concatenate(rows) if len(rows) > 1 else rows[0] if rows else None
+                    self._total = total
+                elif len(blocks[k]):
+                    parts = [(small, begins[0], ends[0]), (large, begins[1], ends[1])]
+                    give(level.peers[k], CountedBlocks(pack(parts, n_words, size), self._root))
+        return last
 
     def scan(self, level: LevelRequest, me: str, others: Sequence[CountedBlocks]) -> ScannedColumns:
         """Add up the histograms of one's own blocks, and find the best splits."""
@@ -207,3 +222,18 @@ class DaskShard:
             categorical,
             table.category_sets[back, categorical],
         )
+
+
+def counting_groups(
+    order: Sequence[int], n_counted: Sequence[int], enough: int
+) -> Iterator[list[int]]:
+    """Neighbours in some order who have enough to count together; the last take what is left."""
+    group: list[int] = []
+    n, left = 0, sum(n_counted)
+    for k in order:
+        group.append(k)
+        n, left = n + n_counted[k], left - n_counted[k]
+        if n >= enough and left >= enough:
+            yield group
+            group, n = [], 0
+    yield group

@@ -232,8 +232,7 @@ class WorkerState:
         """Count the rows here; add up and scan the blocks that are this worker's."""
         shard, me = self._shard(placed), self._worker.address
         arriving = self._arrivals(placed, level.step)
-        last, counted = await self._run(shard.count, commands, level, me)
-        await self._wait(asyncio.ensure_future(self._send_counts(placed, level, counted)))
+        last = await self._count(shard, placed, commands, level)
         n_mine = len(level.owned(level.blocks)[level.peers.index(me)])
         if n_mine == 0:
             return LevelAnswer(last, None)
@@ -244,18 +243,35 @@ class WorkerState:
             return LevelAnswer(last, self._work(*scan))
         return LevelAnswer(last, await self._run(*scan))
 
-    async def _send_counts(
-        self, placed: str, level: LevelRequest, counted: Mapping[str, CountedBlocks]
-    ) -> None:
-        """Send histograms to the workers that add them up; nobody answers."""
-        me = level.peers.index(self._worker.address)
-        for peer in (*level.peers[me + 1 :], *level.peers[:me]):  # everybody begins elsewhere
-            if peer not in counted:
-                continue
-            (words, narrow), root = counted[peer]
-            about = pickle.dumps((self._session, placed, level.step, narrow.tobytes(), root))
-            call = getattr(self._worker.rpc(peer), HISTOGRAMS)
-            await call(about=about, words=words.data.cast("B"), reply=False)
+    async def _count(
+        self, shard: DaskShard, placed: str, commands: Sequence[Command], level: LevelRequest
+    ) -> Any:
+        """Count, and send histograms to the workers that add them up; nobody answers."""
+        loop, sent = asyncio.get_running_loop(), list[asyncio.Future[None]]()
+        is_over = False
+
+        def send(peer: str, counts: CountedBlocks) -> None:
+            if not is_over:  # the thread goes on counting where nobody waits for it any more
+                sent.append(asyncio.ensure_future(self._send(peer, placed, level.step, counts)))
+
+        def give(peer: str, counts: CountedBlocks) -> None:
+            loop.call_soon_threadsafe(send, peer, counts)
+
+        try:
+            last = await self._run(shard.count, commands, level, self._worker.address, give)
+        except BaseException:
+            is_over = True
+            for one in sent:
+                one.cancel()
+            raise
+        await self._pull(sent)
+        return last
+
+    async def _send(self, peer: str, placed: str, step: int, counts: CountedBlocks) -> None:
+        (words, narrow), root = counts
+        about = pickle.dumps((self._session, placed, step, narrow.tobytes(), root))
+        call = getattr(self._worker.rpc(peer), HISTOGRAMS)
+        await call(about=about, words=words.data.cast("B"), reply=False)
 
     def take(self, placed: str, step: int, counts: CountedBlocks) -> None:
         """Keep what another worker has counted, until it is asked for."""
