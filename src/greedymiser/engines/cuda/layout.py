@@ -29,3 +29,7 @@ CHILD, LEAF_VALUE, TREE_NODE = 0, 1, 13
 
 # A feature's column at a level: in play; in a block that is counted.
 IN_PLAY, IN_BLOCK = 1, 2
+
+# A node whose rows are weighed: its rows (START, STOP, SIDE; side -1: all rows) and the first of
+# its tiles (TILE).
+WEIGHED = 4

@@ -50,6 +50,7 @@ from greedymiser.losses import LambdaMART
 from greedymiser.model.trees import CATEGORY_WORDS, Tree
 
 NOTHING = np.empty(0)
+NO_WORDS, NO_MASKS = np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.int64)
 NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE), np.empty((0, CATEGORY_WORDS), dtype=np.uint64)
 
 # The digit of an exact sum from which on those lie that are of the size of 1 (``arithmetic``).
@@ -80,6 +81,7 @@ class CudaRows:
         # What came back of it when somebody looked.
         self._raw_here: Floats | None = None
         self._nothing = sent(np.empty((0, 0)))
+        self._no_bits = sent(np.empty((0, 0), dtype=np.int64))
         no_weight = np.empty(0)
         self._y = sent(np.ascontiguousarray(sample.y, dtype=np.float64))
         self._weight = sent(no_weight if sample.weight is None else sample.weight)
@@ -279,39 +281,59 @@ class CudaRows:
     def partition(
         self, splits: NDArray[np.void], category_sets: NDArray[np.uint64], last: bool
     ) -> Floats:
-        tree = self._trees()
+        tree, marks = self._trees(), self._marks
         tree.histograms.divided(splits)
-        if self._marks is not None:
-            self._marks.mark(tree.rows, tree.nodes[splits["node"]], splits["feature"])
-        if last and not self.sample.loss.renews_leaves:
+        tree.weighed = 0, NO_WORDS
+        if last and marks is None and not self.sample.loss.renews_leaves:
             tree.noted = splits, category_sets
             return NOTHING
-        tree.make_room(2 * len(splits))
-        n_words = len(splits) * DIVIDED
-        plan = self._buffer.room(n_words)
+        n_splits, n_divided = len(splits), len(splits) * DIVIDED
+        tree.make_room(2 * n_splits)
+        # Behind the nodes are the bits that they leave on their rows, and the children to weigh.
+        masks, bits = NO_MASKS, self._no_bits
+        n_weighed, n_found, weigh_tiles = 0, 0, 0
+        if marks is not None:
+            masks, bits = marks.masks_of(splits["feature"]), marks.bits
+            n_weighed = 0 if last else 2 * n_splits
+            n_found = marks.words_to_weigh(n_weighed)
+        weighed_at = n_divided + masks.size
+        plan = self._buffer.room(weighed_at + n_found)
         n_tiles = planning.plan_dividing(
             splits, category_sets, tree.nodes, self._features, rows.THREADS, plan
         )
-        self._buffer.send(n_words)
+        plan[n_divided:weighed_at] = masks.ravel()
+        first = int(splits["left"][0])
+        if marks is not None and n_weighed > 0:
+            weigh_tiles = marks.plan(tree.nodes[first : first + n_weighed], plan[weighed_at:])
+        self._buffer.send(weighed_at + n_found)
         bounded, grid = self._rules.bound_gains and not last, self.grid
         self._launch(
             rows.divide_rows, (n_tiles, 1),
-            (self._codes, tree.rows, tree.words, self._buffer.there, self._buffer.floats),
-            len(splits), grid.row_words, grid.gradient, grid.hessian, *tree.coding, int(bounded),
+            (self._codes, tree.rows, tree.words, self._buffer.there, self._buffer.floats, bits),
+            n_splits, grid.row_words, grid.gradient, grid.hessian, *tree.coding, int(bounded),
         )  # fmt: skip
+        if marks is not None and n_weighed > 0:
+            marks.launch(tree.rows, self._buffer, weighed_at, n_weighed, weigh_tiles)
+        elif not bounded:
+            return NOTHING
+        said = self._buffer.fetch(weighed_at + n_found)
+        tree.weighed = first, said[weighed_at:].copy()
         if not bounded:
             return NOTHING
-        said = self._buffer.fetch(n_words)[:n_words].view(np.float64).reshape(-1, DIVIDED)
-        return said[:, [LEFT_FLOAT, RIGHT_FLOAT]]
+        divided = said[:n_divided].view(np.float64).reshape(-1, DIVIDED)
+        return divided[:, [LEFT_FLOAT, RIGHT_FLOAT]]
 
     def marked(self, nodes: NDArray[np.int64] | None, marks: Sequence[int]) -> NDArray[np.int64]:
         assert self._marks is not None
         tree = self._trees()
-        if nodes is not None:
-            return self._marks.weigh(tree.rows, tree.nodes[nodes], marks)
-        every = np.zeros(1, dtype=tree.nodes.dtype)
-        every["stop"], every["side"] = self.n_rows, -1
-        return self._marks.weigh(tree.rows, every, marks)
+        if nodes is None:
+            every = np.zeros(1, dtype=tree.nodes.dtype)
+            every["stop"], every["side"] = self.n_rows, -1
+            return self._marks.weigh(tree.rows, every, marks)
+        first, found = tree.weighed
+        if len(found) > 0 and len(nodes) > 0 and nodes[0] >= first:
+            return self._marks.chosen(found, marks)[nodes - first]
+        return self._marks.weigh(tree.rows, tree.nodes[nodes], marks)
 
     def patterns(self, node: int | None) -> NDArray[np.bool_]:
         assert self._marks is not None
@@ -365,6 +387,8 @@ class _Trees:
         self.coding: tuple[int, ...] = (0, 0, 0)
         # The splits of the last level. Their rows were not moved: leaves can be told by codes.
         self.noted = NO_SPLITS
+        # The first of the children whose rows were weighed, and what they weigh.
+        self.weighed = 0, NO_WORDS
 
     def begin(self, grid: Grid, coding: counting.Coding, rules: SplitRules) -> None:
         """Put all rows into the root."""
@@ -373,6 +397,7 @@ class _Trees:
             self._stream.forget()
             self.words = room_for((2, n * grid.row_words), dtype=np.int64)
         self.coding, self.noted = tuple(coding), NO_SPLITS
+        self.weighed = 0, NO_WORDS
         self._n_nodes = 1
         self.nodes[0] = 0, n, 0, -1, -1
         self.is_whole = True

@@ -1,4 +1,4 @@
-"""Marks of rows on the device: bits are set, and their weights counted."""
+"""Marks of rows on the device: bits that finished trees leave, and the weights of bits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import numpy as np
 from greedymiser._core.bits import WORD_BITS
 from greedymiser.engines.cuda.device import SIMULATED, cuda, device, kernel
 from greedymiser.engines.cuda.kernels.rows import THREADS, goes_left
-from greedymiser.engines.cuda.layout import CHILD, TREE_NODE
-
-# What kernels are told of a node; behind it, for those that leave marks, the bits that it leaves.
-FIRST_ROW, LAST_ROW, IN_BUFFER, FIRST_TILE, MARKED = 0, 1, 2, 3, 4
+from greedymiser.engines.cuda.layout import CHILD, SIDE, START, STOP, TILE, TREE_NODE, WEIGHED
 
 # Rows that a block of threads weighs.
 PER_TILE = THREADS * (2 if SIMULATED else 8)
@@ -21,24 +18,12 @@ OWN = WORD_BITS // GROUP
 
 
 @device
-def find_node(plan, n_nodes, width, tile):
+def find_node(plan, first, n_nodes, tile):
     """Where the words of the node begin that a tile of rows is of."""
-    at = 0
-    while at + width < n_nodes * width and plan[at + width + FIRST_TILE] <= tile:
-        at += width
+    at = first
+    while at + WEIGHED < first + n_nodes * WEIGHED and plan[at + WEIGHED + TILE] <= tile:
+        at += WEIGHED
     return at
-
-
-@kernel
-def mark(rows, plan, bits, n_nodes):
-    """Set the bits of nodes for all their rows, each of which is in one of them only."""
-    tid, tile = cuda.threadIdx.x, cuda.blockIdx.x
-    at = find_node(plan, n_nodes, MARKED + bits.shape[0], tile)
-    i = plan[at + FIRST_ROW] + (tile - plan[at + FIRST_TILE]) * THREADS + tid
-    if i < plan[at + LAST_ROW]:
-        row = np.int64(rows[plan[at + IN_BUFFER], i])
-        for w in range(bits.shape[0]):
-            bits[w, row] |= plan[at + MARKED + w]
 
 
 @kernel
@@ -57,13 +42,13 @@ def mark_walking(codes, plan, masks, bits):
 
 
 @kernel
-def weigh(rows, plan, bits, weights, n_nodes, found_at):
+def weigh(rows, plan, bits, weights, nodes_at, n_nodes):
     """Weight of nodes, and of those of their rows that have each bit. Words of bits in y.
 
-    It is added to ``plan`` from ``found_at`` on: 1 + 64 x words entries for each node. The threads
-    of a block read a row each, and then each adds up its own bits of some of these rows. If it
-    added all bits of its own row to sums that are shared, it would wait for all others, whose rows
-    have the same bits.
+    It is added to ``plan`` behind the nodes, 1 + 64 x words entries for each. The threads of a
+    block read a row each, and then each adds up its own bits of some of these rows. If it added all
+    bits of its own row to sums that are shared, it would wait for all others, whose rows have the
+    same bits.
     """
     word_of = cuda.shared.array(THREADS, np.int64)
     weight_of = cuda.shared.array(THREADS, np.int64)
@@ -75,16 +60,16 @@ def weigh(rows, plan, bits, weights, n_nodes, found_at):
         sums[k] = 0
     if tid == 0:
         total[0] = 0
-    at = find_node(plan, n_nodes, MARKED, tile)
-    start = plan[at + FIRST_ROW] + (tile - plan[at + FIRST_TILE]) * PER_TILE
-    stop = min(start + PER_TILE, plan[at + LAST_ROW])
+    at = find_node(plan, nodes_at, n_nodes, tile)
+    start = plan[at + START] + (tile - plan[at + TILE]) * PER_TILE
+    stop = min(start + PER_TILE, plan[at + STOP])
     mine = np.int64(0)
     while start < stop:
         i = start + tid
         word_of[tid], weight_of[tid] = 0, 0
         if i < stop:
             # Without a buffer, it is all rows.
-            row = i if plan[at + IN_BUFFER] < 0 else np.int64(rows[plan[at + IN_BUFFER], i])
+            row = i if plan[at + SIDE] < 0 else np.int64(rows[plan[at + SIDE], i])
             weight_of[tid] = weights[row] if weights.size > 0 else np.int64(1)
             word_of[tid] = bits[word, row] if word < bits.shape[0] else np.int64(0)
         mine += weight_of[tid]
@@ -99,7 +84,8 @@ def weigh(rows, plan, bits, weights, n_nodes, found_at):
     cuda.syncthreads()
     cuda.atomic.add(total, 0, mine)
     cuda.syncthreads()
-    to = found_at + at // MARKED * (1 + WORD_BITS * bits.shape[0])
+    to = nodes_at + n_nodes * WEIGHED
+    to += (at - nodes_at) // WEIGHED * (1 + WORD_BITS * bits.shape[0])
     for k in range(OWN):
         if sums[k] != 0:
             cuda.atomic.add(plan, to + 1 + WORD_BITS * word + bit + k * GROUP, sums[k])

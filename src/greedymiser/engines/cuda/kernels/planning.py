@@ -37,6 +37,7 @@ from greedymiser.engines.cuda.layout import (
     TILE,
     TREE_NODE,
     UPPER,
+    WEIGHED,
 )
 from greedymiser.model.trees import CATEGORY_WORDS
 
@@ -193,6 +194,23 @@ def write_rows(plan, at, node, n_tiles):
     plan[at + TILE] = n_tiles
     for word in range(LEFT, DIVIDED):
         plan[at + word] = 0
+
+
+@njit
+def plan_weighing(nodes, tile, n_found, plan):
+    """Write nodes whose rows are weighed, WEIGHED words each, and room for ``n_found`` words.
+
+    Returns the number of tiles, at least one.
+    """
+    n_tiles = 0
+    for k in range(nodes.size):
+        node, at = nodes[k], k * WEIGHED
+        plan[at + START], plan[at + STOP], plan[at + SIDE] = node.start, node.stop, node.side
+        plan[at + TILE] = n_tiles
+        n_tiles -= -size(node) // tile
+    for word in range(nodes.size * WEIGHED, nodes.size * WEIGHED + n_found):
+        plan[word] = 0
+    return max(1, n_tiles)
 
 
 @njit

@@ -301,11 +301,12 @@ def node_of_tile(plan, first, n_nodes, tile):
 
 
 @kernel
-def divide_rows(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step, h_step, run_bits,
-           low_bits, alone_bits, bound_gains):  # fmt: skip
+def divide_rows(codes, rows, words, plan, plan_floats, bits, n_nodes, n_words, g_step, h_step,
+                run_bits, low_bits, alone_bits, bound_gains):  # fmt: skip
     """Move rows and their words into the children of their nodes, a tile of rows to each block.
 
     Tiles come in any order, and rows keep theirs within a tile: sums of integers do not show it.
+    Where rows have marks, the bits that each node leaves are behind the nodes in ``plan``.
     """
     before = cuda.shared.array(THREADS, np.int64)
     base = cuda.shared.array(2, np.int64)
@@ -334,6 +335,9 @@ def divide_rows(codes, rows, words, plan, plan_floats, n_nodes, n_words, g_step,
         # The first of those that go left is at base[0]; before[tid] counts this row too.
         to = base[0] + before[tid] - 1 if left else base[1] + tid - before[tid]
         rows[1 - side, to] = row
+        masks = n_nodes * DIVIDED + at // DIVIDED * bits.shape[0]
+        for w in range(bits.shape[0]):
+            bits[w, row] |= plan[masks + w]
         for k in range(n_words):
             words[1 - side, n_words * to + k] = words[side, n_words * i + k]
         if bound_gains != 0:
