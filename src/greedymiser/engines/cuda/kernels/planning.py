@@ -6,7 +6,7 @@ import numpy as np
 
 from greedymiser._core.compiling import inner, njit
 from greedymiser._core.intrinsics import bits_of
-from greedymiser.engines.cpu.kernels.counting import plan_level, size
+from greedymiser.engines.cpu.kernels.counting import filled, plan_level, size
 from greedymiser.engines.cuda.layout import (
     BIN,
     CHILD,
@@ -62,8 +62,9 @@ def plan_counting(open_nodes, pairs, nodes, is_whole, active, valid, most_blocks
     their order. Returns the number of nodes that are counted, of pieces, the length of a piece, and
     where blocks and open nodes begin.
     """
-    n_counted, n_rows = 0, np.int64(0)
-    minus = np.full(open_nodes.size, -1, dtype=np.int64)
+    # Not 0, which is of another type: what is called with it would be compiled for both.
+    n_counted, n_rows = np.int64(0), np.int64(0)
+    minus = filled(open_nodes.size, -1)
     slots = np.empty(open_nodes.size, dtype=np.int64)
     for p in range(pairs.size):
         pair = pairs[p]
@@ -94,7 +95,7 @@ def plan_counting(open_nodes, pairs, nodes, is_whole, active, valid, most_blocks
 def plan_alone(open_nodes, nodes, is_whole, active, most_blocks, shortest, plan):
     """Do as ``plan_counting`` does where histograms are not kept: every node is counted."""
     n_rows = np.int64(0)
-    minus = np.full(open_nodes.size, -1, dtype=np.int64)
+    minus = filled(open_nodes.size, -1)
     slots = np.arange(open_nodes.size)
     for row in range(open_nodes.size):
         n_rows += write_counted(plan, row, nodes[open_nodes[row].node], row, is_whole)
@@ -158,7 +159,7 @@ def plan_dividing(splits, category_sets, nodes, features, tile, plan):
 
     There is always one, as no grid is empty: where no row was drawn, it has no rows.
     """
-    n_tiles = 0
+    n_tiles = np.int64(0)
     for s in range(splits.size):
         parent = nodes[splits[s].node]
         n_tiles = write_divided(
@@ -220,8 +221,11 @@ def plan_leaves(leaves, values, splits, category_sets, nodes, features, tile, pl
     The last splits were only noted: their rows are with the parent. Returns the number of nodes
     that are written, and of tiles, at least one.
     """
-    side_of = np.full(np.max(leaves) + 2, -1, dtype=np.int64)
-    n, n_tiles = 0, 0
+    last = np.int64(0)
+    for k in range(leaves.size):
+        last = max(last, leaves[k])
+    side_of = filled(last + 2, -1)
+    n, n_tiles = np.int64(0), np.int64(0)
     for s in range(splits.size):
         node = nodes[splits[s].node]
         n_tiles = write_divided(plan, n, node, splits[s], category_sets[s], features, tile, n_tiles)
