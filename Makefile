@@ -62,6 +62,14 @@ test-platforms: $(VENV)/.installed-package  ## run the tests of Feast and MLflow
 	$(VENV)-platforms/bin/python -c "import feast, mlflow"
 	$(VENV)-platforms/bin/python -m pytest tests/test_feast.py tests/test_mlflow.py
 
+.PHONY: ptx
+# Always with the same NVVM: what has not changed stays as it is.
+ptx: $(VENV)/.installed-package  ## compile the kernels for GPUs anew; needs no GPU
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)-ptx
+	$(BIN)/uv pip install --quiet --python $(VENV)-ptx/bin/python \
+		--editable '.[cuda]' 'nvidia-nvvm==13.0.*'
+	$(VENV)-ptx/bin/python tools/compile_ptx.py
+
 .PHONY: test-env
 test-env: $(VENV)/.installed-dev  ## only set up what test and lint need
 
@@ -114,7 +122,7 @@ package: $(VENV)/.installed-package  ## build the wheel, check it, try it in emp
 
 .PHONY: clean
 clean:  ## remove the environment, caches and build results
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-platforms build dist docs/gallery docs/reference demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-platforms $(VENV)-ptx build dist docs/gallery docs/reference demo-output fuzz-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

@@ -9,6 +9,9 @@ import threading
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 from numba.cuda.simulator.kernelapi import FakeCUDAShared
 
+from greedymiser.engines.cuda import precompiled
+from greedymiser.engines.cuda.stream import Stream
+
 # Simulated threads wait for each other at every turn, and each time for Python.
 sys.setswitchinterval(1e-6)
 
@@ -57,3 +60,14 @@ def _launch_blocks(self, *args):
 
 
 FakeCUDAKernel.__call__ = _launch_blocks
+
+_launch_on_stream = Stream.launch
+
+
+def _launch_known(self, kernel, grid, threads, arrays, *scalars):
+    # On a GPU, Numba would have to compile it.
+    assert precompiled.key_of(kernel.fn.__name__, arrays, scalars) in precompiled.archive()
+    _launch_on_stream(self, kernel, grid, threads, arrays, *scalars)
+
+
+Stream.launch = _launch_known

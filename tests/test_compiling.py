@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import importlib.util
+import inspect
 import os
 import shutil
 import subprocess
@@ -217,6 +218,42 @@ def test_an_edit_leaves_the_code_of_other_kernels_current(
 
     assert hits() == [False, False]
     assert hits(**changes) == [whole, other]
+
+
+def test_a_digest_of_text_sees_words_numbers_and_blocks_and_nothing_else():
+    def one(x):
+        if x:
+            x = x + 1.5
+            x = -x
+        return x
+
+    def same(x):
+        """What is said of it does not matter."""
+        if x:
+            x = x + 1.5  # nor here
+            x = -x
+
+        return x
+
+    def other_number(x):
+        if x:
+            x = x + 1.25
+            x = -x
+        return x
+
+    def other_block(x):
+        if x:
+            x = x + 1.5
+        x = -x
+        return x
+
+    digests = []
+    for function in (one, same, other_number, other_block):
+        text = inspect.getsource(function).replace(function.__name__, "one", 1)
+        words = compiling.words_of(text)
+        digests.append(" ".join(words))
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tokenize import TokenError
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from greedymiser.engines.cuda import engine
+from greedymiser.engines.cuda import engine, precompiled
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,6 +54,93 @@ def test_without_a_gpu_users_are_told_what_is_missing():
     assert first == second
     assert first.startswith("CudaUnavailableError engine='cuda' needs an NVIDIA GPU, its driver")
     assert "greedymiser[cuda]" in first
+
+
+STALE = """if True:
+    from greedymiser._core.compiling import digest_of
+    from greedymiser.engines.cuda import precompiled, prediction
+    from greedymiser.engines.cuda.kernels import counting, marking, ranking, rows, scanning
+
+    kernels = {}
+    for module in (counting, marking, ranking, rows, scanning, prediction):
+        for value in vars(module).values():
+            if hasattr(value, "py_func") and not value.targetoptions.get("device"):
+                kernels[value.py_func.__name__] = digest_of(value.py_func, of_text=True)
+    found = precompiled.archive()
+    print(len(found), "kernels")
+    for key, compiled in found.items():
+        if kernels.get(key.split("-")[0]) != compiled.digest:
+            print(key, "has changed: make ptx")
+    for name in kernels.keys() - {key.split("-")[0] for key in found}:
+        print(name, "is not there: make ptx")
+"""
+
+
+@pytest.mark.subprocess
+def test_kernels_that_were_compiled_beforehand_are_current():
+    done = run("-c", STALE, NUMBA_ENABLE_CUDASIM="0")
+    assert done.returncode == 0, done.stderr
+    first, *stale = done.stdout.splitlines()
+    assert int(first.split()[0]) > 15
+    assert stale == []
+
+
+TWINS = """if True:
+    import inspect
+    from greedymiser._core.compiling import digest_of
+    from greedymiser.engines.cuda.kernels import formulas
+
+    names = "exp log sigmoid softplus _find_largest _softmax_values write_gradients gain_of_best"
+    twins = {name.lstrip("_"): getattr(formulas, name).py_func for name in names.split()}
+    for name, twin in twins.items():
+        assert inspect.getsource(twin).startswith(f"def {name}("), name
+    assert len({digest_of(twin, of_text=True) for twin in twins.values()}) == len(twins)
+"""
+
+
+@pytest.mark.subprocess
+def test_the_text_of_twins_is_found():
+    """Else an edit of what both the CPU and the GPU compute with would go unnoticed."""
+    done = run("-c", TWINS, NUMBA_ENABLE_CUDASIM="0")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_kernel_that_has_changed_is_compiled_anew(monkeypatch):
+    key, compiled = next(iter(precompiled.archive().items()))
+    kernel = SimpleNamespace(py_func=None)
+
+    digest = Mock(return_value=compiled.digest)
+    monkeypatch.setattr(precompiled, "digest_of", digest)
+    assert precompiled.ptx_of(kernel, key) == compiled.ptx
+    assert precompiled.ptx_of(kernel, "count-none") is None
+    digest.return_value += "0"
+    assert precompiled.ptx_of(kernel, key) is None
+    for error in (OSError("could not get source code"), TypeError, TokenError, SyntaxError):
+        digest.side_effect = error
+        assert precompiled.ptx_of(kernel, key) is None
+
+
+def test_no_product_is_fused():
+    """The compiler would make one rounding of two; a twin forbids it."""
+    exact = {"evaluate", "sum_values", "measure_derivatives", "scan", "write_lambdas"}
+    exact |= {"score_queries"}
+    found = precompiled.archive()
+    assert exact < {key.partition("-")[0] for key in found}
+    for key, compiled in found.items():
+        assert key.partition("-")[0] not in exact or b"fma.rn.f64" not in compiled.ptx
+
+
+def test_a_damaged_archive_of_kernels_is_as_none(tmp_path, monkeypatch):
+    whole = precompiled.ARCHIVE.read_bytes()
+    assert len(precompiled.archive()) > 15
+    file = tmp_path / "ptx.zip"
+    monkeypatch.setattr(precompiled, "ARCHIVE", file)
+    wrong = bytearray(whole)
+    wrong[len(whole) // 3] ^= 255
+    for content in (None, b"", whole[: len(whole) // 2], bytes(wrong), b"[]"):
+        if content is not None:
+            file.write_bytes(content)
+        assert precompiled.archive.__wrapped__() == {}
 
 
 @pytest.mark.simulator

@@ -19,7 +19,11 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import inspect
+import io
 import os
+import textwrap
+import tokenize
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -374,12 +378,16 @@ def _must_exist(locator: Any) -> None:
     os.scandir(locator.get_cache_path()).close()
 
 
-def digest_of(function: Callable[..., Any]) -> str:
-    """A digest of a function and of all functions and constants of ours that it refers to."""
+def digest_of(function: Callable[..., Any], of_text: bool = False) -> str:
+    """A digest of a function and of all functions and constants of ours that it refers to.
+
+    It is that of compiled Python, and of how it is compiled further; with ``of_text`` that of the
+    words in the source alone, which is the same for all versions of Python and Numba.
+    """
     seen, waiting = {function}, [function]
-    digest = hashlib.sha256(_compilers())
+    digest = hashlib.sha256(b"" if of_text else _compilers())
     while waiting:
-        said, needed = _content_of(waiting.pop())
+        said, needed = _content_of(waiting.pop(), of_text)
         digest.update(said)
         waiting.extend(other for other in needed if other not in seen)
         seen.update(needed)
@@ -396,9 +404,11 @@ def _compilers() -> bytes:
 
 
 @cache
-def _content_of(function: Callable[..., Any]) -> tuple[bytes, tuple[Callable[..., Any], ...]]:
+def _content_of(
+    function: Callable[..., Any], of_text: bool
+) -> tuple[bytes, tuple[Callable[..., Any], ...]]:
     """What a function says by itself, and the functions of ours that it refers to."""
-    said: list[tuple[Any, ...]] = [(function.__defaults__, function.__kwdefaults__)]
+    said: list[Any] = [(function.__defaults__, function.__kwdefaults__)]
     needed, names = [], set[str]()
     codes = [function.__code__]
     while codes:
@@ -406,13 +416,16 @@ def _content_of(function: Callable[..., Any]) -> tuple[bytes, tuple[Callable[...
         names.update(code.co_names)
         codes.extend(inner for inner in code.co_consts if isinstance(inner, CodeType))
         plain = [value for value in code.co_consts if not isinstance(value, CodeType)]
-        said.append((code.co_code, code.co_names, code.co_varnames, repr(plain)))
+        if not of_text:
+            said.append((code.co_code, code.co_names, code.co_varnames, repr(plain)))
+    if of_text:
+        said += words_of(inspect.getsource(function))
     known = {name: function.__globals__[name] for name in names if name in function.__globals__}
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     known |= {name: cell.cell_contents for name, cell in cells}
     for name in sorted(known):
         value = known[name]
-        options = getattr(value, "targetoptions", {})
+        options = {} if of_text else getattr(value, "targetoptions", {})
         said.append((name, sorted((key, str(options[key])) for key in options)))
         # What stands behind a kernel, and behind an intrinsic.
         value = getattr(value, "py_func", getattr(value, "_defn", value))
@@ -425,6 +438,18 @@ def _content_of(function: Callable[..., Any]) -> tuple[bytes, tuple[Callable[...
         elif not isinstance(value, ModuleType):
             said.append((name, repr(value)))
     return repr(said).encode(), tuple(needed)
+
+
+def words_of(text: str) -> list[str]:
+    """Source without comments and strings; blocks by where they begin and end."""
+    lines = io.StringIO(textwrap.dedent(text)).readline
+    kinds = tokenize.NAME, tokenize.OP, tokenize.NUMBER
+    blocks = {tokenize.INDENT: "{", tokenize.DEDENT: "}"}
+    return [
+        blocks.get(word.type, word.string)
+        for word in tokenize.generate_tokens(lines)
+        if word.type in kinds or word.type in blocks
+    ]
 
 
 OURS = __name__.split(".")[0]

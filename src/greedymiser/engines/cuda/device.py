@@ -52,8 +52,12 @@ if not SIMULATED and hasattr(cuda, "core"):
     cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """A kernel; compiled when it is first launched."""
+def kernel(function: Callable[..., Any], name: str | None = None) -> Any:
+    """A kernel; compiled when it is first launched, unless it was beforehand (``precompiled``).
+
+    ``name`` tells apart what one function makes several of.
+    """
+    function.__name__ = name or function.__name__
     return cuda.jit(function)
 
 
@@ -147,6 +151,8 @@ def twin(function: Any, **names: Any) -> Any:
     assert isinstance(definition, ast.FunctionDef)
     definition.decorator_list = []
     tree = ast.fix_missing_locations(_Rounded().visit(tree))
+    # Where it stands in its file: what asks for the source of the twin gets this function.
+    ast.increment_lineno(tree, plain.__code__.co_firstlineno - 1)
     known = {"mul": mul, "bits_of": bits_of, "from_bits": from_bits}
     scope = {**plain.__globals__, **known, **names}
     exec(compile(tree, inspect.getfile(plain), "exec"), scope)

@@ -20,6 +20,10 @@ class CudaUnavailableError(RuntimeError):
 def open_engine(threads: Threads) -> Engine:
     """The engine on the current device; ``CUDA_VISIBLE_DEVICES`` says which that is."""
     check_available()
+    from greedymiser.engines.cuda.rows import USUAL
+    from greedymiser.engines.cuda.stream import load_beforehand
+
+    load_beforehand(USUAL)
     return CudaEngine(threads)
 
 

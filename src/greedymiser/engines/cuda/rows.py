@@ -17,7 +17,7 @@ from greedymiser.engines.cpu.kernels import counting as cpu_counting
 from greedymiser.engines.cpu.partition import NODES
 from greedymiser.engines.cuda.device import cuda, room_for, sent
 from greedymiser.engines.cuda.histograms import Histograms, slots_of
-from greedymiser.engines.cuda.kernels import counting, planning, rows
+from greedymiser.engines.cuda.kernels import counting, planning, rows, scanning
 from greedymiser.engines.cuda.layout import (
     DIVIDED,
     F_CATEGORICAL,
@@ -52,6 +52,12 @@ from greedymiser.model.trees import CATEGORY_WORDS, Tree
 NOTHING = np.empty(0)
 NO_WORDS, NO_MASKS = np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.int64)
 NO_SPLITS = np.empty(0, dtype=SPLIT_DTYPE), np.empty((0, CATEGORY_WORDS), dtype=np.uint64)
+
+# Kernels that nearly every fit launches, the largest first.
+USUAL = (
+    rows.evaluate, scanning.scan, counting.count_one, counting.count_two, rows.divide_rows,
+    rows.quantise_all, rows.measure_derivatives, counting.clear, rows.add_leaves,
+)  # fmt: skip
 
 # The digit of an exact sum from which on those lie that are of the size of 1 (``arithmetic``).
 NEAR_ONE = (1022 >> 5) - 1

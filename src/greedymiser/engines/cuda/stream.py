@@ -1,4 +1,4 @@
-"""Launches and copies for the device, in order: a CUDA stream.
+"""Launches and copies for the device, in order: a CUDA stream; and kernels for it.
 
 Numba's own launch looks at every argument anew, which takes longer than most of these kernels run.
 The same arrays come back thousands of times, so what was found of them is kept, and the driver is
@@ -8,13 +8,17 @@ Numba launches.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.engines.cuda.device import SIMULATED, cuda
+from greedymiser.engines.cuda.precompiled import ENTRY, archive, key_of, ptx_of
 
 if not SIMULATED:
     try:
@@ -32,20 +36,79 @@ class DeviceError(RuntimeError):
 class _Bound:
     """A kernel and the arrays that it is called with: what the driver wants to know of them."""
 
-    def __init__(self, kernel: Any, arrays: tuple[Any, ...], n_scalars: int, stream: Any):
-        # One signature: the types of arguments never change.
-        (compiled,) = kernel.overloads.values()
-        values: list[int] = []
-        for kind, array in zip(compiled.argument_types, arrays, strict=False):
-            compiled._prepare_args(kind, array, stream, [], values)
+    def __init__(self, function: Any, arrays: tuple[Any, ...], n_scalars: int):
+        values = [word for array in arrays for word in _described(array)]
         self.arrays = arrays  # so that nobody else gets their place in memory
-        self.function = driver.CUfunction(int(compiled._codelibrary.get_cufunc().handle))
+        self.function = function
         # All parameters have 64 bits: a list of them, and a list of where they are.
         n = len(values)
-        self.values = np.array([*map(int, values), *[0] * n_scalars], dtype=np.int64)
+        self.values = np.array([*values, *[0] * n_scalars], dtype=np.int64)
         self.ints, self.floats = self.values[n:], self.values[n:].view(np.float64)
         self.places = self.values.ctypes.data + 8 * np.arange(n + n_scalars, dtype=np.uint64)
         self.at = self.places.ctypes.data
+
+
+def _described(array: Any) -> tuple[int, ...]:
+    """An array as Numba's kernels take it: who owns it (nobody), sizes, address, shape, strides."""
+    address = int(array.__cuda_array_interface__["data"][0])
+    return 0, 0, array.size, array.dtype.itemsize, address, *array.shape, *array.strides
+
+
+# The driver's functions by device and key, None where there is none. Who loads one promises it.
+_loaded: dict[tuple[int, str], Future[Any]] = {}
+_promising = threading.Lock()
+
+
+def load_beforehand(kernels: Sequence[Any]) -> None:
+    """Load kernels that will be launched, in a thread: meanwhile data is prepared."""
+    if driver is not None:
+        device = cuda.get_current_device().id
+        threading.Thread(target=_load_all, args=(device, kernels), daemon=True).start()
+
+
+def _load_all(device: int, kernels: Sequence[Any]) -> None:
+    # What fails here fails again when a kernel is launched, and is told there.
+    with contextlib.suppress(Exception):
+        cuda.select_device(device)
+        for kernel in kernels:
+            for key in archive():
+                if key.partition("-")[0] == kernel.py_func.__name__:
+                    _function(device, key, kernel)
+
+
+def _function(device: int, key: str, kernel: Any) -> Any:
+    """The driver's function for a kernel that was compiled beforehand; None if there is none."""
+    with _promising:
+        promise = _loaded.get((device, key))
+        if promise is None:
+            mine = _loaded[device, key] = Future()
+    if promise is not None:
+        return promise.result()
+    try:
+        mine.set_result(_load(ptx_of(kernel, key)))
+    except BaseException:
+        mine.set_result(None)
+        raise
+    return mine.result()
+
+
+def _load(ptx: bytes | None) -> Any:
+    if ptx is None:
+        return None
+    text = np.frombuffer(ptx + b"\0", dtype=np.uint8)
+    error, module = driver.cuModuleLoadData(text.ctypes.data)
+    # A driver or a GPU may be too old for this PTX, say: Numba may know better.
+    if int(error) != 0:
+        return None
+    error, function = driver.cuModuleGetFunction(module, ENTRY.encode())
+    return function if int(error) == 0 else None
+
+
+def _compiled(kernel: Any) -> Any:
+    """The driver's function for a kernel that Numba has compiled."""
+    # One signature, but for predictions: the types of arguments never change.
+    (compiled,) = kernel.overloads.values()
+    return driver.CUfunction(int(compiled._codelibrary.get_cufunc().handle))
 
 
 class Stream:
@@ -56,6 +119,8 @@ class Stream:
         self._thread = threading.get_ident()
         self.n_waits = 0
         self._bound: dict[tuple[int, ...], _Bound | None] = {}
+        # Arrays by their id, and where they begin.
+        self._addresses: dict[int, tuple[Any, int]] = {}
         self._handle = None if driver is None else driver.CUstream(int(self.stream.handle))
 
     def launch(
@@ -69,6 +134,11 @@ class Stream:
         """Launch a kernel, whose parameters are arrays first, and then numbers."""
         key = (id(kernel), *map(id, arrays))
         bound = self._bound.get(key)
+        if bound is None and key not in self._bound and driver is not None:
+            name = key_of(kernel.py_func.__name__, arrays, scalars)
+            function = _function(cuda.get_current_device().id, name, kernel)
+            if function is not None:
+                self._bound[key] = bound = _Bound(function, arrays, len(scalars))
         if bound is None:
             kernel[grid, threads, self.stream](*arrays, *scalars)
             if driver is not None and key not in self._bound:
@@ -88,13 +158,14 @@ class Stream:
 
     def _bind(self, kernel: Any, arrays: tuple[Any, ...], n_scalars: int) -> _Bound | None:
         try:
-            return _Bound(kernel, arrays, n_scalars, self.stream)
+            return _Bound(_compiled(kernel), arrays, n_scalars)
         except (AttributeError, TypeError, ValueError):
             return None
 
     def forget(self) -> None:
         """Let go of all arrays: some of them are replaced."""
         self._bound.clear()
+        self._addresses.clear()
 
     def send(self, here: NDArray[Any], there: Any, n_bytes: int) -> None:
         """Copy the first bytes of an array to one on the device; it must not change before that."""
@@ -104,7 +175,9 @@ class Stream:
             return
         self._enter()
         _raise_if_failed(
-            driver.cuMemcpyHtoDAsync(device_address(there), here.ctypes.data, n_bytes, self._handle)
+            driver.cuMemcpyHtoDAsync(
+                self._address_of(there), here.ctypes.data, n_bytes, self._handle
+            )
         )
 
     def fetch(self, there: Any, here: NDArray[Any], n_bytes: int) -> None:
@@ -115,7 +188,9 @@ class Stream:
             return
         self._enter()
         _raise_if_failed(
-            driver.cuMemcpyDtoHAsync(here.ctypes.data, device_address(there), n_bytes, self._handle)
+            driver.cuMemcpyDtoHAsync(
+                here.ctypes.data, self._address_of(there), n_bytes, self._handle
+            )
         )
 
     def wait(self) -> None:
@@ -127,16 +202,18 @@ class Stream:
         self._enter()
         _raise_if_failed(driver.cuStreamSynchronize(self._handle))
 
+    def _address_of(self, array: Any) -> int:
+        known = self._addresses.get(id(array))
+        if known is None:
+            at = int(array.__cuda_array_interface__["data"][0])
+            self._addresses[id(array)] = known = array, at
+        return known[1]
+
     def _enter(self) -> None:
         """Make sure that this thread knows the device."""
         if self._thread != threading.get_ident():
             cuda.current_context()
             self._thread = threading.get_ident()
-
-
-def device_address(array: Any) -> int:
-    """Where an array on the device begins."""
-    return int(array.__cuda_array_interface__["data"][0])
 
 
 def _raise_if_failed(answer: Any) -> None:

@@ -72,7 +72,7 @@ def clear(slots, plan, first, n):
         i += step
 
 
-def _make_count(n_words):
+def _make_count(n_words, name):
     """The kernel for rows of one word, or of two."""
     cells, own = n_words * CELLS, n_words * OWN
 
@@ -122,7 +122,7 @@ def _make_count(n_words):
             start = end
         add_to(slots, slot, block, total, counted, tid, n_words)
 
-    return kernel(count)
+    return kernel(count, name)
 
 
 @device
@@ -183,4 +183,4 @@ def add_to(slots, slot, block, total, counted, tid, n_words):
             cuda.atomic.add(slots, (slot, plane + bin), counted[k])
 
 
-count_one, count_two = _make_count(1), _make_count(2)
+count_one, count_two = _make_count(1, "count_one"), _make_count(2, "count_two")

@@ -216,7 +216,7 @@ def energy(g, h, is_flat, g_step, h_step):
     return size * size / (h * h_step) if h > 0 else HUGE
 
 
-def _make_quantise(is_whole):
+def _make_quantise(is_whole, name):
     """The kernel that puts all rows into the root, or the one for rows that are listed there."""
 
     def quantise(gradients, hessians, rows, words, said, said_floats, output, g_step, h_step,
@@ -267,10 +267,11 @@ def _make_quantise(is_whole):
             if bound_gains != 0:
                 cuda.atomic.add(said_floats, 2, energies[0])
 
-    return kernel(quantise)
+    return kernel(quantise, name)
 
 
-quantise_all, quantise_listed = _make_quantise(True), _make_quantise(False)
+quantise_all = _make_quantise(True, "quantise_all")
+quantise_listed = _make_quantise(False, "quantise_listed")
 
 
 # -- children -------------------------------------------------------------------------------------
