@@ -95,7 +95,7 @@ def predict(model: Any, X: Any) -> None:
     )
 
 
-CASES = ["squared", "predict", "costs", "log-loss", "ranking", "path", "sizes", "large"]
+CASES = ["squared", "predict", "costs", "row", "log-loss", "ranking", "path", "sizes", "large"]
 
 
 def main() -> None:
@@ -122,6 +122,10 @@ def main() -> None:
         dear = dict(plain, tradeoff=args.tradeoff)
         name = f"squared error, tradeoff {args.tradeoff:g}"
         report(name, lambda **p: MiserRegressor(**dear, **p), (X, y), *run)
+    if "row" in args.cases:
+        by_row = dict(plain, tradeoff=args.tradeoff, charge="row")
+        few = args.trees // 10, args.check
+        report('charge="row"', lambda **p: MiserRegressor(**by_row, **p), (X, y), *few)
     if "log-loss" in args.cases:
         report("log-loss", lambda **p: MiserClassifier(**plain, **p), (X, y > 0), *run)
     if "ranking" in args.cases:

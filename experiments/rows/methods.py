@@ -288,7 +288,9 @@ class LeafBills:
         return list(self.staged(rows.X, rounds))[-1]
 
 
-def lazy(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offer]:
+def lazy(
+    problem: Problem, split: ProblemSplit, n_jobs: int, n_tradeoffs: int = N_LAZY
+) -> dict[float, Offer]:
     """LightGBM's lazy penalty, at trade-offs from where nothing is bought to everything."""
     learner = Lightgbm(problem, split, n_jobs=n_jobs)
     prices = full_prices(problem.costs).tolist()
@@ -298,7 +300,7 @@ def lazy(problem: Problem, split: ProblemSplit, n_jobs: int) -> dict[float, Offe
 
     unpenalised = learner.fit(problem.rounds)
     offers = [nothing(problem, split)]
-    for tradeoff in (0.0, *penalty_grid(learner, fit, unpenalised, N_LAZY)):
+    for tradeoff in (0.0, *penalty_grid(learner, fit, unpenalised, n_tradeoffs)):
         booster = unpenalised if tradeoff == 0 else fit(tradeoff)
         offers.extend(prefixes(problem, split, learner, booster))
     return {budget: choose(offers, budget) for budget in problem.budgets}
