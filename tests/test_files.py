@@ -522,9 +522,10 @@ def test_models_that_cannot_be_saved(numbers, target, tmp_path):
     [
         pd.cut(np.arange(300), 3),
         pd.Categorical(np.array(["2020-01-01", "2021-01-01", "2022-01-01"] * 100, "M8[us]")),
+        pd.Categorical(np.array(["2020-01-01", "2021-01-01", "2022-01-01"] * 100, "M8[ns]")),
         pd.Categorical([(1, 2), (3, 4), (5, 6)] * 100),
     ],
-    ids=["intervals", "dates", "tuples"],
+    ids=["intervals", "dates", "nanoseconds", "tuples"],
 )
 def test_categories_that_have_no_place_in_a_file(target, tmp_path, labels):
     X = pd.DataFrame({"a": np.arange(300.0), "odd": labels})

@@ -296,8 +296,9 @@ def test_frame_with_categories():
     assert_same(booster_of(cut).predict(encode_for_lightgbm(cut, used)), cut.predict(new))
 
 
-def test_categories_that_cannot_be_written_are_refused_by_lightgbm():
-    days = pd.date_range("2020-01-01", periods=4)
+@pytest.mark.parametrize("unit", ["s", "ns"])
+def test_categories_that_cannot_be_written_are_refused_by_lightgbm(unit):
+    days = pd.date_range("2020-01-01", periods=4).as_unit(unit)
     X = pd.DataFrame({"day": pd.Categorical(np.repeat(days, 50)), "x": np.arange(200.0)})
     model = MiserRegressor(max_iter=5).fit(X, np.repeat([0.0, 3.0, 1.0, 2.0], 50))
     booster = booster_of(model)

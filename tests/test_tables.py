@@ -829,6 +829,20 @@ def test_dates_are_not_numbers(kind):
             some(dates)
 
 
+def test_categories_that_are_dates_are_the_same_in_any_unit():
+    dates = np.array(["2020-01-01", "2020-01-02", "NaT", "2020-01-03"] * (N // 4), "M8[s]")
+    frames = [
+        pd.DataFrame({"day": pd.Categorical(dates.astype(f"M8[{unit}]"))})
+        for unit in ("s", "us", "ns")
+    ]
+    y = np.arange(float(len(dates))) % 4
+    models = [MiserRegressor(max_iter=3, min_samples_leaf=2).fit(frame, y) for frame in frames]
+    for model in models:
+        for frame in frames:
+            assert np.array_equal(model.predict(frame), models[0].predict(frames[0]))
+    assert len(set(models[0].predict(frames[0]))) == 4
+
+
 def test_lazy_frames_must_be_collected():
     with pytest.raises(TypeError, match="lazy LazyFrame; call its collect"):
         fit(pl.LazyFrame(WHOLE, schema=NAMES))
@@ -844,7 +858,7 @@ def peak_of_fit(make, n_rows):
     X = make(np.random.default_rng(0).standard_normal((n_rows, 64)))
     y = np.arange(float(n_rows))
     model = MiserRegressor(max_iter=2, max_depth=2, early_stopping=False, n_jobs=2)
-    model.fit(X[:100], y[:100])  # compile
+    model.fit(X, y)  # compiles; few rows do not need all kernels
     tracemalloc.start()
     try:
         model.fit(X, y)

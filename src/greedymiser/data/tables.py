@@ -424,6 +424,9 @@ def _labels_of_series(series: Any) -> NDArray[Any]:
     Integers that a float cannot hold are objects too where some are missing.
     """
     labels: NDArray[Any] = series.to_numpy()
+    if labels.dtype.kind in "mM":
+        # As objects they would be integers where they count nanoseconds, and dates elsewhere.
+        labels = labels.astype(f"{labels.dtype.kind}8[us]")
     is_number = labels.dtype.kind in "biuf"
     if series.null_count() == 0:
         return labels if is_number else labels.astype(object)
