@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser._core.files import drafted
+from greedymiser.datasets.readers import exact_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +103,7 @@ class Workspace:
             key, ".csv", depends_on, lambda part: make().to_csv(part, index=False)
         )
         # Always what the file says: a resumed run sees the very numbers of the first one.
-        return pd.read_csv(path)
+        return pd.read_csv(path, **exact_numbers())
 
     def arrays(
         self,

@@ -59,6 +59,13 @@ def test_csv_as_people_write_it(file, name, text):
     assert frame.to_numpy().tolist() == [[1, 2]]
 
 
+def test_numbers_are_read_to_the_last_bit(file):
+    """Once pandas was content with nearly all of them."""
+    numbers = np.random.default_rng(0).random(500)
+    cells = "\n".join(map(repr, numbers.tolist()))
+    assert read_table(file("t.csv", f"x\n{cells}\n"))["x"].tolist() == numbers.tolist()
+
+
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress)])
 def test_compressed(file, suffix, pack):
     frame = read_table(file(f"t.csv.{suffix}", pack(b"a,b\n1,2\n")))

@@ -15,6 +15,7 @@ from typing import Any
 from greedymiser._core.amounts import quoted
 from greedymiser.cli.errors import InputError, Writes, check_not_read
 from greedymiser.datasets import PARQUET_SUFFIXES, TEXT_SEPARATORS
+from greedymiser.datasets.readers import exact_numbers
 
 # Seconds that a scheduler has to answer.
 PATIENCE = 10
@@ -96,6 +97,7 @@ def read_parts(pattern: Path, out: Path | None) -> Any:
                 blocksize=PART_BYTES,
                 assume_missing=True,
                 skipinitialspace=True,
+                **exact_numbers(),
             )
         else:
             raise InputError(

@@ -188,6 +188,7 @@ def _read_csv(
             encoding="utf-8-sig",
             dtype={name: str for name in text if name in names},
             keep_default_na=False,
+            **exact_numbers(),
         )
         with warnings.catch_warnings():
             # More cells in the rows than in the header.
@@ -204,6 +205,14 @@ def _read_csv(
         reason = str(error).rpartition("C error: ")[2].strip()
         raise ValueError(f"cannot read {str(path)!r} as CSV: {reason[:200]}") from None
     return _with_wide_numbers(frame, text), words
+
+
+def exact_numbers() -> dict[str, str]:
+    """What makes pandas read numbers to the last bit, as later versions do by themselves."""
+    import pandas as pd
+
+    is_old = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+    return {"float_precision": "round_trip"} if is_old else {}
 
 
 def _missing_words(frame: Any, literal: Collection[str]) -> dict[str, list[str]]:
