@@ -35,8 +35,9 @@ SHAPES = {
     "ranking": [(100_000, 100)],
 }
 
-# A turn is so many seconds long, or at least two rounds.
-TURN = 0.05
+# A turn is so many seconds long, or at least two rounds; before it, threads of the one before come
+# to rest (OpenMP's look for work for some ten milliseconds).
+TURN, REST = 0.05, 0.02
 
 # Drop of the mean loss that a unit of cost must bring.
 TRADEOFF = 1e-5
@@ -181,6 +182,7 @@ def compare(problem: Problem, threads: int, seconds: float) -> None:
     turns = 0
     while turns < 3 or time.perf_counter() - spent < seconds:
         for name, run in contestants.items():
+            time.sleep(REST)
             # The first round of a turn finds the caches full of others' data, and threads asleep.
             run(1)
             rounds = max(2, round(TURN / each[name]))
