@@ -4,6 +4,7 @@ import os
 import threading
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -402,6 +403,17 @@ def test_mfeat():
     table = np.loadtxt(folder_of("mfeat") / "mfeat-zer.csv", delimiter=",", skiprows=1)
     params = dict(max_iter=10, costs=np.ones(table.shape[1] - 1), tradeoff=1e-3)
     check_same(partial(MiserClassifier, **params), table[:, :-1], table[:, -1].astype(int))
+
+
+def test_a_kernel_that_could_not_be_loaded_is_loaded_when_it_is_launched(monkeypatch):
+    read = Mock(side_effect=[OSError("the disk failed"), None])
+    monkeypatch.setattr(stream, "ptx_of", read)
+    monkeypatch.setattr(stream, "_functions", {})
+    with pytest.raises(OSError, match="the disk failed"):
+        stream._function(0, "scan", None)
+    assert stream._function(0, "scan", None) is None  # Numba compiles it
+    assert stream._function(0, "scan", None) is None
+    assert read.call_count == 2
 
 
 @pytest.mark.skipif(SIMULATED, reason="nothing is compiled")

@@ -220,7 +220,7 @@ def test_an_edit_leaves_the_code_of_other_kernels_current(
     assert hits(**changes) == [whole, other]
 
 
-def test_a_digest_of_text_sees_words_numbers_and_blocks_and_nothing_else():
+def test_a_digest_of_text_sees_words_lines_and_blocks_and_nothing_else():
     def one(x):
         if x:
             x = x + 1.5
@@ -254,6 +254,8 @@ def test_a_digest_of_text_sees_words_numbers_and_blocks_and_nothing_else():
         digests.append(" ".join(words))
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
+    assert compiling.words_of("y = x\n-y\n") != compiling.words_of("y = x -y\n")
+    assert compiling.words_of("x == 'a'\n") != compiling.words_of("x == 'b'\n")
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
@@ -314,6 +316,10 @@ def test_functions_borrow_their_arguments_and_own_what_they_return():
     def alone(array):
         return array[1].sum() + array[:1].sum()
 
+    @njit(cache=False)
+    def keep(kept, array):
+        kept.append(array[1:2])
+
     one, other = np.arange(6.0).reshape(3, 2), 10 + np.arange(6.0).reshape(3, 2)
     try:
         kernel(one, other, 3)  # Numba keeps something of its first call
@@ -332,9 +338,13 @@ def test_functions_borrow_their_arguments_and_own_what_they_return():
         assert (sys.getrefcount(one), sys.getrefcount(other)) == owners
         assert not code_that_counts(alone)
         assert code_that_counts(handed_back)
+        kept = numba.typed.List([one[:1]])
+        keep(kept, one + 1)  # which nobody else owns
+        np.testing.assert_array_equal(kept[1], [[3.0, 4.0]])
+        assert code_that_counts(keep)
     finally:
         _nrt_python.memsys_disable_stats()
-        for function in (swapped_sum, first_of, kernel, handed_back, alone):
+        for function in (swapped_sum, first_of, kernel, handed_back, alone, keep):
             KERNELS.remove(function)
 
 

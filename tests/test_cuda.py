@@ -11,9 +11,13 @@ from tokenize import TokenError
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
+from greedymiser.engines.cpu.kernels.counting import NODE_DTYPE
 from greedymiser.engines.cuda import engine, precompiled
+from greedymiser.engines.cuda.kernels.planning import plan_weighing
+from greedymiser.engines.cuda.layout import SIDE, START, STOP, TILE, WEIGHED
 
 ROOT = Path(__file__).parents[1]
 
@@ -118,6 +122,31 @@ def test_a_kernel_that_has_changed_is_compiled_anew(monkeypatch):
     for error in (OSError("could not get source code"), TypeError, TokenError, SyntaxError):
         digest.side_effect = error
         assert precompiled.ptx_of(kernel, key) is None
+
+
+def test_kernels_are_found_by_what_they_are_called_with():
+    array = np.zeros((4, 6))
+    assert precompiled.key_of("scan", (array, array[0]), (1, 2.0)) == (
+        "scan-float64_2d-float64_1d-i-f"
+    )
+    same = [array[:2], array[:, :0], array[1:2, ::6], array[:0, ::2], array[:, 2:3].T[:1, :1]]
+    assert len({precompiled.key_of("scan", (other,), ()) for other in (array, *same)}) == 1
+    for other in (array.T, array[:, ::2], array[::2], array[:, 1:]):
+        assert precompiled.key_of("scan", (other,), ()) == "scan-float64_2d_strided"
+
+
+def test_rows_to_weigh_are_in_tiles_of_one_node_each():
+    nodes = np.zeros(4, dtype=NODE_DTYPE)
+    nodes["start"], nodes["stop"] = [0, 5, 5, 30], [5, 5, 30, 31]
+    nodes["side"] = [1, 0, 1, -1]
+    plan = np.full(4 * WEIGHED + 9, -7, dtype=np.int64)
+    assert plan_weighing(nodes, 8, 7, plan) == 1 + 0 + 4 + 1
+    planned = plan[: 4 * WEIGHED].reshape(4, WEIGHED)
+    for word, name in ((START, "start"), (STOP, "stop"), (SIDE, "side")):
+        assert np.array_equal(planned[:, word], nodes[name])
+    assert planned[:, TILE].tolist() == [0, 1, 1, 5]
+    assert plan[4 * WEIGHED :].tolist() == [0] * 7 + [-7] * 2
+    assert plan_weighing(nodes[1:2], 8, 0, plan) == 1  # no grid is empty
 
 
 def test_no_product_is_fused():

@@ -191,12 +191,13 @@ class BorrowingLower(Lower):
     Numba counts the owners of an array whenever a function is given it, or takes a row or a slice
     of it. That is a third of the time of short kernels, and threads that do so at the same time
     wait for each other. The caller owns what it hands over until the function returns. A function
-    that returns arrays counts, since they may be those that it was given.
+    counts if it returns arrays, which may be those that it was given, and if it is given anything
+    that it could keep them in.
     """
 
     def extract_function_arguments(self) -> Any:
         values: Any = super().extract_function_arguments()
-        if holds_no_array(self.fndesc.restype):
+        if holds_no_array(self.fndesc.restype) and all(map(keeps_nothing, self.fndesc.argtypes)):
             kinds = zip(self.fndesc.argtypes, values, strict=True)
             values = [self._borrowed(kind, value) for kind, value in kinds]
         self.fnargs = values
@@ -220,6 +221,16 @@ def holds_no_array(kind: Any) -> bool:
     if isinstance(kind, types.BaseTuple):
         return all(holds_no_array(part) for part in kind)
     return isinstance(kind, (types.Number, types.Boolean, types.NoneType))
+
+
+def keeps_nothing(kind: Any) -> bool:
+    """Whether no array can be left in an argument of one of Numba's types, as it can in a list."""
+    if isinstance(kind, types.BaseTuple):
+        return all(keeps_nothing(part) for part in kind)
+    if isinstance(kind, types.Optional):
+        return keeps_nothing(kind.type)
+    plain = types.Array, types.Record, types.Callable, types.Omitted, types.StringLiteral
+    return holds_no_array(kind) or isinstance(kind, plain)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -441,15 +452,18 @@ def _content_of(
 
 
 def words_of(text: str) -> list[str]:
-    """Source without comments and strings; blocks by where they begin and end."""
+    """Source without comments and docstrings; lines and blocks by where they end."""
     lines = io.StringIO(textwrap.dedent(text)).readline
-    kinds = tokenize.NAME, tokenize.OP, tokenize.NUMBER
-    blocks = {tokenize.INDENT: "{", tokenize.DEDENT: "}"}
-    return [
-        blocks.get(word.type, word.string)
-        for word in tokenize.generate_tokens(lines)
-        if word.type in kinds or word.type in blocks
-    ]
+    kinds = tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING
+    ends = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: ";"}
+    words = [";"]
+    for word in tokenize.generate_tokens(lines):
+        begins = words[-1] in ends.values()
+        if word.type in ends and not (begins and word.type == tokenize.NEWLINE):
+            words.append(ends[word.type])
+        elif word.type in kinds and not (begins and word.type == tokenize.STRING):
+            words.append(word.string)
+    return words
 
 
 OURS = __name__.split(".")[0]

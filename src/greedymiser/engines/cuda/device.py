@@ -52,12 +52,8 @@ if not SIMULATED and hasattr(cuda, "core"):
     cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
-def kernel(function: Callable[..., Any], name: str | None = None) -> Any:
-    """A kernel; compiled when it is first launched, unless it was beforehand (``precompiled``).
-
-    ``name`` tells apart what one function makes several of.
-    """
-    function.__name__ = name or function.__name__
+def kernel(function: Callable[..., Any]) -> Any:
+    """A kernel; compiled when it is first launched, unless it was beforehand (``precompiled``)."""
     return cuda.jit(function)
 
 

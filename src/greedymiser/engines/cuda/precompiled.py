@@ -31,8 +31,18 @@ class Compiled(NamedTuple):
 
 def key_of(name: str, arrays: tuple[Any, ...], scalars: tuple[int | float, ...]) -> str:
     """What a kernel is found by: its name, and the types of what it is called with."""
-    kinds = [f"{array.dtype.name}_{array.ndim}d" for array in arrays]
+    kinds = [f"{array.dtype.name}_{array.ndim}d{_gaps(array)}" for array in arrays]
     return "-".join([name, *kinds, *("f" if type(one) is float else "i" for one in scalars)])
+
+
+def _gaps(array: Any) -> str:
+    """Nothing for arrays without gaps, in C order: kernels of the archive know no others."""
+    expected = array.dtype.itemsize
+    for size, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
+        if size > 1 and stride != expected and array.size > 0:
+            return "_strided"
+        expected *= size
+    return ""
 
 
 @cache

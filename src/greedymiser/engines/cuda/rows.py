@@ -337,7 +337,7 @@ class CudaRows:
             every["stop"], every["side"] = self.n_rows, -1
             return self._marks.weigh(tree.rows, every, marks)
         first, found = tree.weighed
-        if len(found) > 0 and len(nodes) > 0 and nodes[0] >= first:
+        if len(found) > 0 and len(nodes) > 0 and nodes.min() >= first:
             return self._marks.chosen(found, marks)[nodes - first]
         return self._marks.weigh(tree.rows, tree.nodes[nodes], marks)
 

@@ -1,9 +1,8 @@
 """Launches and copies for the device, in order: a CUDA stream; and kernels for it.
 
 Numba's own launch looks at every argument anew, which takes longer than most of these kernels run.
-The same arrays come back thousands of times, so what was found of them is kept, and the driver is
-called directly. Where that is not possible (in the simulator, or if Numba has changed inside),
-Numba launches.
+The same arrays come back thousands of times, so what is known of them is kept, and the driver is
+called directly. What was not compiled beforehand, Numba compiles and launches.
 """
 
 from __future__ import annotations
@@ -49,25 +48,26 @@ class _Bound:
 
 
 def _described(array: Any) -> tuple[int, ...]:
-    """An array as Numba's kernels take it: who owns it (nobody), sizes, address, shape, strides."""
+    """An array as the archive's kernels take it: owners (none), sizes, address, shape, strides."""
     address = int(array.__cuda_array_interface__["data"][0])
     return 0, 0, array.size, array.dtype.itemsize, address, *array.shape, *array.strides
 
 
-# The driver's functions by device and key, None where there is none. Who loads one promises it.
-_loaded: dict[tuple[int, str], Future[Any]] = {}
-_promising = threading.Lock()
+# The driver's functions by device and key, None where there is none.
+_functions: dict[tuple[int, str], Future[Any]] = {}
+_functions_lock = threading.Lock()
 
 
 def load_beforehand(kernels: Sequence[Any]) -> None:
     """Load kernels that will be launched, in a thread: meanwhile data is prepared."""
     if driver is not None:
         device = cuda.get_current_device().id
-        threading.Thread(target=_load_all, args=(device, kernels), daemon=True).start()
+        # No daemon: the driver must not be at work when the process ends.
+        threading.Thread(target=_load_all, args=(device, kernels)).start()
 
 
 def _load_all(device: int, kernels: Sequence[Any]) -> None:
-    # What fails here fails again when a kernel is launched, and is told there.
+    # What fails here is tried again when a kernel is launched, and told there.
     with contextlib.suppress(Exception):
         cuda.select_device(device)
         for kernel in kernels:
@@ -78,18 +78,18 @@ def _load_all(device: int, kernels: Sequence[Any]) -> None:
 
 def _function(device: int, key: str, kernel: Any) -> Any:
     """The driver's function for a kernel that was compiled beforehand; None if there is none."""
-    with _promising:
-        promise = _loaded.get((device, key))
-        if promise is None:
-            mine = _loaded[device, key] = Future()
-    if promise is not None:
-        return promise.result()
-    try:
-        mine.set_result(_load(ptx_of(kernel, key)))
-    except BaseException:
-        mine.set_result(None)
-        raise
-    return mine.result()
+    with _functions_lock:
+        future = _functions.get((device, key))
+        is_first = future is None
+        if future is None:
+            future = _functions[device, key] = Future()
+    if is_first:
+        try:
+            future.set_result(_load(ptx_of(kernel, key)))
+        except BaseException as error:
+            del _functions[device, key]
+            future.set_exception(error)
+    return future.result()
 
 
 def _load(ptx: bytes | None) -> Any:
@@ -102,13 +102,6 @@ def _load(ptx: bytes | None) -> Any:
         return None
     error, function = driver.cuModuleGetFunction(module, ENTRY.encode())
     return function if int(error) == 0 else None
-
-
-def _compiled(kernel: Any) -> Any:
-    """The driver's function for a kernel that Numba has compiled."""
-    # One signature, but for predictions: the types of arguments never change.
-    (compiled,) = kernel.overloads.values()
-    return driver.CUfunction(int(compiled._codelibrary.get_cufunc().handle))
 
 
 class Stream:
@@ -137,12 +130,10 @@ class Stream:
         if bound is None and key not in self._bound and driver is not None:
             name = key_of(kernel.py_func.__name__, arrays, scalars)
             function = _function(cuda.get_current_device().id, name, kernel)
-            if function is not None:
-                self._bound[key] = bound = _Bound(function, arrays, len(scalars))
+            bound = None if function is None else _Bound(function, arrays, len(scalars))
+            self._bound[key] = bound
         if bound is None:
             kernel[grid, threads, self.stream](*arrays, *scalars)
-            if driver is not None and key not in self._bound:
-                self._bound[key] = self._bind(kernel, arrays, len(scalars))
             return
         self._enter()
         for i, number in enumerate(scalars):
@@ -155,12 +146,6 @@ class Stream:
                 bound.function, *grid, 1, threads, 1, 1, 0, self._handle, bound.at, 0
             )
         )
-
-    def _bind(self, kernel: Any, arrays: tuple[Any, ...], n_scalars: int) -> _Bound | None:
-        try:
-            return _Bound(_compiled(kernel), arrays, n_scalars)
-        except (AttributeError, TypeError, ValueError):
-            return None
 
     def forget(self) -> None:
         """Let go of all arrays: some of them are replaced."""

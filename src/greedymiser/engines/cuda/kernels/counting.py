@@ -122,7 +122,8 @@ def _make_count(n_words, name):
             start = end
         add_to(slots, slot, block, total, counted, tid, n_words)
 
-    return kernel(count, name)
+    count.__name__ = name
+    return kernel(count)
 
 
 @device

@@ -267,7 +267,8 @@ def _make_quantise(is_whole, name):
             if bound_gains != 0:
                 cuda.atomic.add(said_floats, 2, energies[0])
 
-    return kernel(quantise, name)
+    quantise.__name__ = name
+    return kernel(quantise)
 
 
 quantise_all = _make_quantise(True, "quantise_all")
