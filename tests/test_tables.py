@@ -829,18 +829,39 @@ def test_dates_are_not_numbers(kind):
             some(dates)
 
 
-def test_categories_that_are_dates_are_the_same_in_any_unit():
-    dates = np.array(["2020-01-01", "2020-01-02", "NaT", "2020-01-03"] * (N // 4), "M8[s]")
+DAYS = np.array(["2020-01-01", "2020-01-02", "NaT", "2020-01-03"] * 10, "M8[D]")
+DATES = [None if day is None else day for day in DAYS.tolist()]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [pd.Categorical(DAYS.astype(f"M8[{unit}]")) for unit in ("s", "us", "ns")],
+        [pd.Series(DATES, dtype=object), pl.Series(DATES), pd.arrays.ArrowExtensionArray(
+            pa.array(DATES)), pd.Categorical(DATES)],
+    ],
+    ids=["times", "days"],
+)  # fmt: skip
+def test_categories_that_are_dates_match_in_any_unit_and_library(columns):
     frames = [
-        pd.DataFrame({"day": pd.Categorical(dates.astype(f"M8[{unit}]"))})
-        for unit in ("s", "us", "ns")
-    ]
-    y = np.arange(float(len(dates))) % 4
-    models = [MiserRegressor(max_iter=3, min_samples_leaf=2).fit(frame, y) for frame in frames]
+        pl.DataFrame({"day": column}) if isinstance(column, pl.Series)
+        else pd.DataFrame({"day": column}) for column in columns
+    ]  # fmt: skip
+    y = np.arange(float(len(DAYS))) % 4
+    settings = {"max_iter": 3, "min_samples_leaf": 2, "categorical_features": [0]}
+    models = [MiserRegressor(**settings).fit(frame, y) for frame in frames]
+    expected = models[0].predict(frames[0])
+    assert len(set(expected)) == 4
     for model in models:
         for frame in frames:
-            assert np.array_equal(model.predict(frame), models[0].predict(frames[0]))
-    assert len(set(models[0].predict(frames[0]))) == 4
+            assert np.array_equal(model.predict(frame), expected)
+
+
+def test_dates_that_differ_by_nanoseconds_are_other_categories():
+    times = np.datetime64("2020-01-01", "ns") + np.arange(40) % 4
+    frame = pd.DataFrame({"time": pd.Categorical(times)})
+    model = MiserRegressor(max_iter=3, min_samples_leaf=2).fit(frame, np.arange(40.0) % 4)
+    assert len(set(model.predict(frame))) == 4
 
 
 def test_lazy_frames_must_be_collected():

@@ -418,6 +418,18 @@ def is_missing(value: Any) -> bool:
     return bool(differs) if isinstance(differs, bool | np.bool_) else False  # an array is no NaN
 
 
+def _dates(labels: NDArray[Any]) -> NDArray[Any]:
+    """Dates and durations as objects; NumPy would make integers of those in nanoseconds."""
+    if np.datetime_data(labels.dtype)[0] != "ns":
+        return labels.astype(object)
+    in_microseconds = labels.astype(f"{labels.dtype.kind}8[us]")
+    if np.array_equal(in_microseconds, labels, equal_nan=True):
+        return in_microseconds.astype(object)
+    objects = np.empty(len(labels), dtype=object)
+    objects[:] = list(labels)  # Python has none that are finer
+    return objects
+
+
 def _labels_of_series(series: Any) -> NDArray[Any]:
     """Values of a categorical column: numbers if it holds numbers, else Python objects.
 
@@ -425,8 +437,7 @@ def _labels_of_series(series: Any) -> NDArray[Any]:
     """
     labels: NDArray[Any] = series.to_numpy()
     if labels.dtype.kind in "mM":
-        # As objects they would be integers where they count nanoseconds, and dates elsewhere.
-        labels = labels.astype(f"{labels.dtype.kind}8[us]")
+        labels = _dates(labels)
     is_number = labels.dtype.kind in "biuf"
     if series.null_count() == 0:
         return labels if is_number else labels.astype(object)
