@@ -1,4 +1,4 @@
-"""The arithmetic of one level, kernel by kernel; ``test_growing`` has whole trees."""
+"""The arithmetic of one level, kernel by kernel; ``test_grower`` has whole trees."""
 
 import math
 
@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 import naive
 from calling import compiled
+from greedymiser import CostModel
+from greedymiser.costs.cost_model import Ledger
 from greedymiser.engines.interface import CANDIDATE_DTYPE, OPEN_DTYPE, SPLIT_DTYPE
 from greedymiser.model.trees import CATEGORY_WORDS, NODE_DTYPE
+from greedymiser.training.accounts import ModelAccount
 from greedymiser.training.splitting import (
     DRAFT_DTYPE,
     SETTINGS_DTYPE,
     bound_gains,
+    choose_columns,
     finish,
     plant,
     price,
@@ -155,6 +159,29 @@ def test_no_division_of_rows_gains_more_than_its_bound(seed, l2):
     slack = 1e-8 * energy
     assert bound * (1 + 1e-12) >= max(gains)
     assert bound <= energy - whole + slack  # and no more than it has to be
+
+
+@patient
+@given(seed=seeds)
+def test_columns_in_play_are_those_that_the_account_would_choose(seed):
+    """Where no purchase makes another feature cheaper."""
+    rng = np.random.default_rng(seed)
+    n_nodes, n_features = int(rng.integers(1, 5)), 6
+    draft = np.zeros(n_nodes, dtype=DRAFT_DTYPE)
+    open_nodes = np.zeros(n_nodes, dtype=OPEN_DTYPE)
+    open_nodes["node"] = rng.permutation(n_nodes)
+    draft["gradient"] = rng.integers(-50, 51, n_nodes)
+    draft["hessian"] = rng.integers(0, 30, n_nodes)
+    draft["energy"] = rng.exponential(200.0, n_nodes)
+    settings = constants(gradient=0.5, l2=float(rng.integers(2)))
+    prices = rng.integers(0, 20, n_features) / 4
+    account = ModelAccount(Ledger(CostModel(prices), rng.choice(n_features, 2, replace=False)))
+    within, tradeoff = rng.random((1, n_features)) < 0.8, float(rng.integers(0, 9)) / 4
+    bounds, columns = np.empty(n_nodes), np.empty((1, n_features), dtype=np.bool_)
+    bound_gains(draft, open_nodes, settings, 100, bounds)
+    arguments = account.price(open_nodes, 0)[0], tradeoff, account.reachable(within), columns
+    compiled(choose_columns)(draft, open_nodes, settings, 100, *arguments)
+    assert np.array_equal(columns, account.payable(within, bounds, tradeoff))
 
 
 def test_nodes_with_rows_enough_for_two_are_open():

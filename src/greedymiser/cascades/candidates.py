@@ -400,7 +400,6 @@ class CascadeFamily(StateFamily):
         # What is known in a state of the rows that gates learn from, and of the validation rows.
         self._known_of: dict[int, GateInputs] = {}
         self._known_of_served: dict[int, GateInputs] = {}
-        self._cells_of: dict[int, ScoreCells | None] = {}
 
     def _can_learn(self) -> bool:
         schema = self.curve_models.schema
@@ -625,12 +624,6 @@ class CascadeFamily(StateFamily):
         both = self._sets.price(self.states[first] | self.states[second])
         return float(both - states.prices[first]) + states.entered(second)
 
-    def _cells(self, states: States, state: int) -> ScoreCells | None:
-        if state not in self._cells_of:
-            inputs = states.inputs(state)
-            self._cells_of[state] = ScoreCells.of(inputs, states.weight, states.folds)
-        return self._cells_of[state]
-
     def _banded(
         self,
         states: States,
@@ -638,7 +631,7 @@ class CascadeFamily(StateFamily):
         bands_of: Callable[[ScoreCells, Floats], list[Band]],
     ) -> Iterator[Cascade]:
         """A pair with bands of scores between its states: rows need not be looked at one by one."""
-        cells = self._cells(states, pair[0])
+        cells = states.cells(pair[0])
         if cells is None:
             return
         gain = self._gain(states, pair)

@@ -12,12 +12,12 @@ that the state's model has not seen; less is better.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from greedymiser.cascades.gates import GateInputs, cross_fitted, estimates_of, fit_gate
+from greedymiser.cascades.gates import GateInputs, ScoreCells, cross_fitted, estimates_of, fit_gate
 from greedymiser.model.gating import Gate
 
 Floats = NDArray[np.float64]
@@ -45,6 +45,14 @@ class States:
     weight: Floats | None = None
     # (n_states,): what entering a state costs beside its set, such as trees; None for nothing.
     entry: Floats | None = None
+    # What ``cells`` has found, by state.
+    _cells: dict[int, ScoreCells | None] = field(init=False, default_factory=dict, repr=False)
+
+    def cells(self, state: int) -> ScoreCells | None:
+        """The rows by what the model of a state says of them; None where it says nothing."""
+        if state not in self._cells:
+            self._cells[state] = ScoreCells.of(self.inputs(state), self.weight, self.folds)
+        return self._cells[state]
 
     def part(self, chosen: Sequence[int]) -> States:
         """Some of the states, which are numbered anew."""

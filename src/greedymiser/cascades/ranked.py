@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from greedymiser.cascades.candidates import (
     Floats,
     StateFamily,
     layers,
+    stops_of,
 )
 from greedymiser.losses import LambdaMART
 from greedymiser.losses.ndcg import Judged, judge, mean_of_queries, ndcg_depth, query_weights
@@ -250,7 +251,7 @@ class RankedFamily(StateFamily):
         return float(self._fold_scores(np.repeat(baseline, len(self.held_out.cases.y))).mean())
 
     def _cascade(self, pair: _RankedPair) -> Cascade:
-        first, second = np.uint8(pair.first), np.uint8(pair.second)
+        goes_on = self._places[pair.first] <= pair.n_on
         resources = self.states[pair.first], self.states[pair.second]
         return Cascade(
             resources=resources,
@@ -258,7 +259,7 @@ class RankedFamily(StateFamily):
             drafts=(),
             kinds=("place",),
             tradeoff=0.0,
-            stops=lambda: np.where(self._places[pair.first] <= pair.n_on, second, first),
+            stops=partial(stops_of, (pair.first, pair.second), goes_on),
             mean_price=pair.price,
             loss=1.0 - pair.ndcg,
             first=FirstOfQuery((pair.n_on,), pair.stay_ahead),

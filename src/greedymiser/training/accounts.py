@@ -84,7 +84,7 @@ class ModelAccount:
         self._level = ledger.prices[None], ledger.owned_features[None]
         # Whether a purchase can make another feature cheaper.
         needs = [resource for some in marks_of(self.costs).of_feature for resource in some]
-        self.shares = len(set(needs)) < len(needs)
+        self.shares_costs = len(set(needs)) < len(needs)
         # The bill, where it is the same for any number of trees; None until somebody asks.
         self._bill: float | None = None
 
@@ -111,7 +111,7 @@ class ModelAccount:
         payable = reachable & (most > tradeoff * self.ledger.prices)
         # More and more of what is reachable: so many are the same ones.
         n_payable = np.count_nonzero(payable)
-        while self.shares and len(bounds) > 1 and n_payable < np.count_nonzero(reachable):
+        while self.shares_costs and len(bounds) > 1 and n_payable < np.count_nonzero(reachable):
             prices = self.ledger.prices_if(payable[0])
             wider = reachable & (most > tradeoff * prices * (1 - 1e-12))
             n_wider = np.count_nonzero(wider)

@@ -231,7 +231,7 @@ class Grower:
         limits = self.params.max_leaf_nodes or MANY_LEAVES, self._fewest
         prices = self._prices, self._owned, self.params.tradeoff
         while True:
-            within = account.reachable(self._within), account.shares
+            within = account.reachable(self._within), account.shares_costs
             row, feature = levels.go_on(
                 self._draft, self._settings, (columns, *within), prices, features, limits,
                 self._knows_bounds,

@@ -102,8 +102,8 @@ class LevelLoop:
     ) -> tuple[int, int]:
         """Grow until something must be bought, for a node (by its row) and a feature.
 
-        ``columns`` are those in play, those that may be, and whether the caller chooses them anew
-        for every level.
+        ``columns`` are those in play, those that may be, and whether features share costs: then the
+        caller chooses them anew for every level.
         """
         memory = self._memory
         assert memory is not None
@@ -164,7 +164,7 @@ def grow_levels(
     kept = Kept(*histograms)
     room = None if room is None else CuttingRoom(*room)
     max_depth, keeps_last, moves_last, is_bounded, n_rows = levels
-    columns, within, asks = columns
+    columns, within, shares_costs = columns
     open_nodes, pairs, splits, chosen, sets = buffers
     prices, owned, tradeoff = prices
     set_of_feature, monotone, used = features
@@ -217,7 +217,7 @@ def grow_levels(
             for side in range(2):
                 draft[splits[s].left + side].energy = energies[s, side]
         if weighs and at.n_open > 0:
-            if asks:
+            if shares_costs:
                 return COLUMNS, COLUMNS
             nodes = open_nodes[: at.n_open]
             choose_columns(draft, nodes, settings, n_rows, prices, tradeoff, within, columns)
