@@ -23,6 +23,7 @@ from experiments.ranking import mq2008
 from greedymiser import CostModel, ndcg_score
 from greedymiser.costs.cost_model import Feature
 from greedymiser.datasets import load_thyroid, load_yahoo_costs
+from greedymiser.datasets.readers import exact_numbers
 
 N_BUDGETS = 6
 # Features per row, as GDFS's paper counts them.
@@ -177,9 +178,10 @@ def nhanes(folder: Path | None) -> Problem:
     import pandas as pd
 
     place = _folder_inside(folder, "nhanes")
-    prices = pd.read_csv(place / "costs.csv")
-    X = pd.read_csv(place / "X.csv", index_col=0)[prices["feature"]].to_numpy(np.float64)
-    years = pd.read_csv(place / "y.csv", index_col=0)["y"].to_numpy(np.float64)
+    read = partial(pd.read_csv, **exact_numbers())
+    prices = read(place / "costs.csv")
+    X = read(place / "X.csv", index_col=0)[prices["feature"]].to_numpy(np.float64)
+    years = read(place / "y.csv", index_col=0)["y"].to_numpy(np.float64)
     died = (years > 0) & (years <= NHANES_YEARS)
     known = died | (np.abs(years) > NHANES_YEARS)
     whole = ProblemRows(X[known], died[known].astype(np.int64))

@@ -263,6 +263,7 @@ class WorkerState:
             is_over = True
             for one in sent:
                 one.cancel()
+            await asyncio.gather(*sent, return_exceptions=True)
             raise
         await self._pull(sent)
         return last

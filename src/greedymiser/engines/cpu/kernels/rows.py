@@ -15,7 +15,7 @@ from greedymiser.engines.cpu.state import Data, TreeState
 from greedymiser.engines.grid import Grid
 from greedymiser.engines.sampling import LOT_BITS
 from greedymiser.engines.scanning import BINS
-from greedymiser.losses.formulas import write_gradients, write_values
+from greedymiser.losses.formulas import MULTINOMIAL, write_gradients, write_values
 from greedymiser.losses.ranking import add_lambdas
 
 # Rows that a thread takes at a time where there is little to do for each of them.
@@ -45,7 +45,7 @@ def derive(team, formula, y, raw, weight, gradients, hessians, found):
 @inner
 def derive_chunks(worker, first, last, formula, y, raw, weight, gradients, hessians, found):
     """Derive chunks first:last of the rows."""
-    spare = np.empty((2, CHUNK))
+    spare = np.empty((2, CHUNK if formula.kind == MULTINOMIAL else 0))
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)
         write_gradients(formula, y, raw, start, stop, gradients, hessians, spare)
@@ -596,7 +596,8 @@ def sum_loss(team, formula, y, raw, weight, totals, tables):
 @inner
 def sum_chunks(worker, first, last, formula, y, raw, weight, totals, tables):
     """Add chunks first:last of the rows."""
-    values, spare = np.empty(CHUNK), np.empty((2, CHUNK))
+    values = np.empty(CHUNK)
+    spare = np.empty((2, CHUNK if formula.kind == MULTINOMIAL else 0))
     for chunk in range(first, last):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, y.size)
         write_values(formula, y, raw, start, stop, values, spare)
