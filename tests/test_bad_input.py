@@ -24,6 +24,7 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((N, 3))
 Y = X[:, 0] + 0.1 * RNG.standard_normal(N)
 CLASSES = (Y > 0).astype(int)
+DAYS = np.datetime64("2020-01-01", "s") + np.arange(N) * np.timedelta64(1, "D")
 FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
 QID = np.repeat(np.arange(6), 10)
 
@@ -166,9 +167,14 @@ def test_extremes_of_float64():
         (Y + 0j, "Complex data not supported"),
         (np.c_[Y, Y], r"y should be a 1d array, got an array of shape \(60, 2\)"),
         (1e300 * Y, r"the loss of the first model is inf; y reaches 2.\d+e\+300"),
+        (DAYS, "MiserRegressor needs a numeric y, got '2020-01-01T00:00:00'"),
+        (DAYS - DAYS[0], "MiserRegressor needs a numeric y, got '0 seconds'"),
+        (with_entry(DAYS, "NaT"), "Input y contains NaN: y has 1 missing value"),
+        (np.ma.masked_less(Y, np.median(Y)), "y is a masked array, 30 of whose values are masked"),
     ],
     ids=[
         "None", "NaN", "inf", "words", "digits", "objects", "Nones", "complex", "2-D", "huge",
+        "dates", "durations", "NaT", "masked",
     ],
 )  # fmt: skip
 def test_bad_y_of_a_regressor(bad, message):
@@ -376,7 +382,8 @@ def test_bad_class_weights(class_weight, message):
         ([1, 2, math.inf], "cost of feature 2 must be finite, got inf"),
         (["x", 1, 2], "cost of feature 0 must be a number, got 'x'"),
         (np.ones((3, 1)), r"must have one dimension, got shape \(3, 1\)"),
-        (3.0, r"must have one dimension, got shape \(\)"),
+        (3.0, "must have a number for each feature, got 3.0"),
+        ("costs.toml", "must be numbers, got 'costs.toml'; read_costs reads a file"),
         ({"a": 1, "b": 1}, "costs has no entry for feature 'c'"),
         ({"a": 1, "b": 1, "z": 1}, "costs has no entry for feature 'c'"),
         ({"a": 1, "b": 1, "c": 1, "z": 1}, "costs names a feature that X does not have: 'z'"),
@@ -430,7 +437,7 @@ def test_bad_parameters(parameter, values):
 
 
 def test_no_threads():
-    with error("n_jobs == 0"):
+    with error("n_jobs must be a number of threads .*got 0"):
         regressor(n_jobs=0).fit(X, Y)
 
 
@@ -450,6 +457,29 @@ def test_unknown_scoring(make):
         make(scoring="nonsense").fit(X, CLASSES)
     with error("ndcg"):
         regressor(scoring="ndcg@5").fit(X, Y)
+
+
+def test_rows_without_weight_do_not_count():
+    with error("only one class: 0") as caught:
+        classifier().fit(X, CLASSES, sample_weight=CLASSES == 0)
+    assert caught.value.__notes__ == ["Rows whose sample_weight is 0 do not count."]
+
+
+def test_scores_that_cannot_be_computed_are_named():
+    held_out = {"X_val": X, "tradeoffs": 2, "search": "path"}
+    three = np.digitize(Y, [-0.5, 0.5])
+    for make, y, name, kind in (
+        (regressor, Y, "roc_auc", AttributeError),
+        (classifier, three, "roc_auc", ValueError),
+        (classifier, np.where(CLASSES == 1, "yes", "no"), "f1", ValueError),
+    ):
+        with pytest.raises(kind) as caught:
+            tradeoff_curve(make(), X, y, y_val=y, scoring=name, **held_out)
+        assert f"scoring={name!r} of a Miser" in caught.value.__notes__[0]
+    with error("scoring='roc_auc' is nan for the 60 validation rows, whose y is 1"):
+        tradeoff_curve(classifier(), X, CLASSES, y_val=np.ones(N), scoring="roc_auc", **held_out)
+    with error("'ndcg@5'; this one is for rankers"):
+        classifier(scoring="ndcg@5").fit(X, CLASSES)
 
 
 @pytest.mark.parametrize("kind", [float, object, "Float64", "Int64"])

@@ -289,7 +289,7 @@ def test_threads_are_those_of_today():
     np.testing.assert_array_equal(model.predict(X), said)
     model.n_jobs = 3
     assert model.predictor_.n_jobs == 3
-    with pytest.raises(ValueError, match="n_jobs == 0"):
+    with pytest.raises(ValueError, match=r"n_jobs must be a number of threads .*got 0"):
         model.set_params(n_jobs=0).predict(X)
 
 

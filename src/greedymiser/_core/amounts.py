@@ -74,6 +74,12 @@ def amount(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def check_unit(cost_unit: Any) -> None:
+    """Raise if a unit of costs is no text."""
+    if not isinstance(cost_unit, str):
+        raise TypeError(f"cost_unit must be a string, got {cost_unit!r}")
+
+
 def money(value: float, unit: str | None = "") -> str:
     """A cost with its unit: cents where the unit has them, three digits elsewhere.
 

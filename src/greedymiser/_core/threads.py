@@ -76,6 +76,10 @@ _PATIENCE, _NAPS = 6000, 100
 _LOOKS = 100
 
 
+# More are a mistake, and would be asked for memory.
+MOST_THREADS = 4096
+
+
 def thread_count(n_jobs: int | None) -> int:
     """Threads to use: all that Numba may use for None, joblib's reading of the number otherwise.
 
@@ -85,6 +89,11 @@ def thread_count(n_jobs: int | None) -> int:
         return int(numba.config.NUMBA_NUM_THREADS)
     if not isinstance(n_jobs, Real):
         raise TypeError(f"n_jobs must be an integer or None, got {n_jobs!r}")
+    if n_jobs == 0 or n_jobs > MOST_THREADS:
+        raise ValueError(
+            f"n_jobs must be a number of threads up to {MOST_THREADS}, a negative one (-1: all "
+            f"cores), or None, got {n_jobs!r}"
+        )
     return int(joblib.effective_n_jobs(n_jobs))
 
 

@@ -46,6 +46,7 @@ from greedymiser.model.gating import Gate, Gates
 from greedymiser.model.links import Floats
 from greedymiser.model.predictor import Predictor, Stage
 from greedymiser.model.row_costs import mean_cost
+from greedymiser.training.parameters import BUDGET
 from greedymiser.training.preparation import NO_INPUTS, HeldOut, Inputs, Schema
 from greedymiser.training.train import Model
 
@@ -180,8 +181,8 @@ class Gated(OverEnsemble):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "tradeoff": [Interval(Real, 0, None, closed="left")],
-        "budget": [Interval(Real, 0, None, closed="left"), None],
-        "row_budget": [Interval(Real, 0, None, closed="left"), None],
+        "budget": [BUDGET, None],
+        "row_budget": [BUDGET, None],
         "gate": [StrOptions(set(GATES))],
         "effort": [Interval(Real, 0, None, closed="neither")],
         "random_state": ["random_state"],

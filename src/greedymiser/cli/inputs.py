@@ -331,7 +331,8 @@ def _check_costs(
     if unknown:
         why = "is not a feature" if unknown[0] in columns.others else "is not a column"
         raise InputError(
-            f"{str(path)!r} has a cost for {quoted(unknown)}, which {why} of {str(data)!r}"
+            f"{str(path)!r} has a cost for {quoted(unknown)}, which {why} of {str(data)!r}; take "
+            f"{'it' if len(unknown) == 1 else 'them'} out of the cost file, or add to not_features"
         )
 
 

@@ -215,7 +215,7 @@ class CostModel:
         self.resource_names = resources
         self.resource_costs = np.asarray(resource_costs, dtype=np.float64)
         self.needs = [tuple(wanted) for wanted in needs]
-        self.tree_cost = checked_price("the cost of tree_cost", tree_cost)
+        self.tree_cost = checked_price("tree_cost", tree_cost)
         if math.isinf(sum(self.resource_costs.tolist())):
             raise ValueError("the costs add up to more than a float can hold")
 
@@ -225,6 +225,8 @@ class CostModel:
 
     def total(self, features: Iterable[Feature], n_trees: int = 0) -> float:
         """Cost of a model that uses these features and this many trees (eq. 3)."""
+        if isinstance(features, str):
+            raise TypeError(f"features must be a sequence of features, got {features!r}")
         owned = np.zeros(len(self.resource_names), dtype=bool)
         for feature in features:
             owned[list(self.needs[self.position(feature)])] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -191,6 +192,10 @@ def read_feature_costs(
     feature_costs: Any,
 ) -> tuple[list[str] | None, NDArray[np.float64]]:
     """Names, where there are names, and what features cost by themselves."""
+    if isinstance(feature_costs, str | bytes | os.PathLike):
+        raise TypeError(
+            f"feature_costs must be numbers, got {feature_costs!r}; read_costs reads a file of them"
+        )
     if getattr(feature_costs, "ndim", 1) != 1:  # a data frame, or a table of numbers
         raise ValueError(
             f"feature_costs must have one dimension, got shape {np.shape(feature_costs)}"
@@ -200,7 +205,10 @@ def read_feature_costs(
     if isinstance(feature_costs, Mapping):
         not_names = [key for key in feature_costs if not isinstance(key, str)]
         if not_names:
-            raise TypeError(f"feature_costs must be keyed by column name, got {not_names[0]!r}")
+            raise TypeError(
+                f"feature_costs must be keyed by column name, got {not_names[0]!r}; where columns "
+                "have no names that are text, pass costs as a list, in the order of the columns"
+            )
         names = list(feature_costs)
         values = [
             checked_price(f"the cost of feature {name!r}", cost)
@@ -208,6 +216,8 @@ def read_feature_costs(
         ]
         return names, np.array(values, dtype=np.float64)
     array = np.asarray(feature_costs)
+    if array.ndim == 0:
+        raise TypeError(f"feature_costs must have a number for each feature, got {feature_costs!r}")
     if array.ndim != 1:
         raise ValueError(f"feature_costs must have one dimension, got shape {array.shape}")
     values = [

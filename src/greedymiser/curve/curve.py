@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from greedymiser._core.amounts import money, plain_score_name, rounded_score
+from greedymiser._core.amounts import check_unit, money, plain_score_name, rounded_score
 from greedymiser._core.progress import PATIENCE, Bar, somebody_looks
 from greedymiser._core.text_tables import aligned, html_table
 from greedymiser._core.threads import Threads, thread_count
@@ -368,6 +368,7 @@ def tradeoff_curve(
     0.0
     """
     require_pandas()
+    check_unit(cost_unit)
     blank = configured(estimator, scoring, n_jobs)
     for queries in (qid, qid_val, qid_test):
         check_takes_queries(blank, queries)
@@ -383,6 +384,7 @@ def tradeoff_curve(
             threads,
             checkpoint,
         )
+        models.check_score()
         # Without a search a curve has whole traces, as in the paper.
         may_stop = True if steps.has_search and estimator.early_stopping == "auto" else None
         path = TradeoffPath(models, is_patient=may_stop)

@@ -6,7 +6,9 @@ The path, the frontier and whoever else has candidates (gates) hand them in here
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -158,6 +160,24 @@ class CurveModels:
     @property
     def score_name(self) -> str:
         return score_name(self.blank.scoring, self.schema.loss)
+
+    def check_score(self) -> None:
+        """Raise if validation rows have no score, whatever is predicted: one class has no area."""
+        schema, validation = self.schema, self.trainer.prepared.validation
+        score = known_score(self.blank.scoring, schema.kind, schema.loss, schema.classes)
+        if score is None or validation is None:
+            return
+        cases = validation.cases
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            bound = score.bind(cases.y, cases.weight, cases.starts)
+            value = bound(np.zeros((schema.loss.n_outputs, len(cases.y))))
+        if math.isnan(value):
+            found = np.unique(schema.target.decode(np.asarray(cases.y))).tolist()
+            what = f"whose y is {found[0]!r}" if len(found) == 1 else "as they are"
+            raise ValueError(
+                f"scoring={self.score_name!r} is nan for the {len(cases.y)} validation rows, {what}"
+            )
 
     # -- taking models in --------------------------------------------------------------------------
 

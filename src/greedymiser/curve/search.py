@@ -46,7 +46,7 @@ from greedymiser.model.predictor import Predictor
 from greedymiser.model.protocols import Protocol
 from greedymiser.scoring import TOTAL_COST
 from greedymiser.scoring.total_cost import total_cost
-from greedymiser.training.parameters import Parameters
+from greedymiser.training.parameters import BUDGET, Parameters
 from greedymiser.training.preparation import NO_INPUTS, Inputs, brought, is_elsewhere
 from greedymiser.training.train import blank_model, open_engine, train
 
@@ -249,7 +249,7 @@ class MiserSearchCV(BestModel):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "estimator": [HasMethods(["fit", "predict", "prediction_costs"])],
-        "budget": [Interval(Real, 0, None, closed="left"), None],
+        "budget": [BUDGET, None],
         "tradeoffs": [Interval(Integral, 1, None, closed="left"), "array-like"],
         "search": [StrOptions({"frontier", "path"})],
         "effort": [Interval(Real, 0, None, closed="neither")],

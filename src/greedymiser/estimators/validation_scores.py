@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from greedymiser._core.amounts import shortlist
 from greedymiser.engines.interface import Floats
 from greedymiser.estimators.fitted import fitted_like
 from greedymiser.losses import LambdaMART
@@ -117,7 +118,15 @@ def _score_by_scikit_learn(estimator: Miser, schema: Schema, held_out: HeldOut) 
     def score() -> float:
         # Nothing is copied, and what serves other rows is made when it is first needed.
         model.model_ = Model(grown.ensemble(), charge=start.charge)
-        return float(scorer(model, X, y, **weight))
+        try:
+            return float(scorer(model, X, y, **weight))
+        except (AttributeError, TypeError, ValueError) as error:
+            labels = [] if schema.classes is None else schema.classes.tolist()
+            classes = f" with the classes {shortlist(labels)}" if labels else ""
+            ask = "; scores of such classes end in _macro, _weighted or _ovr" if labels else ""
+            what = f"scoring={estimator.scoring!r} of a {type(estimator).__name__}"
+            error.add_note(f"This is about {what}{classes}{ask}.")
+            raise
 
     model.__dict__["_raw_predict"] = raw_predict
     return Validation(rows, score, grown.add)

@@ -171,8 +171,10 @@ def _check_beginning(file: BinaryIO, size: int) -> None:
     fault = None
     if len(start) < 8 or length < 2:
         fault = "its header is too small"
-    elif length > min(LONGEST_HEADER, size - 8):
+    elif length > LONGEST_HEADER:
         fault = "it does not begin with the size of a header"
+    elif length > size - 8:
+        fault = "it ends within its header: it may be cut off"
     elif file.read(1) != b"{":
         fault = "its header is not JSON"
     if fault is not None:
@@ -181,8 +183,10 @@ def _check_beginning(file: BinaryIO, size: int) -> None:
     if METADATA_KEY.encode() not in header:
         raise ContentError(SOMETHING_ELSE)
     n_bytes = size - 8 - length
-    if n_bytes != _end_of_arrays(_parsed(header)):
-        raise ContentError(f"it has {n_bytes} bytes of arrays, not as many as its header says")
+    end = _end_of_arrays(_parsed(header))
+    if n_bytes != end:
+        cut = ": it may be cut off" if n_bytes < end else ""
+        raise ContentError(f"it has {n_bytes} bytes of arrays, and its header says {end}{cut}")
 
 
 def _end_of_arrays(header: Mapping[str, Any]) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from greedymiser._core.amounts import check_unit
 from greedymiser._core.files import check_place, write_atomically
 from greedymiser._core.version import __version__
 from greedymiser.costs.cost_model import CostModel, Purchase
@@ -88,7 +89,8 @@ def save(
     predictor = _finished(model)
     place = check_place(os.path.expanduser(path))
     try:
-        unit = {"cost_unit": _unit(cost_unit)} if cost_unit else {}
+        check_unit(cost_unit or "")
+        unit = {"cost_unit": cost_unit} if cost_unit else {}
         data = encode(predictor, {**predictor.about, **unit}, response)
         decode(data)  # what is written can be read
     except ContentError as fault:
@@ -101,12 +103,6 @@ def _finished(model: Any) -> Predictor:
     if hasattr(model, "pareto") and hasattr(model, "best"):  # a curve
         return as_family(model, _finished)
     return replace(as_predictor(model), about=about(model))
-
-
-def _unit(cost_unit: Any) -> str:
-    if not isinstance(cost_unit, str):
-        raise TypeError(f"cost_unit must be a string, got {cost_unit!r}")
-    return cost_unit
 
 
 def encode(predictor: Predictor, about: Mapping[str, Any], response: str | None = None) -> bytes:

@@ -140,6 +140,8 @@ class OnDemandPredictor:
         policies: Mapping[str, SourcePolicy] | None = None,
         observers: Sequence[Any] = (),
     ):
+        if not isinstance(sources, Sources):
+            raise TypeError(f"sources must be Sources, got {sources!r}")
         sources.check()
         self.predictor = as_predictor(model)
         self.batch_size = whole_number("batch_size", batch_size, 1)

@@ -49,6 +49,8 @@ def drawn_axes(ax: Axes | None) -> Axes:
     """The Axes to draw into, with a grid; in a figure of their own if there are none."""
     if ax is None:
         ax = new_figure(SIZE).add_subplot()
+    if not isinstance(ax, Axes):
+        raise TypeError(f"ax must be axes of matplotlib, got {ax!r}")
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
     return ax

@@ -7,6 +7,7 @@ from typing import Any
 
 from greedymiser.costs.prices import did_you_mean
 from greedymiser.losses import KNOWN_LOSSES, LambdaMART
+from greedymiser.losses.ndcg import ndcg_depth
 
 _TITLES = {known.make: known.title for known in KNOWN_LOSSES.values()}
 
@@ -55,6 +56,8 @@ def refuse_misspelt_score(scoring: Any, ours: Sequence[str]) -> None:
         return
     near = did_you_mean(scoring, [*known, *ours]) or _with_that_word(scoring, [*COMMON, *known])
     what = ", ".join([*map(repr, ours), "the name of a scorer"])
+    if ndcg_depth(scoring) is not None:
+        near = "; this one is for rankers"
     hint = near or f"; names are for example {', '.join(map(repr, COMMON))}"
     raise ValueError(f"scoring must be {what} or a callable, got {scoring!r}{hint}")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from greedymiser.losses import BinaryLogLoss, Kind, Loss, MultinomialLogLoss
 from greedymiser.losses.ndcg import judge, mean_of_queries, ndcg_depth, query_weights
 from greedymiser.scoring import areas, counts, probabilities, regression
-from greedymiser.scoring.truth import Floats, ScoreOf, Truth, ask_scikit_learn
+from greedymiser.scoring.truth import Floats, ScoreOf, Truth, ask_scikit_learn, undefined
 
 Prepare = Callable[[Truth], ScoreOf]
 """Does what depends on the target alone."""
@@ -104,14 +104,21 @@ class Score:
         with np.errstate(all="ignore"):
             fast = self.prepare(rows)
         shape = (self.loss.n_outputs, len(y))
+        # What is NaN whatever is predicted, scikit-learn warns of; once is enough.
+        is_known_nan = False
 
         def score(raw: Floats) -> float:
+            nonlocal is_known_nan
             if raw.shape != shape:
                 raise ValueError(f"raw must have shape {shape}, got {raw.shape}")
             # If there is something to warn of, scikit-learn will.
             with np.errstate(all="ignore"):
                 value = fast(np.ascontiguousarray(raw))
-            return value if math.isfinite(value) else ask_scikit_learn(self.name, rows, raw)
+            if math.isfinite(value) or is_known_nan:
+                return value
+            value = ask_scikit_learn(self.name, rows, raw)
+            is_known_nan = fast is undefined and math.isnan(value)
+            return value
 
         return score
 

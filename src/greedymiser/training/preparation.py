@@ -318,7 +318,12 @@ def learn_schema(
     """How to learn what the columns and the target of checked data mean."""
 
     def learn(checked: Checked) -> Schema:
-        target = learn_target(kind, estimator, checked.y)
+        try:
+            target = learn_target(kind, estimator, checked.y)
+        except ValueError as error:
+            if checked.rows is not None:
+                error.add_note("Rows whose sample_weight is 0 do not count.")
+            raise
         n_features = checked.X.shape[1]
         setting = params.categorical_features
         categorical = read_categorical_features(setting, checked.X, n_features, columns)
@@ -401,6 +406,11 @@ def brought(engine: Engine, inputs: Inputs) -> Inputs:
 
 def check(inputs: Inputs) -> Checked:
     """Check the shapes, and leave out the rows of weight 0: they are as good as not there."""
+    if np.ma.is_masked(inputs.y):
+        n_masked = int(np.ma.getmaskarray(inputs.y).sum())
+        raise ValueError(
+            f"y is a masked array, {n_masked} of whose values are masked; remove these rows"
+        )
     y = column_or_1d(inputs.y, warn=True)
     check_consistent_length(inputs.X, y)
     weight = _check_weight(inputs.weight, inputs.X)

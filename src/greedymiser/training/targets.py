@@ -61,13 +61,13 @@ class Numbers:
     def encode(self, y: NDArray[Any]) -> Floats:
         _refuse_missing(y)
         try:
-            if y.dtype.kind in "USc":  # NumPy would read strings, and drop imaginary parts
+            # NumPy would read strings, drop imaginary parts and count days.
+            if y.dtype.kind in "UScmM":
                 raise TypeError
             numbers = np.array(y, dtype=np.float64)
         except (TypeError, ValueError):
-            raise ValueError(
-                f"{self.estimator} needs a numeric y, got {y[:1].tolist()[0]!r}"
-            ) from None
+            first = str(y[0]) if y.dtype.kind in "mM" else y[:1].tolist()[0]
+            raise ValueError(f"{self.estimator} needs a numeric y, got {first!r}") from None
         assert_all_finite(numbers, input_name="y")
         return numbers
 
@@ -190,6 +190,8 @@ def _refuse_missing(y: NDArray[Any]) -> None:
 def _count_missing(y: NDArray[Any]) -> int:
     if y.dtype.kind == "f":
         return int(np.isnan(y).sum())
+    if y.dtype.kind in "mM":
+        return int(np.isnat(y).sum())
     if y.dtype.kind != "O":
         return 0
     try:

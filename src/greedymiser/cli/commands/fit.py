@@ -87,10 +87,10 @@ def fit(
     ] = None,
     more: SetOption = None,
 ) -> None:
-    """Train one model; with a budget and no trade-off, the best that it affords.
+    r"""Train one model; with a budget and no trade-off, the best that it affords.
 
-    Where the cost file has [errors], and there is no budget: the one whose bill and errors together
-    cost least.
+    Where the cost file has \[errors], and there is no budget: the one whose bill and errors
+    together cost least.
     """
     if row_budget is not None and charge is not Charging.row:
         raise typer.BadParameter("needs --charge row", param_hint="--row-budget")
