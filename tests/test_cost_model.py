@@ -185,7 +185,7 @@ def test_costs_must_be_one_row_of_numbers():
         CostModel(3.0)
     with pytest.raises(TypeError, match="must be a sequence of features, got 'ab'"):
         CostModel({"a": 1.0, "b": 2.0}).total("ab")
-    with pytest.raises(ValueError, match="^tree_cost must not be negative, got -1$"):
+    with pytest.raises(ValueError, match=r"^tree_cost must not be negative, got -1$"):
         CostModel([1.0], tree_cost=-1)
     with pytest.raises(TypeError, match="keyed by column name, got 7"):
         CostModel({"a": 1.0, 7: 2.0})

@@ -32,7 +32,7 @@ from greedymiser.cli.errors import InputError
 from greedymiser.on_demand import AnsweredObject, OnDemandPredictor, SourcePolicy
 from greedymiser.on_demand import service as service_module
 from greedymiser.on_demand.metrics import AskedDrift, OpenTelemetryObserver, PrometheusObserver
-from greedymiser.on_demand.service import app_for, schema_of
+from greedymiser.on_demand.service import app_for, kinds_of, schema_of
 from test_on_demand import PATIENCE
 from test_on_demand_serving import (
     NAMES,
@@ -147,8 +147,27 @@ def test_objects_with_labels_and_features_that_the_model_does_not_look_at(X):
         sent = {"town": "Bonn", "noise": [1]}  # known, and not looked at
         assert client.post("/predict", json={"objects": [sent]}).json()["predictions"] == [False]
         one = client.get("/schema").json()["properties"]["objects"]["items"]
-        assert one["properties"]["town"] == {"type": ["number", "boolean", "string", "null"]}
+        assert one["properties"]["town"] == {"type": ["string", "null"]}
         assert one["required"] == ["town"]
+        for odd in (5, True, ["Ulm"]):
+            answer = client.post("/predict", json={"objects": [{"town": odd}]})
+            sentence = "feature 'town' of object 0 must be text or null"
+            assert (answer.status_code, answer.json()) == (400, {"error": sentence})
+
+
+@pytest.mark.parametrize(
+    ("labels", "kinds"),
+    [
+        ([1, 2], ["number", "boolean"]),
+        (["a", "b"], ["string"]),
+        ([1, "a"], ["number", "boolean", "string"]),
+        ([], ["number", "boolean", "string"]),
+    ],
+)
+def test_labels_in_json_are_of_the_kinds_that_are_known(labels, kinds):
+    data = pd.DataFrame({"odd": pd.Categorical((labels * 20)[:20] or [None] * 20)})
+    model = MiserClassifier(max_iter=1).fit(data, np.arange(20) % 2)
+    assert kinds_of(as_predictor(model), 0) == kinds
 
 
 def test_a_decision_that_is_no_class(X, objects):

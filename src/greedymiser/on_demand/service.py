@@ -351,7 +351,7 @@ def check_features(predictor: Predictor, objects: list[Any]) -> None:
     """Raise if objects do not hold the features that a model looks at, or hold unknown ones."""
     names = set(predictor.names or ())
     used = [
-        (str(name), feature in predictor.categories)
+        (str(name), kinds_of(predictor, feature))
         for feature, name in zip(predictor.features, predictor.features_used_, strict=True)
     ]
     for i, one in enumerate(objects):
@@ -363,7 +363,7 @@ def check_features(predictor: Predictor, objects: list[Any]) -> None:
                 f"object {i} has features that the model does not know: {quoted(unknown)}"
                 + did_you_mean(unknown[0], names.difference(one))
             )
-        for name, has_labels in used:
+        for name, kinds in used:
             if name not in one:
                 raise BadRequestError(
                     f"object {i} has no feature {name!r}; null is a missing value"
@@ -371,12 +371,25 @@ def check_features(predictor: Predictor, objects: list[Any]) -> None:
             value = one[name]
             if isinstance(value, int) and abs(value) > sys.float_info.max:
                 raise BadRequestError(f"feature {name!r} of object {i} is beyond all floats")
-            if not (
-                value is None
-                or isinstance(value, int | float)
-                or (has_labels and isinstance(value, str))
-            ):
-                raise BadRequestError(f"feature {name!r} of object {i} must be a number or null")
+            if value is not None and JSON_KINDS.get(type(value)) not in kinds:
+                known = "text" if "number" not in kinds else "a number"
+                known = "text, a number" if len(kinds) == 3 else known
+                raise BadRequestError(f"feature {name!r} of object {i} must be {known} or null")
+
+
+# What JSON calls the values that a feature may have.
+JSON_KINDS: dict[type, str] = {int: "number", float: "number", bool: "boolean", str: "string"}
+
+
+def kinds_of(predictor: Predictor, feature: int) -> list[str]:
+    """What a feature may be in JSON, beside null: what its labels are."""
+    labels = predictor.categories.get(feature)
+    if labels is None:
+        return ["number", "boolean"]
+    # They are sorted, text behind all else.
+    has_numbers = len(labels) == 0 or not isinstance(labels[0], str)
+    has_text = len(labels) == 0 or isinstance(labels[-1], str)
+    return [*(["number", "boolean"] if has_numbers else []), *(["string"] if has_text else [])]
 
 
 def schema_of(predictor: Predictor, holds_features: bool) -> dict[str, Any]:
@@ -386,8 +399,7 @@ def schema_of(predictor: Predictor, holds_features: bool) -> dict[str, Any]:
         used = set(map(str, predictor.features_used_))
         # What is known but not used may be sent, and is not looked at.
         kinds = {
-            name: ["number", "boolean", *(["string"] if i in predictor.categories else []), "null"]
-            for i, name in enumerate(predictor.names or ())
+            name: [*kinds_of(predictor, i), "null"] for i, name in enumerate(predictor.names or ())
         }
         one = {
             "type": "object",
