@@ -7,7 +7,7 @@ feature with the largest net gain, buy, re-price every other open node from its 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -157,7 +157,11 @@ class Grower:
         monotone = params.rules.monotonic_cst
         self._monotone = np.array(() if monotone is None else monotone, dtype=np.int64)
         # Bounded values make the parent worse and the gain larger: nothing is known of it then.
-        self._knows_bounds = params.rules.bound_gains and monotone is None
+        self._can_bound = params.rules.bound_gains and monotone is None
+        self._unbounded = replace(params.rules, bound_gains=False)
+        # Whether there was anything to buy, and what had been spent then; most a split can gain.
+        self._last_offer = False, -1.0
+        self._most = math.inf
         # The tree that grows: one record of splitting.DRAFT_DTYPE per node.
         self._draft = np.zeros(2 ** (DEEPEST + 1) - 1, dtype=DRAFT_DTYPE)
         self._sets = NO_SETS
@@ -192,7 +196,10 @@ class Grower:
 
     def _plant(self, output: int, round_: Round = EVERYTHING) -> _OpenLevel:
         """Begin a tree; return its root."""
-        root = self.rows.begin_tree(output, self.params.rules, self.params.step, round_.rows)
+        # Energies of nodes are only of use while there is something to buy.
+        self._knows_bounds = self._can_bound and (self._levels is None or self._sells(round_))
+        rules = self.params.rules if self._knows_bounds else self._unbounded
+        root = self.rows.begin_tree(output, rules, self.params.step, round_.rows)
         self._output, self._round = output, round_
         # A mean over the rows that were drawn stands for the mean over all.
         share = 1.0 if round_.rows is None else root.n_rows / self.rows.n_rows
@@ -230,6 +237,7 @@ class Grower:
         features = self._set_of_feature, self._monotone, self.used
         limits = self.params.max_leaf_nodes or MANY_LEAVES, self._fewest
         prices = self._prices, self._owned, self.params.tradeoff
+        self._knows_bounds = self._knows_bounds and self._may_exclude(columns)
         while True:
             within = account.reachable(self._within), account.shares_costs
             row, feature = levels.go_on(
@@ -240,10 +248,31 @@ class Grower:
                 break
             if row >= 0:
                 self._pay(levels.depth, levels.gains, levels.chosen, (row, feature), bought)
-            if row < 0 or not self._knows_bounds:
+            if row < 0:
                 columns = self._columns_in_play(levels.nodes)
+            elif not self._knows_bounds:
+                columns = columns & account.reachable(self._within)
         self._n_nodes, self._sets = levels.finish()
         return True
+
+    def _sells(self, round_: Round) -> bool:
+        """Whether anything might be bought in a round."""
+        assert isinstance(self.account, ModelAccount)
+        if self._last_offer[1] != self.account.spent:
+            priced = self.account.reachable(self._allowed) & (self.account.ledger.prices > 0)
+            self._last_offer = bool(priced.any()), self.account.spent
+        return round_.shops and self._last_offer[0]
+
+    def _may_exclude(self, columns: Columns) -> bool:
+        """Whether bounds of the nodes below a root can be expected to exclude any column.
+
+        Some node of a level has at least its share of what there is to be gained, which falls
+        little from level to level. Where features share costs, it depends on what is bought.
+        """
+        assert isinstance(self.account, ModelAccount)
+        dearest = (columns * self._prices).max(initial=0.0)
+        share = self._most / 2 ** (self.params.max_depth or 0)
+        return self.account.shares_costs or bool(self.params.tradeoff * dearest > share)
 
     # -- one level ------------------------------------------------------------------------------
 
@@ -267,13 +296,13 @@ class Grower:
         A node's impurity bounds the raw gain of all its splits, so a feature whose price exceeds
         the bound cannot be chosen, unless another node of the level makes it cheaper.
         """
-        within = self._within
         bounds = None
         if self._knows_bounds:
             bounds = np.empty(len(nodes))
             n_rows = self.rows.n_rows
             splitting.bound_gains(self._draft, nodes, self._settings, n_rows, bounds)
-        payable = self.account.payable(within, bounds, self.params.tradeoff)
+            self._most = max(bounds.tolist())
+        payable = self.account.payable(self._within, bounds, self.params.tradeoff)
         if self._round.features is not None or self.params.interactions is not None:
             payable = self._narrowed(payable, nodes["node"])
         return payable
