@@ -70,6 +70,10 @@ ptx: $(VENV)/.installed-package  ## compile the kernels for GPUs anew; needs no 
 		--editable '.[cuda]' 'nvidia-nvvm==13.0.*'
 	$(VENV)-ptx/bin/python tools/compile_ptx.py
 
+.PHONY: kernels
+kernels: $(VENV)/.installed-dev  ## compile the kernels for processors anew, as far as all have it in common
+	$(BIN)/python tools/compile_kernels.py
+
 .PHONY: test-env
 test-env: $(VENV)/.installed-dev  ## only set up what test and lint need
 

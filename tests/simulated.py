@@ -66,7 +66,8 @@ _launch_on_stream = Stream.launch
 
 def _launch_known(self, kernel, grid, threads, arrays, *scalars):
     # On a GPU, Numba would have to compile it.
-    assert precompiled.key_of(kernel.fn.__name__, arrays, scalars) in precompiled.archive()
+    key = precompiled.key_of(kernel.fn.__name__, arrays, scalars)
+    assert key in precompiled.ARCHIVE.digests
     _launch_on_stream(self, kernel, grid, threads, arrays, *scalars)
 
 

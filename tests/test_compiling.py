@@ -20,6 +20,7 @@ from numba.core.runtime import _nrt_python, rtsys
 from greedymiser import MiserRegressor, save
 from greedymiser._core import compiling
 from greedymiser._core.compiling import KERNELS, CacheWarning, inner, njit
+from greedymiser._core.digests import words_of
 
 SOURCE = Path(compiling.__file__).parents[1]
 
@@ -204,7 +205,7 @@ def test_an_edit_leaves_the_code_of_other_kernels_current(
 ):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "compiled"))
     monkeypatch.setattr(compiling, "KERNELS", [])
-    monkeypatch.setattr(compiling, "OURS", "kernels")
+    monkeypatch.setattr("greedymiser._core.digests.OURS", "kernels")
     file = tmp_path / "kernels.py"
 
     def hits(**said):
@@ -250,12 +251,12 @@ def test_a_digest_of_text_sees_words_lines_and_blocks_and_nothing_else():
     digests = []
     for function in (one, same, other_number, other_block):
         text = inspect.getsource(function).replace(function.__name__, "one", 1)
-        words = compiling.words_of(text)
+        words = words_of(text)
         digests.append(" ".join(words))
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
-    assert compiling.words_of("y = x\n-y\n") != compiling.words_of("y = x -y\n")
-    assert compiling.words_of("x == 'a'\n") != compiling.words_of("x == 'b'\n")
+    assert words_of("y = x\n-y\n") != words_of("y = x -y\n")
+    assert words_of("x == 'a'\n") != words_of("x == 'b'\n")
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")

@@ -7,9 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from tokenize import TokenError
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -61,21 +58,20 @@ def test_without_a_gpu_users_are_told_what_is_missing():
 
 
 STALE = """if True:
-    from greedymiser._core.compiling import digest_of
-    from greedymiser.engines.cuda import precompiled, prediction
+    from greedymiser.engines.cuda import prediction
     from greedymiser.engines.cuda.kernels import counting, marking, ranking, rows, scanning
+    from greedymiser.engines.cuda.precompiled import ARCHIVE
 
     kernels = {}
     for module in (counting, marking, ranking, rows, scanning, prediction):
         for value in vars(module).values():
             if hasattr(value, "py_func") and not value.targetoptions.get("device"):
-                kernels[value.py_func.__name__] = digest_of(value.py_func, of_text=True)
-    found = precompiled.archive()
-    print(len(found), "kernels")
-    for key, compiled in found.items():
-        if kernels.get(key.split("-")[0]) != compiled.digest:
+                kernels[value.py_func.__name__] = ARCHIVE.digest(value.py_func)
+    print(len(ARCHIVE.digests), "kernels")
+    for key, digest in ARCHIVE.digests.items():
+        if kernels.get(key.split("-")[0]) != digest:
             print(key, "has changed: make ptx")
-    for name in kernels.keys() - {key.split("-")[0] for key in found}:
+    for name in kernels.keys() - {key.split("-")[0] for key in ARCHIVE.digests}:
         print(name, "is not there: make ptx")
 """
 
@@ -91,7 +87,7 @@ def test_kernels_that_were_compiled_beforehand_are_current():
 
 TWINS = """if True:
     import inspect
-    from greedymiser._core.compiling import digest_of
+    from greedymiser._core.digests import digest_of
     from greedymiser.engines.cuda.kernels import formulas
 
     names = "exp log sigmoid softplus _find_largest _softmax_values write_gradients gain_of_best"
@@ -107,21 +103,6 @@ def test_the_text_of_twins_is_found():
     """Else an edit of what both the CPU and the GPU compute with would go unnoticed."""
     done = run("-c", TWINS, NUMBA_ENABLE_CUDASIM="0")
     assert done.returncode == 0, done.stderr
-
-
-def test_a_kernel_that_has_changed_is_compiled_anew(monkeypatch):
-    key, compiled = next(iter(precompiled.archive().items()))
-    kernel = SimpleNamespace(py_func=None)
-
-    digest = Mock(return_value=compiled.digest)
-    monkeypatch.setattr(precompiled, "digest_of", digest)
-    assert precompiled.ptx_of(kernel, key) == compiled.ptx
-    assert precompiled.ptx_of(kernel, "count-none") is None
-    digest.return_value += "0"
-    assert precompiled.ptx_of(kernel, key) is None
-    for error in (OSError("could not get source code"), TypeError, TokenError, SyntaxError):
-        digest.side_effect = error
-        assert precompiled.ptx_of(kernel, key) is None
 
 
 def test_kernels_are_found_by_what_they_are_called_with():
@@ -153,23 +134,11 @@ def test_no_product_is_fused():
     """The compiler would make one rounding of two; a twin forbids it."""
     exact = {"evaluate", "sum_values", "measure_derivatives", "scan", "write_lambdas"}
     exact |= {"score_queries"}
-    found = precompiled.archive()
-    assert exact < {key.partition("-")[0] for key in found}
-    for key, compiled in found.items():
-        assert key.partition("-")[0] not in exact or b"fma.rn.f64" not in compiled.ptx
-
-
-def test_a_damaged_archive_of_kernels_is_as_none(tmp_path, monkeypatch):
-    whole = precompiled.ARCHIVE.read_bytes()
-    assert len(precompiled.archive()) > 15
-    file = tmp_path / "ptx.zip"
-    monkeypatch.setattr(precompiled, "ARCHIVE", file)
-    wrong = bytearray(whole)
-    wrong[len(whole) // 3] ^= 255
-    for content in (None, b"", whole[: len(whole) // 2], bytes(wrong), b"[]"):
-        if content is not None:
-            file.write_bytes(content)
-        assert precompiled.archive.__wrapped__() == {}
+    keys = precompiled.ARCHIVE.digests.keys()
+    assert exact < {key.partition("-")[0] for key in keys}
+    for key in keys:
+        ptx = precompiled.ARCHIVE.content(key)
+        assert key.partition("-")[0] not in exact or b"fma.rn.f64" not in ptx
 
 
 @pytest.mark.simulator

@@ -59,7 +59,8 @@ NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields", "_field_defaults"}
 
 # Private attributes of other libraries' objects.
 FOREIGN = {
-    "_core": {"_cache"},
+    # How Numba keeps what it has compiled.
+    "_core": {"_cache", "_reduce"},
     "engines": {"_prepare_args", "_codelibrary"},
     # What scikit-learn's boosters have no public name for: their trees.
     "estimators": {

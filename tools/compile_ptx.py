@@ -8,16 +8,16 @@ Needs numba-cuda and NVVM, but no GPU.
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import types
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import cuda
 from numba.cuda import dispatcher
+
+from greedymiser._core.archives import write_archive
 
 # The oldest GPUs that CUDA 13 knows, and the version of PTX that drivers of CUDA 12.0 know. NVVM
 # writes its own version, but nothing that is newer than this.
@@ -89,9 +89,12 @@ def main() -> None:
         kinds = [arrays.get(name, "float" if name in FLOATS else "int") for name in parameters]
         key = precompiled.key_of(name_of(kernel), *examples(kinds))
         texts[key] = compiled(kernel, kinds, precompiled.ENTRY)
-        digests[key] = precompiled.digest_of(kernel.py_func, of_text=True)
+        digests[key] = precompiled.ARCHIVE.digest(kernel.py_func)
         print(f"{len(texts[key]):8d} bytes  {key}")
-    write(Path(str(precompiled.ARCHIVE)), texts, digests)
+    path = Path(str(precompiled.ARCHIVE.file))
+    contents = {key: text.encode() for key, text in texts.items()}
+    write_archive(path, contents, digests, {})
+    print(f"{path.stat().st_size} bytes in {path}")
 
 
 def kernels_of(module: types.ModuleType) -> list[Any]:
@@ -142,16 +145,6 @@ def compiled(kernel: Any, kinds: list[str], entry: str) -> str:
             lines.append(line)
     code = next(i for i, line in enumerate(lines) if line.startswith(".visible .entry"))
     return "\n".join([*lines[:code], *(shared[n] for n in sorted(shared)), *lines[code:]])
-
-
-def write(path: Path, texts: dict[str, str], digests: dict[str, str]) -> None:
-    """Write the archive, always the same for the same kernels."""
-    files = {f"{key}.ptx": text for key, text in texts.items()}
-    files["digests.json"] = json.dumps(digests, indent=1)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped:
-        for name in sorted(files):
-            zipped.writestr(zipfile.ZipInfo(name), files[name], zipfile.ZIP_DEFLATED, 9)
-    print(f"{path.stat().st_size} bytes in {path}")
 
 
 if __name__ == "__main__":

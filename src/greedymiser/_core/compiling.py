@@ -11,25 +11,19 @@ what they call in other files. Here it is current as long as the kernel, and all
 is what it was: also if an image was copied and every file looks new, and if another kernel of the
 same file has changed.
 
-The first fit of a fresh installation waits for the compiler, so kernels leave out what Numba does
-more than once: see ``KernelCompiler`` and ``PartCompiler``.
+The first fit of a fresh installation waits for the compiler. Most of its work was done beforehand
+(``precompiled``); where that cannot be used, kernels leave out what Numba does more than once: see
+``KernelCompiler`` and ``PartCompiler``.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
-import inspect
-import io
 import os
-import textwrap
-import tokenize
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -42,6 +36,10 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.ir_utils import get_definition, guard
 from numba.core.lowering import Lower
 from numba.core.registry import CPUDispatcher
+
+from greedymiser._core import precompiled
+from greedymiser._core.digests import digest_of
+from greedymiser._core.precompiled import compiler_text
 
 KERNELS: list[Any] = []
 """All kernels of the modules that are imported."""
@@ -354,7 +352,10 @@ class KernelCache(NullCache):
                 continue
             if code is not None:
                 return code
-        return None
+        code = precompiled.load_kernel(self._function, sig, target_context)
+        if code is not None:
+            self.save_overload(sig, code)  # as instructions, for the next process
+        return code
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if self._own is None:
@@ -389,86 +390,6 @@ def _must_exist(locator: Any) -> None:
     os.scandir(locator.get_cache_path()).close()
 
 
-def digest_of(function: Callable[..., Any], of_text: bool = False) -> str:
-    """A digest of a function and of all functions and constants of ours that it refers to.
-
-    It is that of compiled Python, and of how it is compiled further; with ``of_text`` that of the
-    words in the source alone, which is the same for all versions of Python and Numba.
-    """
-    seen, waiting = {function}, [function]
-    digest = hashlib.sha256(b"" if of_text else _compilers())
-    while waiting:
-        said, needed = _content_of(waiting.pop(), of_text)
-        digest.update(said)
-        waiting.extend(other for other in needed if other not in seen)
-        seen.update(needed)
-    return digest.hexdigest()
-
-
-@cache
-def _compilers() -> bytes:
-    """The text of this module: what is compiled otherwise is other code."""
-    try:
-        return Path(__file__).read_bytes()
-    except OSError:  # in a zip file
-        return b""
-
-
-@cache
-def _content_of(
-    function: Callable[..., Any], of_text: bool
-) -> tuple[bytes, tuple[Callable[..., Any], ...]]:
-    """What a function says by itself, and the functions of ours that it refers to."""
-    said: list[Any] = [(function.__defaults__, function.__kwdefaults__)]
-    needed, names = [], set[str]()
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        names.update(code.co_names)
-        codes.extend(inner for inner in code.co_consts if isinstance(inner, CodeType))
-        plain = [value for value in code.co_consts if not isinstance(value, CodeType)]
-        if not of_text:
-            said.append((code.co_code, code.co_names, code.co_varnames, repr(plain)))
-    if of_text:
-        said += words_of(inspect.getsource(function))
-    known = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    known |= {name: cell.cell_contents for name, cell in cells}
-    for name in sorted(known):
-        value = known[name]
-        options = {} if of_text else getattr(value, "targetoptions", {})
-        said.append((name, sorted((key, str(options[key])) for key in options)))
-        # What stands behind a kernel, and behind an intrinsic.
-        value = getattr(value, "py_func", getattr(value, "_defn", value))
-        if isinstance(value, FunctionType):
-            if value.__module__.startswith(OURS):
-                needed.append(value)
-        elif isinstance(value, type):
-            constants = {key: vars(value)[key] for key in sorted(vars(value)) if key.isupper()}
-            said.append((name, getattr(value, "_fields", ()), repr(constants)))
-        elif not isinstance(value, ModuleType):
-            said.append((name, repr(value)))
-    return repr(said).encode(), tuple(needed)
-
-
-def words_of(text: str) -> list[str]:
-    """Source without comments and docstrings; lines and blocks by where they end."""
-    lines = io.StringIO(textwrap.dedent(text)).readline
-    kinds = tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING
-    ends = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: ";"}
-    words = [";"]
-    for word in tokenize.generate_tokens(lines):
-        begins = words[-1] in ends.values()
-        if word.type in ends and not (begins and word.type == tokenize.NEWLINE):
-            words.append(ends[word.type])
-        elif word.type in kinds and not (begins and word.type == tokenize.STRING):
-            words.append(word.string)
-    return words
-
-
-OURS = __name__.split(".")[0]
-
-
 def _cache_in(places: list[type[Any]], **changes: Any) -> type[FunctionCache]:
     """Numba's cache in some of its places."""
     changed = [type(place.__name__, (_Current, place), changes) for place in places]
@@ -487,7 +408,7 @@ class _Current:
         return place
 
     def get_source_stamp(self) -> str:
-        return digest_of(self.function)  # type: ignore[attr-defined]
+        return digest_of(self.function, compiler=compiler_text())  # type: ignore[attr-defined]
 
     def get_disambiguator(self) -> str:
         """Not the line, which moves when something above is edited."""

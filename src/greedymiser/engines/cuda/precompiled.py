@@ -7,26 +7,15 @@ since, or is called with other types, is compiled by Numba.
 
 from __future__ import annotations
 
-import json
-import zipfile
-from functools import cache
 from importlib import resources
-from tokenize import TokenError
-from typing import Any, NamedTuple
+from typing import Any
 
-from greedymiser._core.compiling import digest_of
+from greedymiser._core.archives import Archive
 
-ARCHIVE = resources.files("greedymiser.engines.cuda") / "ptx.zip"
+ARCHIVE = Archive(resources.files("greedymiser.engines.cuda") / "ptx.zip")
 
 # What kernels are called in the archive, whatever Numba makes of their names.
 ENTRY = "kernel"
-
-
-class Compiled(NamedTuple):
-    """PTX of a kernel, and a digest of what it was made from."""
-
-    ptx: bytes
-    digest: str
 
 
 def key_of(name: str, arrays: tuple[Any, ...], scalars: tuple[int | float, ...]) -> str:
@@ -45,24 +34,6 @@ def _gaps(array: Any) -> str:
     return ""
 
 
-@cache
-def archive() -> dict[str, Compiled]:
-    """All kernels by their keys; none if there is no archive that can be read."""
-    try:
-        with ARCHIVE.open("rb") as file, zipfile.ZipFile(file) as zipped:
-            digests = json.loads(zipped.read("digests.json"))
-            return {key: Compiled(zipped.read(f"{key}.ptx"), digests[key]) for key in digests}
-    except Exception:  # a damaged file may raise anything, and Numba can do without it
-        return {}
-
-
 def ptx_of(kernel: Any, key: str) -> bytes | None:
     """PTX of a kernel for some types; None if it has to be compiled."""
-    compiled = archive().get(key)
-    if compiled is None:
-        return None
-    try:
-        is_current = compiled.digest == digest_of(kernel.py_func, of_text=True)
-    except (OSError, TypeError, SyntaxError, TokenError):  # there is no source to compare with
-        return None
-    return compiled.ptx if is_current else None
+    return ARCHIVE.current(key, kernel.py_func)

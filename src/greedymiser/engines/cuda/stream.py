@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from greedymiser.engines.cuda.device import SIMULATED, cuda
-from greedymiser.engines.cuda.precompiled import ENTRY, archive, key_of, ptx_of
+from greedymiser.engines.cuda.precompiled import ARCHIVE, ENTRY, key_of, ptx_of
 
 if not SIMULATED:
     try:
@@ -71,7 +71,7 @@ def _load_all(device: int, kernels: Sequence[Any]) -> None:
     with contextlib.suppress(Exception):
         cuda.select_device(device)
         for kernel in kernels:
-            for key in archive():
+            for key in ARCHIVE.digests:
                 if key.partition("-")[0] == kernel.py_func.__name__:
                     _function(device, key, kernel)
 

@@ -1,0 +1,132 @@
+"""Kernels that were compiled beforehand, as far as all processors of a kind have it in common.
+
+Numba finds the types of a kernel and writes it in LLVM's language, which is Python and most of the
+time of a first fit; then LLVM makes instructions of it. What LLVM is given is in an archive, which
+``tools/compile_kernels.py`` writes, and only the last step is left to do, for the processor at
+hand: what comes out is what Numba would have made. A kernel that has changed since, is called with
+other types or meets another Numba, is compiled by Numba.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+from numba.core import serialize
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompileResult
+
+from greedymiser._core.archives import Archive
+from greedymiser._core.digests import words_of
+
+# What the archive was tried with. With other versions kernels are compiled as ever.
+NUMBAS, PYTHONS = {"0.68.0", "0.68.1"}, {(3, 11), (3, 12)}
+
+
+@cache
+def compiler_text() -> bytes:
+    """The words of the module that compiles: what is compiled otherwise is other code."""
+    try:
+        text = Path(__file__).with_name("compiling.py").read_text(encoding="utf-8")
+    except OSError:  # in a zip file
+        return b""
+    return " ".join(words_of(text)).encode()
+
+
+ARCHIVE = Archive(resources.files("greedymiser._core") / "kernels.zip", compiler_text)
+
+
+def kernel_key(function: Callable[..., Any], signature: Any) -> str:
+    """What a kernel is found by: its name, and the types of what it is called with."""
+    types = hashlib.blake2b(str(signature).encode(), digest_size=8).hexdigest()
+    return f"{function.__module__}.{function.__qualname__}-{types}"
+
+
+def load_kernel(function: Callable[..., Any], signature: Any, context: Any) -> Any:
+    """A kernel that was compiled beforehand, as Numba has it; None if there is none for here."""
+    content = ARCHIVE.current(kernel_key(function, signature), function)
+    if content is None or not _suits(context):
+        return None
+    try:
+        return revived(content, context)
+    except Exception:  # whatever an archive of somebody else's holds, Numba can do without it
+        return None
+
+
+def _suits(context: Any) -> bool:
+    """Whether the archive was made for this kind of processor, and tried with these versions."""
+    is_tried = numba.__version__ in NUMBAS and sys.version_info[:2] in PYTHONS
+    return is_tried and ARCHIVE.about == about(context)
+
+
+def about(context: Any) -> dict[str, Any]:
+    """What an archive depends on: LLVM, and how it lays out data here."""
+    return {
+        "layout": str(context.codegen().target_data),
+        "llvm": list(llvm.llvm_version_info),
+        "triple": llvm.get_process_triple(),
+    }
+
+
+class PrecompiledLibrary(JITCodeLibrary):
+    """Code that LLVM was given beforehand."""
+
+    def __init__(self, codegen: Any, name: str, code: bytes):
+        super().__init__(codegen, name)
+        self.enable_object_caching()
+        self._final_module = llvm.parse_bitcode(code)
+        self._final_module.name = name
+        self._optimize_final_module()
+        self._final_module.verify()
+        self._finalize_final_module()
+
+
+def stored(result: Any, code: bytes) -> bytes:
+    """A compiled kernel for the archive; ``code`` is what LLVM was given, as bitcode."""
+    library, found = result.library, result.fndesc
+    module = llvm.parse_bitcode(code)
+    for function in module.functions:
+        # What is called inside has the same name elsewhere, perhaps with other contents.
+        named = function.name in (found.llvm_func_name, found.llvm_cpython_wrapper_name)
+        if not function.is_declaration and not named:
+            function.linkage = "internal"
+    # Nothing here may depend on the processor, as the length of vectors does.
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    how = llvm.create_pipeline_tuning_options(speed_level=1)
+    how.loop_vectorization = how.slp_vectorization = False
+    how.loop_unrolling = how.loop_interleaving = False
+    builder = llvm.create_pass_builder(machine, how)
+    passes = builder.getModulePassManager()
+    passes.add_refprune_pass()
+    passes.add_strip_symbols_pass()
+    passes.run(module, builder)
+    _, fndesc, environment, signature, _, _, _, begin, others = result._reduce()
+    kept = library.name, module.as_bitcode(), fndesc, environment, signature, begin, others
+    content: bytes = serialize.dumps(kept)
+    return content
+
+
+def revived(content: bytes, context: Any) -> Any:
+    """The compiled kernel: what Numba does once it has written one."""
+    name, code, fndesc, environment, signature, begin, others = pickle.loads(content)
+    for function in begin:
+        function()
+    context.refresh()  # Numba's own functions may not be there yet, which kernels call
+    library = PrecompiledLibrary(context.codegen(), name, code)
+    entry = context.get_executable(library, fndesc, environment)
+    for other in others:
+        library.codegen.set_env(other.env_name, other)
+    return CompileResult(
+        typing_context=context.typing_context, target_context=context, entry_point=entry,
+        typing_error=None, type_annotation="", signature=signature, objectmode=False, lifted=(),
+        fndesc=fndesc, library=library, call_helper=None, environment=environment, metadata=None,
+        reload_init=begin, referenced_envs=others,
+    )  # fmt: skip
