@@ -25,7 +25,6 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
 
 from greedymiser._core.archives import Archive
-from greedymiser._core.digests import words_of
 
 # What the archive was tried with. With other versions kernels are compiled as ever.
 NUMBAS, PYTHONS = {"0.68.0", "0.68.1"}, {(3, 11), (3, 12)}
@@ -33,12 +32,11 @@ NUMBAS, PYTHONS = {"0.68.0", "0.68.1"}, {(3, 11), (3, 12)}
 
 @cache
 def compiler_text() -> bytes:
-    """The words of the module that compiles: what is compiled otherwise is other code."""
+    """The text of the module that compiles: what is compiled otherwise is other code."""
     try:
-        text = Path(__file__).with_name("compiling.py").read_text(encoding="utf-8")
+        return Path(__file__).with_name("compiling.py").read_bytes()
     except OSError:  # in a zip file
         return b""
-    return " ".join(words_of(text)).encode()
 
 
 ARCHIVE = Archive(resources.files("greedymiser._core") / "kernels.zip", compiler_text)
