@@ -445,15 +445,16 @@ def test_a_dearer_set_has_to_be_better_than_noise():
 
     def candidate(score, *fold_scores):
         folds = np.array(fold_scores)
-        return Candidate(1, 1.0, score, 1, np.zeros(1), None, 1.0, fold_scores=folds)
+        shift = search.weighed(float(folds.mean()) - score)
+        return Candidate(1, 1.0, score, 1, np.zeros(1), None, 1.0, fold_scores=folds, shift=shift)
 
     cheap = candidate(0.82, 0.80, 0.82, 0.84)
-    assert not search.is_clearly_better(candidate(0.82, 0.80, 0.82, 0.84), cheap)
+    assert not search.is_preferred(candidate(0.82, 0.80, 0.82, 0.84), cheap)
     # + .003 ± .049 in the folds, and no more on the validation rows.
-    assert not search.is_clearly_better(candidate(0.825, 0.90, 0.74, 0.83), cheap)
-    assert search.is_clearly_better(candidate(0.83, 0.81, 0.83, 0.86), cheap)
+    assert not search.is_preferred(candidate(0.825, 0.90, 0.74, 0.83), cheap)
+    assert search.is_preferred(candidate(0.83, 0.81, 0.83, 0.86), cheap)
     # What the folds leave open, the validation rows may decide.
-    assert search.is_clearly_better(candidate(0.99, 0.90, 0.74, 0.83), cheap)
+    assert search.is_preferred(candidate(0.99, 0.90, 0.74, 0.83), cheap)
 
 
 # -- scores that count classes equally ---------------------------------------------------------

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,10 @@ FOLDED_ROWS, LAYERS, FOLDS_SHARE = 20_000, 3, 0.6
 # Sets behind the frontier by more than so many times what cross-fitting usually changes between
 # neighbours are not compared again.
 MOST_CHANGES = 1.5
-# A more expensive set must be better by so many standard errors of the folds' differences.
-NOISE = 0.5
+# A more expensive set must be better by so many standard errors of the folds' differences. One that
+# includes the other must only not be worse by more than so many: its models may leave out what is
+# of no use, and so it is luck if they score less.
+NOISE, LUCK_OF_PARTS = 0.5, 1.0
 # Of what can be gained by spending, what a step of the frontier must bring; and how many steps are
 # compared again and get a model: others may fill a gap, when somebody asks for a budget in it.
 LEAST_STEP, MOST_STEPS = 0.002, 24
@@ -79,6 +81,8 @@ LEAST_LUCK, LUCK = 0.002, 0.5
 SHORT_RECORD = Record(train_loss=False)
 # Fits that are begun together. The same on any number of threads: what is tried next depends on it.
 FITS_TOGETHER = 16
+
+_Difference = TypeVar("_Difference", float, Floats)
 
 # Sets of the path that the search starts from, and rounds of the fits under hard budgets that
 # suggest more of them.
@@ -112,12 +116,17 @@ class Candidate:
     model: Model | None
     # Work that it took.
     cells: float
-    # Best validation score so far, after every round; the last round improved it.
+    # Validation scores after every round, and the best so far up to the last that improved it.
+    trace: Floats = field(default_factory=lambda: np.empty(0))
     best: Floats = field(default_factory=lambda: np.empty(0))
     is_expanded: bool = False
-    # Scores of the folds of the training rows, by models that have not seen them; and those, where
-    # somebody wants them.
+    # Mean scores of the folds of the training rows after every round, by models that have not seen
+    # them; those of each fold in the round that folds and validation rows like best; and the models
+    # up to there, where somebody wants them.
+    fold_trace: Floats | None = None
     fold_scores: Floats | None = None
+    # What to add to ``score`` to get the score of that round that the set is chosen by.
+    shift: float | None = None
     fold_models: Sequence[Model] = ()
 
 
@@ -130,8 +139,13 @@ class FlatModel:
     # At the best round; the cost is what everybody pays who is asked for all that the model uses.
     cost: float
     score: float
-    # What to add to validation scores to get those that the set is chosen by.
-    shift: float = 0.0
+    # What to add to validation scores after every round to get those that it is chosen by.
+    shifts: Floats
+
+    @property
+    def shift(self) -> float:
+        """The same at the best round."""
+        return float(self.shifts[self.model.best_iter])
 
 
 @dataclass
@@ -193,6 +207,8 @@ class FrontierSearch:
         self.above, self.below = -math.inf, math.inf
         # Whether models of folds are kept: cascades are made of them.
         self.keeps_folds = False
+        # Whether costs count in the score: then more is not as good as less.
+        self.counts_costs = False
         # Sets of the frontier that there was no work left for.
         self.left_out: list[Candidate] = []
         self._trainer = trainer
@@ -203,6 +219,7 @@ class FrontierSearch:
         self._n_folds = FOLDS[self._is_large] if n_rows < FOLDED_ROWS else 0
         self._params = self._faster(self._final_params)
         self._around = Neighbourhood(sets, effort)
+        self._everything = sets.owned(range(sets.costs.n_features))
         self._starts = dict.fromkeys(starts)
         self._has_begun = False
         assert trainer.prepared.validation is not None
@@ -246,6 +263,8 @@ class FrontierSearch:
         self.evaluate(self._around.singles(gains, self._n_singles()))
         self._eliminate(PACKAGES_SHARE)
         self.evaluate(self._starts, STARTS_SHARE)
+        if self.n_rivals:
+            self.evaluate([self._everything], STARTS_SHARE, has_rivals=False)
         self.evaluate(self._around.pairs(), PAIRS_SHARE)
         self._has_begun = not self.allowance.is_spent
 
@@ -257,6 +276,7 @@ class FrontierSearch:
         search = FrontierSearch(self._pool, self.sets, self._final_params, self._starts, effort)
         search.archive = {key: replace(candidate) for key, candidate in self.archive.items()}
         search.above, search.below = above, below
+        search.counts_costs = self.counts_costs
         search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun, search.folds = self._has_begun, self.folds
         return search
@@ -375,6 +395,7 @@ class FrontierSearch:
             ensemble.importances(),
             best,
             self._cells(model.n_iter, allowed),
+            model.validation_score,
             np.maximum.accumulate(model.validation_score[: model.best_iter + 1]),
         )
 
@@ -418,15 +439,20 @@ class FrontierSearch:
         if not self.folds or not self._cross_fit(best):
             return best
         rivals = [*best, *self._close_to(best, self._behind())]
+        if self.n_rivals and self._everything in self.archive:
+            rivals.append(self.archive[self._everything])
         self._cross_fit(rivals)
         known = set(map(id, best))
         smaller = self._smaller([one for one in self._best_of(rivals) if id(one) not in known])
         smaller = self._close_to(best, smaller)
         self._cross_fit(smaller)
         kept: list[Candidate] = []
-        for candidate in self._best_of([*rivals, *smaller]):
-            if not kept or self.is_clearly_better(candidate, kept[-1]):
-                kept.append(candidate)
+        for candidate in sorted([*rivals, *smaller], key=lambda one: (one.cost, -one.score)):
+            if not kept or self.is_preferred(candidate, kept[-1]):
+                # What includes another is as good, whatever its score is.
+                least = kept[-1].score + self.shift(kept[-1]) if kept else -math.inf
+                shift = max(self.shift(candidate), least - candidate.score)
+                kept.append(replace(candidate, shift=shift))
         return kept
 
     @cached_property
@@ -456,49 +482,52 @@ class FrontierSearch:
         important = set(map(id, _by_area(new)[:MOST_STEPS]))
         return [one for one in kept if one.cost <= self.above or id(one) in important]
 
-    def is_clearly_better(self, dearer: Candidate, cheaper: Candidate) -> bool:
-        """Whether a set that costs more is better by more than the noise of the folds."""
+    def is_preferred(self, dearer: Candidate, cheaper: Candidate) -> bool:
+        """Whether whoever can pay for the one of two sets that costs more should do so."""
         better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
+        return better > self._least_gain(dearer, cheaper)
+
+    def _least_gain(self, dearer: Candidate, cheaper: Candidate) -> float:
+        """How much better a set must be than another, by scores to choose by."""
         if dearer.fold_scores is None or cheaper.fold_scores is None:
-            return True
-        return better > noise(dearer.fold_scores, cheaper.fold_scores)
+            return 0.0
+        is_part = cheaper.used not in (0, dearer.used) and not cheaper.used & ~dearer.used
+        if is_part and not self.counts_costs:
+            return -LUCK_OF_PARTS * standard_error(dearer.fold_scores - cheaper.fold_scores)
+        return noise(dearer.fold_scores, cheaper.fold_scores)
 
     def shift(self, candidate: Candidate) -> float:
         """What to add to the validation score of a set to get the score that it is chosen by.
 
-        That is the mean of its validation score and that of its folds, weighted by their rows;
-        where it has no folds, the usual difference between the two.
+        That is the mean of its validation score and that of its folds, weighted by their rows, in
+        the round where it is best; where it has no folds, the usual difference between the two.
         """
-        if candidate.fold_scores is None:
-            return self.usual_shift
-        return self.weighed(float(np.mean(candidate.fold_scores)) - candidate.score)
+        return self.usual_shift if candidate.shift is None else candidate.shift
 
-    def weighed(self, difference: float) -> float:
+    def weighed(self, difference: _Difference) -> _Difference:
         """What the rows of folds and those of validation make together of their difference."""
         prepared = self._trainer.prepared
         assert prepared.validation is not None
         n_folds, n_validation = len(prepared.train.y), len(prepared.validation.cases.y)
-        return difference * n_folds / (n_folds + n_validation) if self._n_folds else 0.0
+        return difference * (n_folds / (n_folds + n_validation) if self._n_folds else 0.0)
 
     @property
     def usual_shift(self) -> float:
         """The median of what cross-fitting says beside validation; 0 where it was not asked."""
-        cross_fitted = [one for one in self.archive.values() if one.fold_scores is not None]
-        return float(np.median([self.shift(one) for one in cross_fitted])) if cross_fitted else 0.0
+        return float(np.median(self._shifts() or [0.0]))
 
     @property
     def cautious_shift(self) -> float:
         """What to add where folds were not asked and many are compared: the best are lucky."""
-        cross_fitted = [one for one in self.archive.values() if one.fold_scores is not None]
-        return self.usual_shift - float(np.std([self.shift(one) for one in cross_fitted] or [0.0]))
+        return self.usual_shift - float(np.std(self._shifts() or [0.0]))
+
+    def _shifts(self) -> list[float]:
+        return [one.shift for one in self.archive.values() if one.shift is not None]
 
     def _best_of(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that no other beats by the score to choose by, the cheapest first."""
         usual = self.usual_shift
-        scores = [
-            one.score + (usual if one.fold_scores is None else self.shift(one))
-            for one in candidates
-        ]
+        scores = [one.score + (usual if one.shift is None else one.shift) for one in candidates]
         return [candidates[i] for i in front([one.cost for one in candidates], scores)]
 
     def _close_to(self, best: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
@@ -506,7 +535,7 @@ class FrontierSearch:
 
         They are behind it by little more than cross-fitting usually changes between neighbours.
         """
-        shifts = [self.shift(candidate) for candidate in best if candidate.fold_scores is not None]
+        shifts = [candidate.shift for candidate in best if candidate.shift is not None]
         changes = np.abs(np.diff(shifts))
         most = MOST_CHANGES * float(np.median(changes)) if len(changes) else math.inf
         behind = {id(one): _score_for(best, one.cost) - one.score for one in others}
@@ -569,24 +598,34 @@ class FrontierSearch:
             return [self._without_rest(trainer, candidate) for candidate in some]
 
         for candidate, *models in zip(some, *self._pool.run_on(fitted, self.folds), strict=True):
-            scores = [float(model.validation_score[-1]) for model in models]
-            if np.isfinite(scores).all():
-                candidate.fold_scores = np.array(scores)
-                candidate.fold_models = models if self.keeps_folds else ()
+            self._learn(candidate, models)
         return any(candidate.fold_scores is not None for candidate in candidates)
 
     def _without_rest(self, trainer: Trainer, candidate: Candidate) -> Model:
-        """A model without the rows that a fold leaves out: as many rounds as validation rows want.
+        """A model without the rows that a fold leaves out.
 
-        So no round is chosen by the rows that are scored, and only the last has to be.
+        As many rounds as with them; where rows are many, those that validation rows want will do.
         """
-        n_iter = len(candidate.best) - 1
-        params = replace(self._params, max_iter=n_iter)
+        rounds = candidate.best if self._is_large else candidate.trace
+        params = replace(self._params, max_iter=len(rounds) - 1)
         allowed = self.sets.features(candidate.resources)
-        model = trainer.train(params, allowed, False, record=Record(False, n_iter))
-        if model.n_iter < n_iter:  # it ended before
-            model = trainer.train(params, allowed, False, record=SHORT_RECORD)
-        return model
+        return trainer.train(params, allowed, False, record=SHORT_RECORD)
+
+    def _learn(self, candidate: Candidate, models: Sequence[Model]) -> None:
+        """Choose the round by all rows, of folds and validation, and score the folds there.
+
+        Where validation rows are few, the round that they like best is so by luck.
+        """
+        n = max(len(model.validation_score) for model in models)
+        traces = np.array([held(model.validation_score, n) for model in models])
+        scores = candidate.trace[:n] + self.weighed(traces.mean(axis=0) - candidate.trace[:n])
+        if not np.isfinite(scores).all():
+            return
+        n_iter = int(np.argmax(scores))
+        candidate.fold_trace, candidate.fold_scores = traces.mean(axis=0), traces[:, n_iter]
+        candidate.shift = float(scores[n_iter]) - candidate.score
+        if self.keeps_folds:
+            candidate.fold_models = [m.truncated(min(n_iter, m.n_iter)) for m in models]
 
     def shift_of(self, params: Parameters, opening: Opening | None) -> float:
         """The same as ``shift``, of a model whose rows pay: quick ones are compared."""
@@ -619,7 +658,7 @@ class FrontierSearch:
         that differ from those of the search.
         """
         params = replace(self._final_params, **changes)
-        done: list[FlatModel] = []
+        models: dict[ResourceBits, Model] = {}
         waiting = [
             candidate.resources
             for candidate in _by_area(candidates)
@@ -633,14 +672,45 @@ class FrontierSearch:
             trained = self._pool.run(Trainer.train, tasks)
             for resources, (_, allowed, _), model in zip(some, tasks, trained, strict=True):
                 self._final_cells -= self._cells(model.n_iter, allowed)
-                ensemble = model.truncated(model.best_iter).ensemble
-                cost = self.sets.costs.total(ensemble.features, ensemble.n_trees)
-                score = float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
-                shift = self.shift(self.archive[resources])
-                done.append(FlatModel(resources, model, cost, score, shift))
+                models[resources] = model
         self.left_out = [self.archive[resources] for resources in (*waiting, *left)]
-        done.sort(key=lambda candidate: candidate.cost)
+        gains = [_best(model) - self.archive[s].score for s, model in models.items()]
+        gain = float(np.median([one for one in gains if math.isfinite(one)] or [0.0]))
+        flat_models = [self._flat(*one, gain) for one in models.items()]
+        done = sorted((f for f in flat_models if f.model.best_iter), key=lambda flat: flat.cost)
+        for i, flat in enumerate(done):
+            self._prefer(flat, done[:i])
         return done
+
+    def _prefer(self, flat: FlatModel, cheaper: Sequence[FlatModel]) -> None:
+        """Let a model be chosen that is behind a cheaper one only by luck, where both are paid."""
+        if not cheaper:
+            return
+        best = max(cheaper, key=lambda one: one.score + one.shift)
+        least = best.score + best.shift
+        gain = flat.score + flat.shift - least
+        if self._least_gain(self.archive[flat.resources], self.archive[best.resources]) < gain <= 0:
+            more = 4.0 * np.spacing(abs(flat.score) + abs(least))  # to be seen behind the rounding
+            flat.shifts[flat.model.best_iter] = least - flat.score + more
+
+    def _flat(self, resources: ResourceBits, model: Model, gain: float) -> FlatModel:
+        """A finished model up to the round that it is best in; ``gain`` is what short steps bring.
+
+        Folds were trained with longer steps. Where they say nothing, validation rows decide.
+        """
+        candidate, scores = self.archive[resources], model.validation_score
+        shifts = np.full(len(scores), self.usual_shift)
+        if candidate.fold_trace is not None:
+            pace = self._params.learning_rate / self._final_params.learning_rate
+            rounds = np.ceil(np.arange(len(scores)) / pace).astype(np.intp)
+            said = held(candidate.fold_trace, int(rounds[-1]) + 1)[rounds]
+            shifts = self.weighed(said + gain - scores)
+        best_iter = int(np.argmax(np.nan_to_num(scores + shifts, nan=-np.inf)))
+        model = replace(model, best_iter=best_iter)
+        ensemble = model.truncated(best_iter).ensemble
+        cost = self.sets.costs.total(ensemble.features, ensemble.n_trees)
+        score = float(np.nan_to_num(scores[best_iter], nan=-np.inf))
+        return FlatModel(resources, model, cost, score, shifts)
 
 
 class Frontier:
@@ -764,7 +834,9 @@ class Frontier:
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
-        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort)
+        search = FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort)
+        search.counts_costs = self.models.score_name == TOTAL_COST
+        return search
 
     def _add(
         self,
@@ -795,7 +867,7 @@ class Frontier:
         if by_row and not self._has_gates:
             beyond = self._beyond(candidates)
         for one in flat:
-            self.models.add(one.model, params, "search", box, one.shift)
+            self.models.add(one.model, params, "search", box, one.shifts)
         for candidate, shift in gated:
             self.models.add_fitted(candidate, shift)
         if by_row and box is None and has_total:
@@ -941,10 +1013,23 @@ def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
     return [some[i] for i in front([c.cost for c in some], [c.score for c in some])]
 
 
+def held(trace: Floats, n: int) -> Floats:
+    """The first so many numbers of a trace; where it has fewer, it stays as it is."""
+    return trace[np.minimum(np.arange(n), len(trace) - 1)]
+
+
+def _best(model: Model) -> float:
+    return float(np.nan_to_num(model.validation_score[model.best_iter], nan=-np.inf))
+
+
 def noise(scores: Floats, others: Floats) -> float:
     """How much better one must be in the mean than another, by the scores of the same folds."""
-    differences = scores - others
-    return float(NOISE * differences.std(ddof=1) / math.sqrt(len(differences)))
+    return NOISE * standard_error(scores - others)
+
+
+def standard_error(differences: Floats) -> float:
+    """Of their mean."""
+    return float(differences.std(ddof=1) / math.sqrt(len(differences)))
 
 
 def by_area(costs: Sequence[float], scores: Sequence[float]) -> list[int]:

@@ -87,11 +87,16 @@ class CurveEntry:
     # At the best round.
     cost: float
     found_by: str
-    # What to add to validation scores to get those to choose by; None if it is the usual.
-    shift: float | None = None
+    # What to add to validation scores to get those to choose by, the same for all rounds or from
+    # round 0 on; None if it is the usual.
+    shift: float | Floats | None = None
     # How it was trained, where others may be trained in the same way.
     params: Parameters | None = None
     opening: Opening | None = None
+
+    def choice_scores(self, usual: float) -> pd.Series:
+        """What each row of the trace is chosen by."""
+        return self.trace["score"] + shifts_of(self.trace, self.shift, usual)
 
     @property
     def pays_by_row(self) -> bool:
@@ -187,7 +192,7 @@ class CurveModels:
         params: Parameters,
         found_by: str,
         within: tuple[float, float, float] | None = None,
-        shift: float | None = None,
+        shift: float | Floats | None = None,
         opening: Opening | None = None,
     ) -> Miser:
         """Take in a model with all its rounds; the estimator that it has become.
@@ -203,7 +208,7 @@ class CurveModels:
         if within is not None:
             low, high, score = within
             costs = trace["cost"]
-            scores = trace["score"] + (self.usual_shift if shift is None else shift)
+            scores = trace["score"] + shifts_of(trace, shift, self.usual_shift)
             trace = trace[(costs > low) & (costs < high) & (scores < score)]
             if trace.empty:
                 return fitted
@@ -282,10 +287,7 @@ class CurveModels:
 
         They were compared by validation rows alone. The cheapest come first.
         """
-        scores = [
-            entry.trace["score"] + (shift if entry.shift is None else entry.shift)
-            for entry in self._entries
-        ]
+        scores = [entry.choice_scores(shift) for entry in self._entries]
         sizes = [len(entry.trace) for entry in self._entries]
         of = np.repeat(np.arange(len(sizes)), sizes)
         cost = np.concatenate([entry.trace["cost"] for entry in self._entries]).tolist()
@@ -379,9 +381,9 @@ class CurveModels:
             if not all(is_path):
                 trace = trace.assign(found_by=entry.found_by, model=position)
             if self.usual_shift:
-                shift = self.usual_shift if entry.shift is None else entry.shift
                 # A constant is the same, whichever set it is the beginning of.
-                shifts = np.where(trace["n_iter"] == 0, self.usual_shift, shift)
+                shifts = shifts_of(trace, entry.shift, self.usual_shift)
+                shifts = np.where(trace["n_iter"] == 0, self.usual_shift, shifts)
                 trace = trace.assign(choice_score=trace["score"] + shifts)
             traces.append(trace)
         table = pd.concat(traces, ignore_index=True)
@@ -466,6 +468,13 @@ def best_cost(model: Miser) -> float:
     if model.model_.charge == "row":
         return float(model.model_.validation_cost[best])
     return model.truncate(best).cost_
+
+
+def shifts_of(trace: pd.DataFrame, shift: float | Floats | None, usual: float) -> Any:
+    """What to add to the validation scores of a trace; ``shift`` as entries have it."""
+    if shift is None:
+        return usual
+    return shift[trace["n_iter"]] if isinstance(shift, np.ndarray) else shift
 
 
 def trace_of(model: Miser) -> pd.DataFrame:
