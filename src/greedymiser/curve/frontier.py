@@ -263,7 +263,7 @@ class FrontierSearch:
         self.evaluate(self._around.singles(gains, self._n_singles()))
         self._eliminate(PACKAGES_SHARE)
         self.evaluate(self._starts, STARTS_SHARE)
-        if self.n_rivals:
+        if self.n_rivals and not self._is_large:
             self.evaluate([self._everything], STARTS_SHARE, has_rivals=False)
         self.evaluate(self._around.pairs(), PAIRS_SHARE)
         self._has_begun = not self.allowance.is_spent
@@ -439,7 +439,7 @@ class FrontierSearch:
         if not self.folds or not self._cross_fit(best):
             return best
         rivals = [*best, *self._close_to(best, self._behind())]
-        if self.n_rivals and self._everything in self.archive:
+        if not self._is_large and self._everything in self.archive:
             rivals.append(self.archive[self._everything])
         self._cross_fit(rivals)
         known = set(map(id, best))
@@ -492,7 +492,7 @@ class FrontierSearch:
         if dearer.fold_scores is None or cheaper.fold_scores is None:
             return 0.0
         is_part = cheaper.used not in (0, dearer.used) and not cheaper.used & ~dearer.used
-        if is_part and not self.counts_costs:
+        if is_part and not self.counts_costs and not self._is_large:
             return -LUCK_OF_PARTS * standard_error(dearer.fold_scores - cheaper.fold_scores)
         return noise(dearer.fold_scores, cheaper.fold_scores)
 
@@ -604,18 +604,31 @@ class FrontierSearch:
     def _without_rest(self, trainer: Trainer, candidate: Candidate) -> Model:
         """A model without the rows that a fold leaves out.
 
-        As many rounds as with them; where rows are many, those that validation rows want will do.
+        As many rounds as with them; where rows are many, those that validation rows want, of which
+        only the last has to be scored.
         """
-        rounds = candidate.best if self._is_large else candidate.trace
-        params = replace(self._params, max_iter=len(rounds) - 1)
+        n_iter = len(candidate.best if self._is_large else candidate.trace) - 1
+        record = Record(False, n_iter) if self._is_large else SHORT_RECORD
+        params = replace(self._params, max_iter=n_iter)
         allowed = self.sets.features(candidate.resources)
-        return trainer.train(params, allowed, False, record=SHORT_RECORD)
+        model = trainer.train(params, allowed, False, record=record)
+        if model.n_iter < record.scored_from:  # it ended before
+            model = trainer.train(params, allowed, False, record=SHORT_RECORD)
+        return model
 
     def _learn(self, candidate: Candidate, models: Sequence[Model]) -> None:
         """Choose the round by all rows, of folds and validation, and score the folds there.
 
-        Where validation rows are few, the round that they like best is so by luck.
+        Where validation rows are few, the round that they like best is so by luck. Where there are
+        many, folds are scored in that round alone.
         """
+        if self._is_large:
+            fold_scores = np.array([model.validation_score[-1] for model in models])
+            if np.isfinite(fold_scores).all():
+                candidate.fold_scores = fold_scores
+                candidate.shift = self.weighed(float(fold_scores.mean()) - candidate.score)
+                candidate.fold_models = models if self.keeps_folds else ()
+            return
         n = max(len(model.validation_score) for model in models)
         traces = np.array([held(model.validation_score, n) for model in models])
         scores = candidate.trace[:n] + self.weighed(traces.mean(axis=0) - candidate.trace[:n])
@@ -699,7 +712,7 @@ class FrontierSearch:
         Folds were trained with longer steps. Where they say nothing, validation rows decide.
         """
         candidate, scores = self.archive[resources], model.validation_score
-        shifts = np.full(len(scores), self.usual_shift)
+        shifts = np.full(len(scores), self.shift(candidate))
         if candidate.fold_trace is not None:
             pace = self._params.learning_rate / self._final_params.learning_rate
             rounds = np.ceil(np.arange(len(scores)) / pace).astype(np.intp)
