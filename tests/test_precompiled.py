@@ -90,8 +90,15 @@ def test_a_kernel_is_found_by_its_name_and_types_and_works(monkeypatch):
     others = (numba.int64[::1], numba.float32[::1])
     context = cpu_target.target_context
     assert precompiled.load_kernel(kernel.py_func, others, context) is None
-    monkeypatch.setattr(precompiled, "NUMBAS", {"0.1"})
-    assert precompiled.load_kernel(kernel.py_func, signature, context) is None
+    for owner, name, other in (
+        (precompiled, "NUMBAS", {"0.1"}),
+        (precompiled, "PYTHONS", {(2, 7)}),
+        (precompiled, "about", lambda context: {}),
+        (numba.config, "BOUNDSCHECK", 1),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(owner, name, other)
+            assert precompiled.load_kernel(kernel.py_func, signature, context) is None
 
 
 @suits

@@ -60,9 +60,13 @@ def load_kernel(function: Callable[..., Any], signature: Any, context: Any) -> A
 
 
 def _suits(context: Any) -> bool:
-    """Whether the archive was made for this kind of processor, and tried with these versions."""
+    """Whether the archive was made for this, and tried with these versions.
+
+    Somebody who looks for a mistake wants Numba's checks in the kernels.
+    """
     is_tried = numba.__version__ in NUMBAS and sys.version_info[:2] in PYTHONS
-    return is_tried and ARCHIVE.about == about(context)
+    is_plain = not (numba.config.BOUNDSCHECK or numba.config.DEBUGINFO_DEFAULT)
+    return is_tried and is_plain and ARCHIVE.about == about(context)
 
 
 def about(context: Any) -> dict[str, Any]:
