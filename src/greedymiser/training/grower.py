@@ -90,8 +90,7 @@ class Bought:
     gain: float
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(NamedTuple):
     """What growing one tree brought."""
 
     tree: Tree
@@ -162,8 +161,10 @@ class Grower:
         # Whether there was anything to buy, and what had been spent then; most a split can gain.
         self._last_offer = False, -1.0
         self._most = math.inf
-        # The tree that grows: one record of splitting.DRAFT_DTYPE per node.
+        # The tree that grows: one record of splitting.DRAFT_DTYPE per node; its root as engines want
+        # it.
         self._draft = np.zeros(2 ** (DEEPEST + 1) - 1, dtype=DRAFT_DTYPE)
+        self._root = np.empty(1, dtype=OPEN_DTYPE)
         self._sets = NO_SETS
         # Grows whole trees in compiled code, where that can be done.
         self._levels: LevelLoop | None = None
@@ -209,12 +210,12 @@ class Grower:
         self._n_nodes = 1
         self._sets = NO_SETS
         self.account.plant(round_.rows is None)
-        nodes, grid = np.empty(1, dtype=OPEN_DTYPE), self.rows.grid
+        grid = self.rows.grid
         n_open = splitting.plant(
             self._draft, self._settings, (grid.gradient, grid.hessian), self._total_weight,
-            tuple(root), self._fewest, nodes,
+            tuple(root), self._fewest, self._root,
         )  # fmt: skip
-        return _OpenLevel(nodes[:n_open], 0)
+        return _OpenLevel(self._root[:n_open], 0)
 
     # -- all levels at once ---------------------------------------------------------------------
 
@@ -232,7 +233,7 @@ class Grower:
         assert isinstance(account, ModelAccount)
         self._prices, self._owned = account.price(root.nodes, n_trees)
         columns = self._columns_in_play(root.nodes)
-        if not levels.begin(root.nodes, int(np.count_nonzero(columns))):
+        if not levels.begin(root.nodes[0], int(np.count_nonzero(columns))):
             return False
         features = self._set_of_feature, self._monotone, self.used
         limits = self.params.max_leaf_nodes or MANY_LEAVES, self._fewest

@@ -81,13 +81,13 @@ class LevelLoop:
         self._sets = np.zeros((2, 2 * most, CATEGORY_WORDS), dtype=np.uint64)
         self._progress = np.zeros(1, dtype=PROGRESS_DTYPE)
 
-    def begin(self, root: NDArray[np.void], n_columns: int) -> bool:
+    def begin(self, root: np.void, n_columns: int) -> bool:
         """Begin with an open root; return whether this tree can be grown here."""
         self._memory = self._rows.lend(self._depth, n_columns)
         if self._memory is None:
             return False
-        self._nodes[: len(root)] = root
-        self._progress[0] = (0, 1, 0, len(root), 0, 0, self._memory.counted.n_free, False, False)
+        self._nodes[0] = root  # a record: to assign an array of them takes a microsecond
+        self._progress[0] = (0, 1, 0, 1, 0, 0, self._memory.counted.n_free, False, False)
         return True
 
     def go_on(
@@ -141,11 +141,10 @@ class LevelLoop:
 
     def finish(self) -> tuple[int, NDArray[np.uint64]]:
         """End the tree; return how many nodes and which category sets it has."""
-        at = self._progress[0]
-        if at["is_noted"]:
-            n_splits = int(at["n_splits"])
+        _, n_nodes, n_sets, _, _, n_splits, _, _, is_noted = self._progress.item()
+        if is_noted:
             self._rows.note(self._splits[:n_splits], self._sets[0, :n_splits])
-        return int(at["n_nodes"]), self._sets[1, : at["n_sets"]].copy()
+        return n_nodes, self._sets[1, :n_sets].copy()
 
 
 @njit

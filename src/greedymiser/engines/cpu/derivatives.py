@@ -33,13 +33,16 @@ class Derivatives:
         self._gradients = empty((k, n))
         self._hessians = empty((k, n))
         self._found = np.empty((k, -(-n // rows.CHUNK), 3))
+        # Of all chunks together, by output: the largest gradient, and the extreme Hessians.
+        self._extremes: list[tuple[float, float, float]] = []
         self._heaviest = 1.0 if sample.weight is None else float(sample.weight.max())
         self._is_flat = True
 
     def derive(self, raw: Floats, step: str, team: Team) -> None:
         """Bring the derivatives up to date."""
         self._is_flat = self._compute(raw, team) or step == "gradient"
-        for most_gradient, most_hessian, least_hessian in self._found[:, 0].tolist():
+        self._extremes = self._found[:, 0].tolist()
+        for most_gradient, most_hessian, least_hessian in self._extremes:
             if not math.isfinite(most_gradient):
                 raise ValueError("the loss returned gradients that are not finite")
             if self._is_flat:
@@ -51,7 +54,7 @@ class Derivatives:
 
     def extremes(self, output: int) -> Extremes:
         """The largest gradient and Hessian."""
-        gradient, hessian, _ = self._found[output, 0].tolist()
+        gradient, hessian, _ = self._extremes[output]
         if not self._is_flat:
             return Extremes(gradient, hessian, False)
         return Extremes(gradient, self._heaviest, self.sample.weight is None)
