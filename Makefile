@@ -71,8 +71,10 @@ ptx: $(VENV)/.installed-package  ## compile the kernels for GPUs anew; needs no 
 	$(VENV)-ptx/bin/python tools/compile_ptx.py
 
 .PHONY: kernels
-kernels: $(VENV)/.installed-dev  ## compile the kernels for processors anew, as far as all have it in common
-	$(BIN)/python tools/compile_kernels.py
+# For no processor in particular.
+kernels: $(VENV)/.installed-dev  ## compile the kernels anew, as far as all processors have it in common
+	NUMBA_CPU_NAME=generic NUMBA_LOOP_VECTORIZE=0 NUMBA_SLP_VECTORIZE=0 \
+		$(BIN)/python tools/compile_kernels.py
 
 .PHONY: test-env
 test-env: $(VENV)/.installed-dev  ## only set up what test and lint need

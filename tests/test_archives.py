@@ -34,7 +34,9 @@ def test_what_was_made_of_a_function_is_found_while_it_is_current(archive):
     assert other_compiler.current("twice", twice) is None
 
 
-@pytest.mark.parametrize("error", [OSError("no source"), TypeError, TokenError, SyntaxError])
+@pytest.mark.parametrize(
+    "error", [OSError("no source"), TypeError, TokenError, SyntaxError, ValueError]
+)
 def test_without_source_nothing_is_current(archive, monkeypatch, error):
     monkeypatch.setattr(archives, "digest_of", Mock(side_effect=error))
     assert archive.current("twice", twice) is None

@@ -33,7 +33,7 @@ from greedymiser import (
 from greedymiser.curve.candidates import ResourceSets
 from greedymiser.curve.checkpoints import ABOUT, CheckpointError
 from greedymiser.curve.curve import chosen_by
-from greedymiser.curve.frontier import Candidate, Frontier, FrontierSearch, by_area
+from greedymiser.curve.frontier import Candidate, Frontier, FrontierSearch, at_pace, by_area
 from greedymiser.curve.trainer import GivingUp, Rival
 from greedymiser.losses import SquaredError
 from greedymiser.training.boosting import Action, Progress, Record
@@ -448,13 +448,53 @@ def test_a_dearer_set_has_to_be_better_than_noise():
         shift = search.weighed(float(folds.mean()) - score)
         return Candidate(1, 1.0, score, 1, np.zeros(1), None, 1.0, fold_scores=folds, shift=shift)
 
+    def is_preferred(dearer, cheaper):
+        return search.is_preferred(dearer, cheaper, search.choice_score(cheaper))
+
     cheap = candidate(0.82, 0.80, 0.82, 0.84)
-    assert not search.is_preferred(candidate(0.82, 0.80, 0.82, 0.84), cheap)
+    assert not is_preferred(candidate(0.82, 0.80, 0.82, 0.84), cheap)
     # + .003 ± .049 in the folds, and no more on the validation rows.
-    assert not search.is_preferred(candidate(0.825, 0.90, 0.74, 0.83), cheap)
-    assert search.is_preferred(candidate(0.83, 0.81, 0.83, 0.86), cheap)
+    assert not is_preferred(candidate(0.825, 0.90, 0.74, 0.83), cheap)
+    assert is_preferred(candidate(0.83, 0.81, 0.83, 0.86), cheap)
     # What the folds leave open, the validation rows may decide.
-    assert search.is_preferred(candidate(0.99, 0.90, 0.74, 0.83), cheap)
+    assert is_preferred(candidate(0.99, 0.90, 0.74, 0.83), cheap)
+
+    # What includes the cheaper one may be behind it by a standard error, here of .0033.
+    part = replace(cheap, used=0b01)
+    whole = replace(candidate(0.82, 0.80, 0.81, 0.84), used=0b11)
+    worse = replace(candidate(0.81, 0.79, 0.82, 0.83), used=0b11)
+    assert is_preferred(whole, part)
+    assert not is_preferred(worse, part)
+    assert not is_preferred(whole, replace(cheap, used=0b100))
+    assert not is_preferred(whole, replace(cheap, used=0))
+    # Where costs count in the score, more is not as good as less.
+    search._counts_costs = True
+    assert not is_preferred(whole, part)
+
+
+def test_rounds_of_long_steps_are_met_by_three_short_ones():
+    trace = np.array([0.0, 3.0, 6.0, 9.0])
+    assert at_pace(trace, 8, 0.3 / 0.1) == pytest.approx([0, 1, 2, 3, 4, 5, 6, 7])
+    assert at_pace(trace, 5, 0.3 / 0.05) == pytest.approx([0, 0.5, 1, 1.5, 2])
+    assert at_pace(trace, 5, 0.3 / 0.2) == pytest.approx([0, 2, 4, 6, 8])
+    assert at_pace(trace, 3, 0.5) == pytest.approx([0, 6, 9])  # stays where it ended
+
+
+def test_a_score_that_a_constant_has_none_of_is_cross_fitted():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 4))
+    y = X[:, 0] + X[:, 1] + 0.5 * rng.standard_normal(300)
+
+    def correlation(model, X, y):
+        said = model.predict(X)
+        return float(np.corrcoef(said, y)[0, 1]) if np.ptp(said) > 0 else np.nan
+
+    model = MiserRegressor(costs=[1.0, 2.0, 3.0, 4.0], max_iter=20, min_samples_leaf=5)
+    curve = tradeoff_curve(
+        model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], tradeoffs=2, scoring=correlation
+    )
+    assert "choice_score" in curve.points
+    assert curve.best().n_iter_ > 0
 
 
 # -- scores that count classes equally ---------------------------------------------------------

@@ -2,12 +2,16 @@
 
 import importlib
 import os
+import pickle
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 import pytest
@@ -21,7 +25,7 @@ from greedymiser._core.compiling import KERNELS, KernelCache, njit
 HOME = Path(greedymiser.__file__).parent
 
 suits = pytest.mark.skipif(
-    numba.config.DISABLE_JIT or not precompiled._suits(cpu_target.target_context),
+    numba.config.DISABLE_JIT or not precompiled.suits(cpu_target.target_context),
     reason="the archive is for other processors, or was tried with other versions",
 )
 
@@ -54,6 +58,44 @@ FIT = """if True:
     model = MiserClassifier(costs=np.linspace(1, 2, 9), tradeoff=1e-4, max_iter=15, n_jobs=1)
     print(model.fit(X, X[:, 0] * X[:, 1] > 0).predict_proba(X).tobytes().hex())
 """
+
+
+def test_no_kernel_of_the_archive_says_where_it_was_compiled_or_for_what():
+    archive = precompiled.ARCHIVE
+    for key in archive.digests:
+        code = str(llvm.parse_bitcode(pickle.loads(archive.content(key))[1]))
+        assert ".py" not in code or "/greedymiser/" in code or "/numba/" in code
+        assert not re.search(r"[a-z]/+(greedymiser|numba)/", code), key
+        assert {int(n) for n in re.findall(r"<(\d+) x ", code)} <= {2}
+
+
+class Pair(NamedTuple):
+    one: int
+    other: int
+
+
+class Turned(NamedTuple):
+    other: int
+    one: int
+
+
+class Odd(Pair):
+    KIND = 1
+
+
+class Even(Pair):
+    KIND = 2
+
+
+def test_types_are_told_apart_by_all_that_kernels_know_of_them():
+    def named(kind):
+        return numba.types.NamedUniTuple(numba.int64, 2, kind)
+
+    kinds = [named(kind) for kind in (Pair, Turned, Odd, Even)]
+    kinds += [numba.types.Tuple([kind, numba.int64]) for kind in kinds]
+    kinds += [numba.int64, numba.int64[::1], numba.int64[:]]
+    assert len({precompiled.described([kind]) for kind in kinds}) == len(kinds)
+    assert precompiled.described(kinds) == precompiled.described(list(kinds))
 
 
 @suits
@@ -93,7 +135,8 @@ def test_a_kernel_is_found_by_its_name_and_types_and_works(monkeypatch):
     for owner, name, other in (
         (precompiled, "NUMBAS", {"0.1"}),
         (precompiled, "PYTHONS", {(2, 7)}),
-        (precompiled, "about", lambda context: {}),
+        (precompiled, "NUMPYS", {"1.26"}),
+        (precompiled, "made_with", lambda context: {}),
         (numba.config, "BOUNDSCHECK", 1),
     ):
         with monkeypatch.context() as changed:
@@ -107,8 +150,8 @@ def test_what_cannot_be_revived_is_compiled(monkeypatch, tmp_path):
         return b"no pickle"
 
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(precompiled, "ARCHIVE", SimpleNamespace(
-        current=content, about=precompiled.ARCHIVE.about))  # fmt: skip
+    about = precompiled.ARCHIVE.about
+    monkeypatch.setattr(precompiled, "ARCHIVE", SimpleNamespace(current=content, about=about))
 
     def doubled(x):
         return 2 * x

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import llvmlite.binding as llvm
+import numba
 import numpy as np
 from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 
 from greedymiser._core import compiling, precompiled
 from greedymiser._core.archives import write_archive
+
+# Folders of this machine that locations in code begin with.
+PLACES = [f"{Path(file).parents[n]}/" for file, n in ((compiling.__file__, 2), (numba.__file__, 1))]
 
 # What LLVM was given, by library.
 GIVEN: dict[int, tuple[JITCodeLibrary, bytes]] = {}
@@ -47,10 +53,26 @@ def compiled() -> dict[str, tuple[bytes, str]]:
             continue  # only other kernels call it
         function = kernel.py_func
         for signature, result in kernel.overloads.items():
-            code = precompiled.stored(result, GIVEN[id(result.library)][1])
+            code = precompiled.stored(result, without_places(GIVEN[id(result.library)][1]))
+            if any(str(place).encode() in code for place in PLACES):
+                raise ValueError(f"{function.__qualname__} names a folder of this machine")
             key = precompiled.kernel_key(function, signature)
             found[key] = code, precompiled.ARCHIVE.digest(function)
     return found
+
+
+def without_places(code: bytes) -> bytes:
+    """Code of LLVM's that does not say where it was compiled, as exceptions do; nor for what.
+
+    What stands for a folder is as long: how long a text is stands elsewhere.
+    """
+    text = str(llvm.parse_bitcode(code))
+    for place in PLACES:
+        text = text.replace(place, "/" * len(place))
+    wide = [int(n) for n in re.findall(r"<(\d+) x ", text) if int(n) > 2]
+    if wide:
+        raise ValueError(f"there are vectors of {wide}: other processors have other ones")
+    return llvm.parse_assembly(text).as_bitcode()
 
 
 def train_in_the_simulator() -> None:
@@ -93,7 +115,7 @@ def main() -> None:
         command = [sys.executable, __file__, "--simulator", str(file)]
         subprocess.run(command, check=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
         found = pickle.loads(file.read_bytes()) | found
-    about = precompiled.about(cpu_target.target_context)
+    about = precompiled.made_with(cpu_target.target_context)
     path = Path(str(precompiled.ARCHIVE.file))
     contents = {key: code for key, (code, _) in found.items()}
     write_archive(path, contents, {key: digest for key, (_, digest) in found.items()}, about)

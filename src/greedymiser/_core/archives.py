@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 from greedymiser._core.digests import digest_of
@@ -23,7 +22,7 @@ DIGESTS, ABOUT = "digests.json", "about.json"
 class Archive:
     """What was made of functions, by a key for each function and each of its types."""
 
-    def __init__(self, file: Traversable, compiler: Callable[[], bytes] = bytes):
+    def __init__(self, file: Traversable, compiler: Callable[[], bytes] = lambda: b""):
         self.file = file
         # How functions were compiled; see ``digest_of``.
         self._compiler = compiler
@@ -39,7 +38,7 @@ class Archive:
         return self._json(ABOUT)
 
     def digest(self, function: Callable[..., Any]) -> str:
-        """What a function that is in the archive would have to be."""
+        """The digest that a function has now."""
         return digest_of(function, of_text=True, compiler=self._compiler())
 
     def current(self, key: str, function: Callable[..., Any]) -> bytes | None:
@@ -48,7 +47,7 @@ class Archive:
             return None
         try:
             is_current = self.digests[key] == self.digest(function)
-        except (OSError, TypeError, SyntaxError, TokenError):  # no source to compare with
+        except Exception:  # there is no source to compare with, or none that Python can read
             return None
         return self.content(key) if is_current else None
 

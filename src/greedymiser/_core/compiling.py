@@ -39,7 +39,7 @@ from numba.core.registry import CPUDispatcher
 
 from greedymiser._core import precompiled
 from greedymiser._core.digests import digest_of
-from greedymiser._core.precompiled import compiler_text
+from greedymiser._core.precompiled import compiler_text, described
 
 KERNELS: list[Any] = []
 """All kernels of the modules that are imported."""
@@ -394,7 +394,14 @@ def _cache_in(places: list[type[Any]], **changes: Any) -> type[FunctionCache]:
     """Numba's cache in some of its places."""
     changed = [type(place.__name__, (_Current, place), changes) for place in places]
     kept = type("Kept", (CompileResultCacheImpl,), {"_locator_classes": changed})
-    return type("Cache", (FunctionCache,), {"_impl_class": kept})
+    return type("Cache", (_ByAllOfTypes,), {"_impl_class": kept})
+
+
+class _ByAllOfTypes(FunctionCache):
+    """Numba's cache, which would not notice that the fields of a named tuple are others."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return (*super()._index_key(sig, codegen), described(sig))
 
 
 class _Current:

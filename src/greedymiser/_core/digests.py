@@ -14,6 +14,9 @@ from typing import Any
 
 OURS = __name__.split(".")[0]
 
+# Options of Numba's that change what a function computes, or where it is.
+IN_TEXT = {"fastmath", "forceinline"}
+
 
 def digest_of(function: Callable[..., Any], of_text: bool = False, compiler: bytes = b"") -> str:
     """A digest of a function and of all functions and constants of ours that it refers to.
@@ -54,8 +57,10 @@ def _content_of(
     known |= {name: cell.cell_contents for name, cell in cells}
     for name in sorted(known):
         value = known[name]
-        options = {} if of_text else getattr(value, "targetoptions", {})
-        said.append((name, sorted((key, str(options[key])) for key in options)))
+        # How others are compiled; with ``of_text`` what is in no text.
+        options = getattr(value, "targetoptions", {})
+        chosen = [key for key in options if not of_text or (key in IN_TEXT and options[key])]
+        said.append((name, [(key, _option_text(options[key])) for key in sorted(chosen)]))
         # What stands behind a kernel, and behind an intrinsic.
         value = getattr(value, "py_func", getattr(value, "_defn", value))
         if isinstance(value, FunctionType):
@@ -67,6 +72,10 @@ def _content_of(
         elif not isinstance(value, ModuleType):
             said.append((name, repr(value)))
     return repr(said).encode(), tuple(needed)
+
+
+def _option_text(value: Any) -> str:
+    return str(sorted(value)) if isinstance(value, set) else str(value)
 
 
 def words_of(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numba
+import numpy as np
 from numba.core import serialize
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
@@ -27,16 +28,19 @@ from numba.core.compiler import CompileResult
 from greedymiser._core.archives import Archive
 
 # What the archive was tried with. With other versions kernels are compiled as ever.
-NUMBAS, PYTHONS = {"0.68.0", "0.68.1"}, {(3, 11), (3, 12)}
+NUMBAS, PYTHONS, NUMPYS = {"0.68.0", "0.68.1"}, {(3, 11), (3, 12)}, {"2.4", "2.5"}
+
+# One more where what is kept, here or in Numba's own cache, must not be read any longer.
+FORMAT = 1
 
 
 @cache
 def compiler_text() -> bytes:
     """The text of the module that compiles: what is compiled otherwise is other code."""
     try:
-        return Path(__file__).with_name("compiling.py").read_bytes()
+        return Path(__file__).with_name("compiling.py").read_bytes() + bytes([FORMAT])
     except OSError:  # in a zip file
-        return b""
+        return bytes([FORMAT])
 
 
 ARCHIVE = Archive(resources.files("greedymiser._core") / "kernels.zip", compiler_text)
@@ -44,14 +48,35 @@ ARCHIVE = Archive(resources.files("greedymiser._core") / "kernels.zip", compiler
 
 def kernel_key(function: Callable[..., Any], signature: Any) -> str:
     """What a kernel is found by: its name, and the types of what it is called with."""
-    types = hashlib.blake2b(str(signature).encode(), digest_size=8).hexdigest()
+    types = hashlib.blake2b(described(signature).encode(), digest_size=8).hexdigest()
     return f"{function.__module__}.{function.__qualname__}-{types}"
+
+
+def described(kinds: Iterable[Any]) -> str:
+    """Types of Numba's with all that kernels know of them.
+
+    Of a named tuple Numba itself tells no names, and nothing of its class, whose constants are in
+    the code.
+    """
+    said = []
+    for kind in kinds:
+        said.append(str(kind))
+        owner = getattr(kind, "instance_class", None)
+        if owner is not None:
+            constants = {name: getattr(owner, name) for name in dir(owner) if name.isupper()}
+            fields = getattr(owner, "_fields", ())
+            said += [owner.__module__, owner.__qualname__, repr(fields), repr(constants)]
+        if isinstance(kind, numba.types.BaseTuple):
+            said.append(f"({described(kind)})")
+    return " ".join(said)
 
 
 def load_kernel(function: Callable[..., Any], signature: Any, context: Any) -> Any:
     """A kernel that was compiled beforehand, as Numba has it; None if there is none for here."""
+    if not suits(context):
+        return None
     content = ARCHIVE.current(kernel_key(function, signature), function)
-    if content is None or not _suits(context):
+    if content is None:
         return None
     try:
         return revived(content, context)
@@ -59,17 +84,21 @@ def load_kernel(function: Callable[..., Any], signature: Any, context: Any) -> A
         return None
 
 
-def _suits(context: Any) -> bool:
+def suits(context: Any) -> bool:
     """Whether the archive was made for this, and tried with these versions.
 
     Somebody who looks for a mistake wants Numba's checks in the kernels.
     """
-    is_tried = numba.__version__ in NUMBAS and sys.version_info[:2] in PYTHONS
+    is_tried = (
+        numba.__version__ in NUMBAS
+        and sys.version_info[:2] in PYTHONS
+        and np.__version__.rpartition(".")[0] in NUMPYS
+    )
     is_plain = not (numba.config.BOUNDSCHECK or numba.config.DEBUGINFO_DEFAULT)
-    return is_tried and is_plain and ARCHIVE.about == about(context)
+    return is_tried and is_plain and ARCHIVE.about == made_with(context)
 
 
-def about(context: Any) -> dict[str, Any]:
+def made_with(context: Any) -> dict[str, Any]:
     """What an archive depends on: LLVM, and how it lays out data here."""
     return {
         "layout": str(context.codegen().target_data),
@@ -86,8 +115,8 @@ class PrecompiledLibrary(JITCodeLibrary):
         self.enable_object_caching()
         self._final_module = llvm.parse_bitcode(code)
         self._final_module.name = name
-        self._optimize_final_module()
         self._final_module.verify()
+        self._optimize_final_module()
         self._finalize_final_module()
 
 
@@ -102,10 +131,10 @@ def stored(result: Any, code: bytes) -> bytes:
             function.linkage = "internal"
     # Nothing here may depend on the processor, as the length of vectors does.
     machine = llvm.Target.from_default_triple().create_target_machine()
-    how = llvm.create_pipeline_tuning_options(speed_level=1)
-    how.loop_vectorization = how.slp_vectorization = False
-    how.loop_unrolling = how.loop_interleaving = False
-    builder = llvm.create_pass_builder(machine, how)
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    options.loop_vectorization = options.slp_vectorization = False
+    options.loop_unrolling = options.loop_interleaving = False
+    builder = llvm.create_pass_builder(machine, options)
     passes = builder.getModulePassManager()
     passes.add_refprune_pass()
     passes.add_strip_symbols_pass()

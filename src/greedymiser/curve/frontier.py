@@ -190,6 +190,8 @@ class FrontierSearch:
         Sets to begin with, beside single purchases.
     effort : float
         More than 1 for a longer search, less for a shorter one.
+    counts_costs : bool
+        Whether costs count in the score: then more is not as good as less.
     """
 
     def __init__(
@@ -199,6 +201,7 @@ class FrontierSearch:
         params: Parameters,
         starts: Iterable[ResourceBits] = (),
         effort: float = 1.0,
+        counts_costs: bool = False,
     ):
         trainer, costs = pool.trainer, sets.costs
         self.sets = sets
@@ -207,10 +210,11 @@ class FrontierSearch:
         self.above, self.below = -math.inf, math.inf
         # Whether models of folds are kept: cascades are made of them.
         self.keeps_folds = False
-        # Whether costs count in the score: then more is not as good as less.
-        self.counts_costs = False
         # Sets of the frontier that there was no work left for.
         self.left_out: list[Candidate] = []
+        # What the short steps of finished models bring; None until some are finished.
+        self._gain: float | None = None
+        self._counts_costs = counts_costs
         self._trainer = trainer
         self._pool = pool
         self._final_params = replace(params, tradeoff=0.0, n_iter_no_change=LONG_PATIENCE)
@@ -242,6 +246,11 @@ class FrontierSearch:
         cells = (self._n_folds + 1) * self._cells(USUAL_ROUNDS, everything)
         return min(int(MORE_SHARE * self._allowed_cells / cells), MOST_RIVALS)
 
+    @property
+    def _tries_everything(self) -> bool:
+        """Whether all resources together are compared in any case: few rows, and time enough."""
+        return not self._is_large and self.n_rivals > 0
+
     def _allow(self, effort: float) -> None:
         self._allowed_cells = effort * max(FULL_FITS * self._full, LEAST_CELLS)
         self.allowance = Allowance(
@@ -263,7 +272,7 @@ class FrontierSearch:
         self.evaluate(self._around.singles(gains, self._n_singles()))
         self._eliminate(PACKAGES_SHARE)
         self.evaluate(self._starts, STARTS_SHARE)
-        if self.n_rivals and not self._is_large:
+        if self._tries_everything:
             self.evaluate([self._everything], STARTS_SHARE, has_rivals=False)
         self.evaluate(self._around.pairs(), PAIRS_SHARE)
         self._has_begun = not self.allowance.is_spent
@@ -273,10 +282,12 @@ class FrontierSearch:
 
         The most expensive sets are expanded first. This search stays as it is.
         """
-        search = FrontierSearch(self._pool, self.sets, self._final_params, self._starts, effort)
+        search = FrontierSearch(
+            self._pool, self.sets, self._final_params, self._starts, effort, self._counts_costs
+        )
         search.archive = {key: replace(candidate) for key, candidate in self.archive.items()}
         search.above, search.below = above, below
-        search.counts_costs = self.counts_costs
+        search._gain = self._gain
         search._around.chains = {of: list(parts) for of, parts in self._around.chains.items()}
         search._has_begun, search.folds = self._has_begun, self.folds
         return search
@@ -439,20 +450,24 @@ class FrontierSearch:
         if not self.folds or not self._cross_fit(best):
             return best
         rivals = [*best, *self._close_to(best, self._behind())]
-        if not self._is_large and self._everything in self.archive:
-            rivals.append(self.archive[self._everything])
+        everything = self.archive.get(self._everything)
+        if self._tries_everything and everything is not None:
+            is_inside = self.above < everything.cost < self.below
+            if is_inside and not any(one is everything for one in rivals):
+                rivals.append(everything)
         self._cross_fit(rivals)
         known = set(map(id, best))
         smaller = self._smaller([one for one in self._best_of(rivals) if id(one) not in known])
         smaller = self._close_to(best, smaller)
         self._cross_fit(smaller)
         kept: list[Candidate] = []
-        for candidate in sorted([*rivals, *smaller], key=lambda one: (one.cost, -one.score)):
-            if not kept or self.is_preferred(candidate, kept[-1]):
+        level = -math.inf
+        by_cost = sorted([*rivals, *smaller], key=lambda one: (one.cost, -self.choice_score(one)))
+        for candidate in by_cost:
+            if not kept or self.is_preferred(candidate, kept[-1], level):
                 # What includes another is as good, whatever its score is.
-                least = kept[-1].score + self.shift(kept[-1]) if kept else -math.inf
-                shift = max(self.shift(candidate), least - candidate.score)
-                kept.append(replace(candidate, shift=shift))
+                level = max(level, self.choice_score(candidate))
+                kept.append(candidate)
         return kept
 
     @cached_property
@@ -482,17 +497,23 @@ class FrontierSearch:
         important = set(map(id, _by_area(new)[:MOST_STEPS]))
         return [one for one in kept if one.cost <= self.above or id(one) in important]
 
-    def is_preferred(self, dearer: Candidate, cheaper: Candidate) -> bool:
-        """Whether whoever can pay for the one of two sets that costs more should do so."""
-        better = dearer.score + self.shift(dearer) - cheaper.score - self.shift(cheaper)
-        return better > self._least_gain(dearer, cheaper)
+    def is_preferred(self, dearer: Candidate, cheaper: Candidate, level: float) -> bool:
+        """Whether whoever can pay for the one of two sets that costs more should do so.
+
+        ``level`` is the score to choose by that the cheaper one stands for.
+        """
+        return self.choice_score(dearer) - level > self._least_gain(dearer, cheaper)
+
+    def choice_score(self, candidate: Candidate) -> float:
+        """The score that a set is chosen by."""
+        return candidate.score + self.shift(candidate)
 
     def _least_gain(self, dearer: Candidate, cheaper: Candidate) -> float:
         """How much better a set must be than another, by scores to choose by."""
         if dearer.fold_scores is None or cheaper.fold_scores is None:
             return 0.0
         is_part = cheaper.used not in (0, dearer.used) and not cheaper.used & ~dearer.used
-        if is_part and not self.counts_costs and not self._is_large:
+        if is_part and not self._counts_costs and not self._is_large:
             return -LUCK_OF_PARTS * standard_error(dearer.fold_scores - cheaper.fold_scores)
         return noise(dearer.fold_scores, cheaper.fold_scores)
 
@@ -508,8 +529,8 @@ class FrontierSearch:
         """What the rows of folds and those of validation make together of their difference."""
         prepared = self._trainer.prepared
         assert prepared.validation is not None
-        n_folds, n_validation = len(prepared.train.y), len(prepared.validation.cases.y)
-        return difference * (n_folds / (n_folds + n_validation) if self._n_folds else 0.0)
+        n_train, n_validation = len(prepared.train.y), len(prepared.validation.cases.y)
+        return difference * (n_train / (n_train + n_validation) if self._n_folds else 0.0)
 
     @property
     def usual_shift(self) -> float:
@@ -632,9 +653,10 @@ class FrontierSearch:
         n = max(len(model.validation_score) for model in models)
         traces = np.array([held(model.validation_score, n) for model in models])
         scores = candidate.trace[:n] + self.weighed(traces.mean(axis=0) - candidate.trace[:n])
-        if not np.isfinite(scores).all():
+        is_known = np.isfinite(scores) & math.isfinite(candidate.score)
+        if not is_known.any():
             return
-        n_iter = int(np.argmax(scores))
+        n_iter = int(np.argmax(np.where(is_known, scores, -np.inf)))
         candidate.fold_trace, candidate.fold_scores = traces.mean(axis=0), traces[:, n_iter]
         candidate.shift = float(scores[n_iter]) - candidate.score
         if self.keeps_folds:
@@ -687,27 +709,32 @@ class FrontierSearch:
                 self._final_cells -= self._cells(model.n_iter, allowed)
                 models[resources] = model
         self.left_out = [self.archive[resources] for resources in (*waiting, *left)]
-        gains = [_best(model) - self.archive[s].score for s, model in models.items()]
-        gain = float(np.median([one for one in gains if math.isfinite(one)] or [0.0]))
-        flat_models = [self._flat(*one, gain) for one in models.items()]
-        done = sorted((f for f in flat_models if f.model.best_iter), key=lambda flat: flat.cost)
-        for i, flat in enumerate(done):
-            self._prefer(flat, done[:i])
+        if self._gain is None:
+            gains = [_best(model) - self.archive[s].score for s, model in models.items()]
+            self._gain = float(np.median([one for one in gains if math.isfinite(one)] or [0.0]))
+        flat_models = [self._flat(*one) for one in models.items()]
+        done: list[FlatModel] = []
+        for flat in sorted(flat_models, key=lambda flat: flat.cost):
+            if flat.model.best_iter:  # a constant is there already
+                done.append(self._preferred(flat, done))
         return done
 
-    def _prefer(self, flat: FlatModel, cheaper: Sequence[FlatModel]) -> None:
-        """Let a model be chosen that is behind a cheaper one only by luck, where both are paid."""
+    def _preferred(self, flat: FlatModel, cheaper: Sequence[FlatModel]) -> FlatModel:
+        """The same; if it is behind a cheaper one only by luck, it will be chosen nevertheless."""
         if not cheaper:
-            return
+            return flat
         best = max(cheaper, key=lambda one: one.score + one.shift)
         least = best.score + best.shift
         gain = flat.score + flat.shift - least
-        if self._least_gain(self.archive[flat.resources], self.archive[best.resources]) < gain <= 0:
-            more = 4.0 * np.spacing(abs(flat.score) + abs(least))  # to be seen behind the rounding
-            flat.shifts[flat.model.best_iter] = least - flat.score + more
+        if not self._least_gain(self.archive[flat.resources], self.archive[best.resources]) < gain:
+            return flat
+        shifts = flat.shifts.copy()
+        more = 4.0 * np.spacing(abs(flat.score) + abs(least))  # to be seen behind the rounding
+        shifts[flat.model.best_iter] = max(flat.shift, least - flat.score + more)
+        return replace(flat, shifts=shifts)
 
-    def _flat(self, resources: ResourceBits, model: Model, gain: float) -> FlatModel:
-        """A finished model up to the round that it is best in; ``gain`` is what short steps bring.
+    def _flat(self, resources: ResourceBits, model: Model) -> FlatModel:
+        """A finished model up to the round that it is best in.
 
         Folds were trained with longer steps. Where they say nothing, validation rows decide.
         """
@@ -715,9 +742,8 @@ class FrontierSearch:
         shifts = np.full(len(scores), self.shift(candidate))
         if candidate.fold_trace is not None:
             pace = self._params.learning_rate / self._final_params.learning_rate
-            rounds = np.ceil(np.arange(len(scores)) / pace).astype(np.intp)
-            said = held(candidate.fold_trace, int(rounds[-1]) + 1)[rounds]
-            shifts = self.weighed(said + gain - scores)
+            fold_scores = at_pace(candidate.fold_trace, len(scores), pace)
+            shifts = self.weighed(fold_scores + (self._gain or 0.0) - scores)
         best_iter = int(np.argmax(np.nan_to_num(scores + shifts, nan=-np.inf)))
         model = replace(model, best_iter=best_iter)
         ensemble = model.truncated(best_iter).ensemble
@@ -847,9 +873,8 @@ class Frontier:
         # Sets are compared as if everybody bought them.
         flat = replace(self.models.params, charge="model", row_budget=None)
         starts = self._starts()
-        search = FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort)
-        search.counts_costs = self.models.score_name == TOTAL_COST
-        return search
+        counts_costs = self.models.score_name == TOTAL_COST
+        return FrontierSearch(self.models.pool, self.sets, flat, starts, self._effort, counts_costs)
 
     def _add(
         self,
@@ -1029,6 +1054,11 @@ def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
 def held(trace: Floats, n: int) -> Floats:
     """The first so many numbers of a trace; where it has fewer, it stays as it is."""
     return trace[np.minimum(np.arange(n), len(trace) - 1)]
+
+
+def at_pace(trace: Floats, n: int, pace: float) -> Floats:
+    """What a trace says of n rounds that are so many times as short; then it stays as it is."""
+    return np.interp(np.arange(n) / pace, np.arange(len(trace)), trace)
 
 
 def _best(model: Model) -> float:

@@ -381,10 +381,7 @@ class CurveModels:
             if not all(is_path):
                 trace = trace.assign(found_by=entry.found_by, model=position)
             if self.usual_shift:
-                # A constant is the same, whichever set it is the beginning of.
-                shifts = shifts_of(trace, entry.shift, self.usual_shift)
-                shifts = np.where(trace["n_iter"] == 0, self.usual_shift, shifts)
-                trace = trace.assign(choice_score=trace["score"] + shifts)
+                trace = trace.assign(choice_score=entry.choice_scores(self.usual_shift))
             traces.append(trace)
         table = pd.concat(traces, ignore_index=True)
         if self.score_name == TOTAL_COST:
@@ -474,7 +471,10 @@ def shifts_of(trace: pd.DataFrame, shift: float | Floats | None, usual: float) -
     """What to add to the validation scores of a trace; ``shift`` as entries have it."""
     if shift is None:
         return usual
-    return shift[trace["n_iter"]] if isinstance(shift, np.ndarray) else shift
+    n_iter = trace["n_iter"].to_numpy()
+    shifts = shift[n_iter] if isinstance(shift, np.ndarray) else shift
+    # A constant is the same, whichever set it is the beginning of.
+    return np.where(n_iter == 0, usual, shifts)
 
 
 def trace_of(model: Miser) -> pd.DataFrame:

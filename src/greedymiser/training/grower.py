@@ -161,8 +161,7 @@ class Grower:
         # Whether there was anything to buy, and what had been spent then; most a split can gain.
         self._last_offer = False, -1.0
         self._most = math.inf
-        # The tree that grows: one record of splitting.DRAFT_DTYPE per node; its root as engines want
-        # it.
+        # The tree that grows, one record of splitting.DRAFT_DTYPE per node; its root, for engines.
         self._draft = np.zeros(2 ** (DEEPEST + 1) - 1, dtype=DRAFT_DTYPE)
         self._root = np.empty(1, dtype=OPEN_DTYPE)
         self._sets = NO_SETS
