@@ -249,7 +249,15 @@ class FrontierSearch:
     @property
     def _tries_everything(self) -> bool:
         """Whether all resources together are compared in any case: few rows, and time enough."""
-        return not self._is_large and self.n_rivals > 0
+        return self._mistrusts_rounds and self.n_rivals > 0
+
+    @property
+    def _mistrusts_rounds(self) -> bool:
+        """Whether validation rows are too few to choose a round, or a part of a set, by themselves.
+
+        Where costs count in the score, a part is better for being cheaper.
+        """
+        return not self._is_large and not self._counts_costs
 
     def _allow(self, effort: float) -> None:
         self._allowed_cells = effort * max(FULL_FITS * self._full, LEAST_CELLS)
@@ -513,7 +521,7 @@ class FrontierSearch:
         if dearer.fold_scores is None or cheaper.fold_scores is None:
             return 0.0
         is_part = cheaper.used not in (0, dearer.used) and not cheaper.used & ~dearer.used
-        if is_part and not self._counts_costs and not self._is_large:
+        if is_part and self._mistrusts_rounds:
             return -LUCK_OF_PARTS * standard_error(dearer.fold_scores - cheaper.fold_scores)
         return noise(dearer.fold_scores, cheaper.fold_scores)
 
@@ -628,8 +636,8 @@ class FrontierSearch:
         As many rounds as with them; where rows are many, those that validation rows want, of which
         only the last has to be scored.
         """
-        n_iter = len(candidate.best if self._is_large else candidate.trace) - 1
-        record = Record(False, n_iter) if self._is_large else SHORT_RECORD
+        n_iter = len(candidate.trace if self._mistrusts_rounds else candidate.best) - 1
+        record = SHORT_RECORD if self._mistrusts_rounds else Record(False, n_iter)
         params = replace(self._params, max_iter=n_iter)
         allowed = self.sets.features(candidate.resources)
         model = trainer.train(params, allowed, False, record=record)
@@ -643,7 +651,7 @@ class FrontierSearch:
         Where validation rows are few, the round that they like best is so by luck. Where there are
         many, folds are scored in that round alone.
         """
-        if self._is_large:
+        if not self._mistrusts_rounds:
             fold_scores = np.array([model.validation_score[-1] for model in models])
             if np.isfinite(fold_scores).all():
                 candidate.fold_scores = fold_scores
