@@ -626,3 +626,34 @@ def test_models_of_a_path_look_at_new_features_seldom_where_rounds_take_long(mon
         seen.clear()
         tradeoff_curve(model.set_params(shopping_interval=interval), X[:200], y[:200], **data)
         assert set(seen) == expected
+
+
+def test_models_with_the_same_tradeoff_are_told_apart():
+    """With so few rows the search finds no set: models for all and by row are all there is."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((90, 4))
+    y = (X[:, 0] + X[:, 1] + rng.standard_normal(90) > 1.5).astype(int)
+    model = MiserClassifier(charge="row", max_iter=10)
+    curve = tradeoff_curve(model, X[:45], y[:45], X_val=X[45:], y_val=y[45:])
+    assert len(curve.models) == len(curve.points)
+    best = curve.best(budget=1)
+    assert best.prediction_costs(X[45:]).mean() == curve.best_row(1)["cost"] <= 1
+
+
+def test_folds_count_though_they_change_nothing_in_the_median():
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((300, 6))
+    y = (X[:, 0] + X[:, 1] + 0.5 * rng.standard_normal(300) > 0).astype(int)
+    model = MiserClassifier(costs=[1.0] * 6)
+    curve = tradeoff_curve(model, X[:200], y[:200], X_val=X[200:], y_val=y[200:], scoring="roc_auc")
+    assert "choice_score" in curve.points
+
+
+@pytest.mark.parametrize(("own", "of_search"), [(1.0, None), (1.0, 2.0), (2.0, 1.0)])
+def test_a_search_keeps_to_the_budget_of_its_estimator(own, of_search):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((200, 4))
+    y = X[:, 0] + X[:, 1] > 0
+    model = MiserClassifier(costs=[1.0] * 4, budget=own, max_iter=10)
+    search = MiserSearchCV(model, budget=of_search, tradeoffs=2, cv=2).fit(X, y)
+    assert search.best_estimator_.cost_ == 1.0

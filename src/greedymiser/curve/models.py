@@ -364,23 +364,27 @@ class CurveModels:
     def tables(self) -> tuple[pd.DataFrame, list[Any]]:
         """All traces and models, by trade-off, then the most expensive first.
 
-        Where not all are of the path, ``found_by`` tells whose each is, and ``model`` which; where
+        Where not all are of one path, ``found_by`` tells whose each is, and ``model`` which; where
         sets were compared by cross-fitting as well, ``choice_score`` is what they are chosen by.
         """
         import pandas as pd
 
         is_path = [entry.found_by == "path" for entry in self._entries]
+        # Where rows pay, there are models for which all pay as well, with the same trade-offs.
+        are_told_apart = len({entry.tradeoff for entry in self._entries}) == len(self._entries)
         order = sorted(
             range(len(self._entries)),
             key=lambda i: (self._entries[i].tradeoff, -self._entries[i].cost, not is_path[i]),
         )
+        shifts = [entry.shift for entry in self._entries if entry.shift is not None]
+        is_shifted = any(np.any(shift) for shift in [self.usual_shift, *shifts])
         traces = []
         for position, i in enumerate(order):
             entry = self._entries[i]
             trace = entry.trace
-            if not all(is_path):
+            if not (all(is_path) and are_told_apart):
                 trace = trace.assign(found_by=entry.found_by, model=position)
-            if self.usual_shift:
+            if is_shifted:
                 trace = trace.assign(choice_score=entry.choice_scores(self.usual_shift))
             traces.append(trace)
         table = pd.concat(traces, ignore_index=True)

@@ -302,7 +302,10 @@ class MiserSearchCV(BestModel):
         """
         self._validate_params()
         require_pandas()
-        base = configured(self.estimator, self.scoring, None).set_params(budget=self.budget)
+        base = configured(self.estimator, self.scoring, None)
+        # Both are limits: that of the search, and the estimator's own.
+        budgets = [budget for budget in (self.budget, base.budget) if budget is not None]
+        base.set_params(budget=min(budgets, default=None))
         check_takes_queries(base, qid)
         with Threads(thread_count(base.n_jobs)) as threads:
             inputs = Inputs(X, y, sample_weight, qid)
@@ -425,7 +428,7 @@ class MiserSearchCV(BestModel):
 
     def _cascade(self, base: Miser, effort: float) -> Gated | None:
         """A cascade within the budget, not fitted; None where rows do not pay for themselves."""
-        return gated_like(base, self.budget, effort) if base.charge == "row" else None
+        return gated_like(base, base.budget, effort) if base.charge == "row" else None
 
     def _gated(
         self, base: Miser, whole: _Whole, models: CurveModels, learn: Any, check: Any
